@@ -1,0 +1,1 @@
+"""Producer, consumer, admin client and the raylog command line."""

@@ -1,0 +1,1 @@
+"""Cluster metadata: the ZooKeeper registries, the controller and its decisions."""

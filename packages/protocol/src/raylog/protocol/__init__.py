@@ -1,0 +1,1 @@
+"""Kafka's record batches, messages, errors and settings, without any I/O."""

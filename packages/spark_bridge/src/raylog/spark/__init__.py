@@ -1,0 +1,1 @@
+"""Topics as Spark DataFrames, through RayDP on the cluster of the brokers."""
