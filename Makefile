@@ -1,0 +1,65 @@
+# Every command a developer needs. A fresh machine needs Python 3.11 or later and make, nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PKGS   := packages/protocol packages/coordination packages/broker packages/client packages/spark_bridge
+READY  := $(VENV)/.ready
+DATA   ?= .raylog/quickstart
+
+.PHONY: help setup quickstart down check format test test-fast conformance bench lock docs clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## .venv with everything that requirements.lock names, and the packages from this tree
+
+$(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "raylog needs Python 3.11 or later, and $(PYTHON) is %d.%d; name one with PYTHON=" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PKGS:%=-e %)
+	@touch $@
+
+quickstart: setup ## the main job on real data: flights into a topic, out through four readers
+	$(BIN)/python examples/quickstart.py --data-dir $(DATA)
+
+down: setup      ## take the quickstart's cluster down
+	$(BIN)/raylog down --data-dir $(DATA)
+
+check: setup     ## lint, types, import contracts, the rules that are tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q -p no:randomly tests/test_rules.py
+
+format: setup    ## let ruff lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup      ## all tests
+	$(BIN)/pytest -q
+
+test-fast: setup ## unit, contract-free and property tests
+	$(BIN)/pytest -q packages tests/property tests/test_rules.py
+
+conformance: setup ## only the clients that others wrote
+	$(BIN)/pytest -q tests/conformance
+
+bench: setup     ## broker figures as ratios to this machine's limits; the last line is one JSON object
+	$(BIN)/python tests/bench/bench_broker.py
+
+docs: setup      ## write docs/configuration.md anew from the settings
+	$(BIN)/python tests/kit/config_reference.py docs/configuration.md
+
+lock: setup      ## resolve the dependencies anew into the two lock files
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --quiet --group dev $(patsubst packages/%,--no-emit-package raylog-%,$(subst spark_bridge,spark,$(PKGS))) \
+	  -o requirements.lock pyproject.toml $(PKGS:%=%/pyproject.toml)
+	echo 'setuptools hatchling editables' | tr ' ' '\n' | $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-build.lock -
+
+clean:           ## everything that can be made again
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,131 @@
+"""The rules of the code that no linter knows. WORKSPACE.md gives the reasons."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.config_reference import render
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(ROOT.glob("packages/*/src/raylog/**/*.py"))
+UNIT_TESTS = sorted(ROOT.glob("packages/*/tests/**/*.py"))
+
+MAX_LINES = 400
+
+SANS_IO = """
+protocol/*
+coordination/model coordination/paths coordination/assignors coordination/group coordination/controller*
+coordination/peer_control coordination/store coordination/lease
+broker/config broker/storage/producers broker/storage/epochs broker/replication/*
+client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
+client/subscription client/serde
+spark/offsets spark/plan
+""".split()
+"""Cores without a clock, randomness, a socket, a file, a thread, Ray or ZooKeeper (marked ◆ in WORKSPACE.md)."""
+
+IMPURE = {
+    "time", "random", "secrets", "socket", "select", "selectors", "os", "threading", "subprocess", "pathlib",
+    "tempfile", "shutil", "ray", "kazoo", "asyncio", "concurrent", "multiprocessing", "queue",
+}  # fmt: skip
+
+ONLY_IN = {
+    "ray": {
+        "broker/actor", "broker/supervisor", "client/cluster", "client/consumer_actor", "client/group", "client/data",
+        "client/cli", "spark/session",
+    },
+    "kazoo": {"coordination/zk_store"},
+    "raydp": {"spark/session"},
+}  # fmt: skip
+
+
+def module_of(path: Path) -> str:
+    """``broker/storage/log`` for .../src/raylog/broker/storage/log.py."""
+    return str(path.relative_to(path.parents[len(path.parts) - path.parts.index("raylog") - 2]).with_suffix(""))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Top-level names of all modules that the file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module.partition(".")[0]
+
+
+def matches(module: str, pattern: str) -> bool:
+    return re.fullmatch(pattern.replace("*", ".*"), module) is not None
+
+
+def test_there_are_sources() -> None:
+    assert len(SOURCES) > 50
+    assert {module.partition("/")[0] for module in map(module_of, SOURCES)} == {
+        "protocol", "coordination", "broker", "client", "spark",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_a_file_is_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{module_of(path)} has {lines} lines: split it by responsibility"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_imports_keep_to_their_place(path: Path) -> None:
+    module, imported = module_of(path), set(imports_of(path))
+    if any(matches(module, pattern) for pattern in SANS_IO):
+        assert not imported & IMPURE, f"{module} is sans-io: hand time, chance and I/O in"
+    for library, places in ONLY_IN.items():
+        if library in imported:
+            assert module in places, f"{library} is imported in {module}"
+    if "pyspark" in imported:
+        assert module.startswith("spark/")
+
+
+@pytest.mark.parametrize("pattern", SANS_IO)
+def test_each_sans_io_pattern_names_modules_that_exist_or_are_planned(pattern: str) -> None:
+    planned = {"coordination/assignors", "coordination/group"}
+    assert pattern in planned or any(matches(module_of(path), pattern) for path in SOURCES)
+
+
+@pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
+def test_unit_tests_do_not_import_ray(path: Path) -> None:
+    assert not {"ray", "kazoo", "pyspark", "raydp"} & set(imports_of(path))
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    names = [path.name for path in ROOT.glob("**/test_*.py") if ".venv" not in path.parts]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_no_test_sleeps() -> None:
+    """Tests wait for a condition with a deadline; the one wait loop that polls is the kit's."""
+    sleeping = [
+        str(path.relative_to(ROOT))
+        for path in [*ROOT.glob("tests/**/test_*.py"), *UNIT_TESTS]
+        if re.search(r"\bsleep\(", path.read_text()) and path.name != "test_rules.py"
+    ]
+    assert sleeping == []
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock"])
+def test_the_lock_is_hashed_and_names_no_index(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    requirements = re.findall(r"^[a-z0-9][^ =]*==[^ ]+(?: ;[^\\]*)? \\\n    --hash=", text, re.MULTILINE)
+    assert len(requirements) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE)) > 5
+
+
+def test_the_config_reference_is_generated() -> None:
+    assert (ROOT / "docs/configuration.md").read_text() == render(), "run `make docs`"
+
+
+def test_no_file_names_a_machine() -> None:
+    """No absolute path of somebody's home, no address of a package index."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    wrong = re.compile(r"(?<![\w.])/(?:home|root|work)/\w|pypi\.org|pythonhosted|maven\.org|npmjs")
+    assert [name for name in listed if (path := ROOT / name).is_file() and wrong.search(path.read_text())] == []
