@@ -1,0 +1,1 @@
+"""The Kafka APIs, one file each; :data:`TABLE` is the whole list."""

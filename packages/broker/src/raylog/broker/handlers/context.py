@@ -1,0 +1,265 @@
+"""What a handler may see: the request's context, and narrow ports to everything else.
+
+A handler gets a :class:`RequestContext` (who asks, in which version) and the broker's :class:`Ports`. It never sees
+the socket, ZooKeeper, Ray or another handler. The composition root (``broker.py``) fills the ports; tests fill them
+with the smallest thing that keeps the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias, TypeVar
+
+from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.files import FileSlice
+from raylog.coordination.model import ClusterState
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import (
+    NO_TOPIC_ID,
+    BrokerId,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+from raylog.protocol.settings import Settings
+
+K = TypeVar("K")
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a connection that did not authenticate, spelt as in Kafka's ACLs."""
+
+
+class Operation(StrEnum):
+    """What a request does to a resource, in the words of Kafka's ACLs."""
+
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DELETE = "Delete"
+    DESCRIBE = "Describe"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+    NONE = "None"
+
+
+class Resource(StrEnum):
+    """What an operation is done to."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+    NONE = "None"
+
+
+CLUSTER_RESOURCE_NAME = "kafka-cluster"
+
+
+class Peer(Protocol):
+    """The far end of a connection."""
+
+    def gone(self) -> bool:
+        """True when the client closed the connection: nobody waits for the reply any more."""
+
+
+class NoPeer:
+    """The far end of a request that came over no connection; it never goes away."""
+
+    def gone(self) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain counts of one connection's work. Only its own thread writes them; an exporter reads sums."""
+
+    messages_in: dict[str, int] = field(default_factory=dict)
+    """Records appended, by topic."""
+    bytes_in: dict[str, int] = field(default_factory=dict)
+    """Bytes of record batches appended, by topic."""
+    bytes_out: dict[str, int] = field(default_factory=dict)
+    """Bytes of record batches handed to the socket, by topic."""
+    requests: dict[int, int] = field(default_factory=dict)
+    """Requests answered, by API key."""
+    request_ns: dict[int, int] = field(default_factory=dict)
+    """Nanoseconds from whole request to sent reply, by API key."""
+    defects: dict[int, int] = field(default_factory=dict)
+    """Requests that met an exception nobody expected, by API key."""
+
+    def add(self, other: Counters) -> None:
+        """Add ``other``'s counts to these; ``other`` may be in use by its thread."""
+        _add(self.messages_in, other.messages_in)
+        _add(self.bytes_in, other.bytes_in)
+        _add(self.bytes_out, other.bytes_out)
+        _add(self.requests, other.requests)
+        _add(self.request_ns, other.request_ns)
+        _add(self.defects, other.defects)
+
+
+def _add(sums: dict[K, int], counts: dict[K, int]) -> None:
+    for key, count in counts.copy().items():
+        sums[key] = sums.get(key, 0) + count
+
+
+@dataclass(slots=True)
+class Connection:
+    """What stays the same from request to request of one client."""
+
+    listener: str
+    """The name of the listener that the client came through; replies name endpoints of the same listener."""
+    principal: str = ANONYMOUS
+    peer: Peer = field(default_factory=NoPeer)
+    counters: Counters = field(default_factory=Counters)
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request: who sent it and in which version."""
+
+    connection: Connection
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+    throttle_ms: int = 0
+    """What the quota asks the client to wait; 0 while quotas are not built."""
+
+    @property
+    def principal(self) -> str:
+        return self.connection.principal
+
+    @property
+    def listener(self) -> str:
+        return self.connection.listener
+
+
+Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | None"
+"""A response without its length prefix, whole or in wire order; None when the request gets no response (acks=0)."""
+
+
+class CloseConnection(Exception):
+    """The connection must end, and the message says why: there is no response that could tell the client."""
+
+
+class Partitions(Protocol):
+    """The partitions that this broker has, by name or by topic id."""
+
+    def get(self, tp: TopicPartition) -> Partition:
+        """The partition that this broker leads.
+
+        Raises UnknownTopicOrPartition, NotLeaderOrFollower when another broker leads it (or none), and StorageError
+        when its log directory is offline.
+        """
+
+
+class ClusterView(Protocol):
+    """What this broker knows of the cluster: the newest state that the controller sent."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def broker_id(self) -> BrokerId: ...
+
+    @property
+    def controller_id(self) -> BrokerId:
+        """The active controller, or -1."""
+
+    def state(self) -> ClusterState:
+        """The state in force: immutable, replaced as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create, as asked for; -1 stands for the broker's default."""
+
+    name: TopicName
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, Sequence[BrokerId]] = field(default_factory=dict)
+    """Partition to replicas, in order of preference; empty: the controller places them."""
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What became of one topic that was to be created or deleted."""
+
+    name: TopicName | None
+    topic_id: TopicId = NO_TOPIC_ID
+    error: RaylogError | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicAdmin(Protocol):
+    """Creates and deletes topics when this broker is the controller; else each outcome is NotController."""
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[TopicOutcome]:
+        """One outcome per topic, in order. Waits up to ``timeout_ms`` until the topics can be used.
+
+        Outcomes' errors: NotController, InvalidTopic, TopicAlreadyExists, InvalidPartitions,
+        InvalidReplicationFactor, InvalidReplicaAssignment, InvalidConfig, RequestTimedOut.
+        """
+
+    def delete_topics(self, topics: Sequence[TopicName], *, timeout_ms: int) -> Sequence[TopicOutcome]:
+        """One outcome per topic, in order. Outcomes' errors: NotController, UnknownTopicOrPartition, RequestTimedOut."""
+
+
+class ProducerIds(Protocol):
+    """Gives each producer a number of its own in the whole cluster (KIP-98)."""
+
+    def next_producer_id(self) -> ProducerId:
+        """A producer id that was never given out. Raises CoordinatorNotAvailable when no block can be had now."""
+
+
+class ConfigView(Protocol):
+    """The settings in force."""
+
+    def broker(self) -> Settings:
+        """This broker's."""
+
+    def topic(self, topic: TopicName) -> Settings:
+        """The topic's overrides over this broker's settings. Raises UnknownTopicOrPartition."""
+
+
+class Lease(Protocol):
+    """Whether this broker may still act as an owner (D9c): asked before work is begun and again before it is answered."""
+
+    def check(self) -> None:
+        """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""
+
+
+class Authorizer(Protocol):
+    """Decides who may do what. Rules come with ACLs; until then everybody may do everything."""
+
+    def allows(self, ctx: RequestContext, operation: Operation, resource: Resource, name: str) -> bool: ...
+
+
+class AllowAll:
+    """The trivial authorizer."""
+
+    def allows(self, ctx: RequestContext, operation: Operation, resource: Resource, name: str) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class Ports:
+    """Everything that handlers may use."""
+
+    partitions: Partitions
+    cluster: ClusterView
+    topics: TopicAdmin
+    producer_ids: ProducerIds
+    configs: ConfigView
+    lease: Lease
+    delayed: DelayedFetches
+    now_ms: Callable[[], TimestampMs]
+    """The wall clock: record timestamps."""
+    authorizer: Authorizer = field(default_factory=AllowAll)

@@ -1,0 +1,1 @@
+"""Leaders, followers and waiting requests, in terms of offsets; knows no logs."""
