@@ -1,0 +1,166 @@
+"""The cluster's metadata as values: who is alive, which topics there are, who leads what.
+
+Everything here is frozen. A change makes a new :class:`ClusterState`; readers in other threads keep the one they
+hold. The controller decides on it, brokers receive it (``peer_control``), handlers answer Metadata from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from uuid import UUID
+
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+NO_CONTROLLER = BrokerId(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one named listener of a broker is reached from outside: its advertised address."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        return f"{self.listener}://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One registered broker, in one incarnation."""
+
+    id: BrokerId
+    epoch: BrokerEpoch
+    """The incarnation: the version of /raylog/broker_epochs/B after this registration."""
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    node: str = ""
+    """The Ray node's id, or "" without Ray."""
+    actor: str = ""
+    """The Ray actor's name, or "" without Ray."""
+    directory_ids: tuple[UUID, ...] = ()
+    clean_stop: bool = False
+    """True when the process before this one closed its logs in an orderly way."""
+
+    def endpoint(self, listener: str | None = None) -> Endpoint | None:
+        """The endpoint of the named listener, or the first one when none is named; None when there is none."""
+        for endpoint in self.endpoints:
+            if listener is None or endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who keeps a partition and who leads it."""
+
+    replicas: tuple[BrokerId, ...]
+    leader: BrokerId = NO_LEADER
+    """NO_LEADER (-1) while the partition is offline."""
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    isr: tuple[BrokerId, ...] = ()
+    controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    """The epoch of the controller that wrote this state."""
+    version: int = -1
+    """The version of its znode, which the next write must name; -1 when it has none yet."""
+
+    @property
+    def is_online(self) -> bool:
+        return self.leader != NO_LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic: its partitions are numbered from 0 without gaps, so a partition's index is its place."""
+
+    name: TopicName
+    id: TopicId
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Overrides only, as text."""
+
+    @property
+    def is_internal(self) -> bool:
+        """True for the topics that Kafka itself keeps."""
+        return self.name in INTERNAL_TOPICS
+
+    def topic_partitions(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """Every partition with its name, in order."""
+        for index, partition in enumerate(self.partitions):
+            yield TopicPartition(self.name, PartitionIndex(index)), partition
+
+    def with_partition(self, index: int, partition: PartitionState) -> TopicState:
+        """The same topic with one partition's state replaced."""
+        return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
+
+
+INTERNAL_TOPICS = frozenset({TopicName("__consumer_offsets"), TopicName("__transaction_state")})
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """All that a broker needs to know about its cluster, at one moment."""
+
+    cluster_id: str = ""
+    controller_id: BrokerId = NO_CONTROLLER
+    controller_epoch: ControllerEpoch = ControllerEpoch(-1)
+    brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
+    """Live brokers only."""
+    topics: Mapping[TopicName, TopicState] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic overrides by broker id as text; "<default>" holds the cluster-wide ones, as in Kafka."""
+    topics_by_id: Mapping[TopicId, TopicState] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topics_by_id", {topic.id: topic for topic in self.topics.values()})
+
+    def topic(self, name: TopicName) -> TopicState | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicState | None:
+        return self.topics_by_id.get(topic_id)
+
+    def partition(self, tp: TopicPartition) -> PartitionState | None:
+        """The partition's state, or None when there is no such partition."""
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+            return None
+        return topic.partitions[tp.partition]
+
+    def leader_of(self, tp: TopicPartition) -> BrokerId:
+        """The leader's id; NO_LEADER when the partition is offline or unknown."""
+        partition = self.partition(tp)
+        return NO_LEADER if partition is None else partition.leader
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """Every partition of every topic."""
+        for topic in self.topics.values():
+            yield from topic.topic_partitions()
+
+    def with_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> ClusterState:
+        return replace(self, brokers=brokers)
+
+    def with_topics(self, *topics: TopicState) -> ClusterState:
+        """The same cluster with these topics added or replaced."""
+        return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+
+    def without_topics(self, *names: TopicName) -> ClusterState:
+        gone = set(names)
+        return replace(self, topics={name: topic for name, topic in self.topics.items() if name not in gone})
+
+    def with_controller(self, controller_id: BrokerId, epoch: ControllerEpoch) -> ClusterState:
+        return replace(self, controller_id=controller_id, controller_epoch=epoch)

@@ -1,0 +1,247 @@
+"""The MetadataStore port: a small tree of versioned values with sessions, as ZooKeeper offers it.
+
+Two implementations keep this contract, and one suite (``tests/contracts``) runs over both: ``zk_store`` (ZooKeeper)
+and ``memory_store`` (whole clusters in one process).
+
+Threads and timing. Every method may be called from any thread and blocks until it is answered, at most
+``request_timeout_ms``. Events never run code of the owner: they are *put* on the sink that the owner handed in, and
+the owner acts at its own pace. Never call the store from inside a sink.
+
+Watches are ZooKeeper's: a read with ``watch=sink`` delivers at most one event, about the first change after that very
+read. To keep watching, read again with a watch. At SUSPENDED all watches are gone: on CONNECTED, read everything again.
+
+Sessions. Ephemeral nodes live as long as the session that made them. A lost session is replaced by a new one without
+being asked: the owner sees LOST, then CONNECTED with another session id, and makes its ephemerals anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import MonotonicMs
+
+ANY_VERSION = -1
+"""As an expected version: whatever it is."""
+
+
+class NodeChange(Enum):
+    CREATED = "created"
+    CHANGED = "changed"  # its data
+    DELETED = "deleted"
+    CHILDREN = "children"  # one of its children came or went
+
+
+class SessionState(Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # not connected; the session may still live: watches are lost, writes are in doubt
+    LOST = "lost"  # the session has ended, its ephemerals with it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """The node that was read with a watch has changed since."""
+
+    path: str
+    change: NodeChange
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """The session's state has changed; ``session_id`` is the one concerned."""
+
+    state: SessionState
+    session_id: int
+
+
+StoreEvent = NodeEvent | SessionEvent
+
+
+class EventSink(Protocol):
+    """Where events are put; a ``queue.SimpleQueue`` is one. ``put`` must not block and must not call the store."""
+
+    def put(self, item: StoreEvent, /) -> object: ...
+
+
+class Versioned(NamedTuple):
+    """A node's data and the version that the next compare-and-set names."""
+
+    data: bytes
+    version: int
+
+
+class Stat(NamedTuple):
+    """What a node is, without its data."""
+
+    version: int
+    ephemeral_owner: int
+    """The id of the session that keeps it; 0 for a persistent node."""
+
+
+class Session(NamedTuple):
+    """What another process needs to take over a session: kept in a broker's data dir (D9c)."""
+
+    id: int
+    password: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a node; NodeExists when there is one, NoNode when its parent is missing."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+    """Append a ten-digit number that only grows to the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Replace a node's data; BadVersion unless it is at ``version``."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a node; BadVersion unless it is at ``version``, NotEmpty when it has children."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Change nothing, but fail with BadVersion unless the node is at ``version``."""
+
+    path: str
+    version: int
+
+
+Op = Create | Set | Delete | Check
+OpResult = str | int | None
+"""What an operation of a multi answers: Create the path made, Set the new version, Delete and Check None."""
+
+
+class StoreError(RaylogError):
+    """Base of the store's errors. ``path`` is the node; in a multi, ``index`` is the place of the operation that failed."""
+
+    def __init__(self, message: str, path: str = "", index: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.index = index
+
+
+class NodeExists(StoreError): ...
+
+
+class NoNode(StoreError): ...
+
+
+class BadVersion(StoreError):
+    """The node is at another version than was named: somebody else wrote. Also how a fenced writer learns of it."""
+
+
+class NotEmpty(StoreError): ...
+
+
+class NoChildrenForEphemerals(StoreError): ...
+
+
+class StoreUnavailable(StoreError):
+    """No answer: not connected, or it came too late. A write may have happened or not: read before writing again."""
+
+
+class SessionExpired(StoreUnavailable):
+    """The session ended before the answer; what was asked did not happen after that, but may have before."""
+
+
+class StoreClosed(StoreError):
+    """``close`` was called."""
+
+
+class MetadataStore(Protocol):
+    """See the module's docstring. Paths are absolute, below the store's chroot: ``/brokers/ids/1``."""
+
+    def start(self) -> None:
+        """Connect and open a session; StoreUnavailable when that takes longer than the connect timeout."""
+
+    def close(self) -> None:
+        """End the session (its ephemerals vanish at once) and disconnect. May be called twice."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def session(self) -> Session:
+        """The session in use; StoreUnavailable before the first."""
+
+    @property
+    def session_state(self) -> SessionState: ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What the server granted, which may differ from what was asked."""
+
+    @property
+    def last_acknowledged_send_ms(self) -> MonotonicMs | None:
+        """When the newest acknowledged :meth:`heartbeat` of this very session was *sent*; None when none was yet.
+
+        The session outlives this moment by ``session_timeout_ms``: a lease may run from here (D9c), not from the
+        moment of the answer, which may have been long under way.
+        """
+
+    def watch_session(self, sink: EventSink) -> None:
+        """Put every later SessionEvent on ``sink``."""
+
+    def heartbeat(self) -> MonotonicMs:
+        """Ask the ensemble's leader for a sign that the session lives; the time (monotonic) at which it was sent.
+
+        Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an answer.
+        """
+
+    def end_session(self, session: Session) -> None:
+        """End another session, whose process has died, by taking it over and closing it; its ephemerals vanish.
+
+        Does nothing when it has already ended.
+        """
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        """Data and version, or None when there is no such node. The watch reports creation, change and deletion."""
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        """The node's stat or None; the watch is that of :meth:`get`."""
+
+    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
+        """The children's names, sorted; [] when there is no such node.
+
+        The watch reports children that come or go and the node's own deletion; on a node that does not exist it
+        reports its creation.
+        """
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+    ) -> str:
+        """Make a node and answer its path (see :class:`Create`); with ``parents``, the missing ones above it, too."""
+
+    def ensure(self, path: str) -> None:
+        """Make the persistent node and those above it where they are missing."""
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Replace the data and answer the new version (see :class:`Set`)."""
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove the node (see :class:`Delete`)."""
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        """All of ``ops`` in order, or none of them: then the error is that of the first that failed (``index``)."""
