@@ -1,1 +1,53 @@
-"""Producer, consumer, admin client and the raylog command line."""
+"""Producer, consumer, admin client and command line.
+
+The public names load their module on first use, so that a program which only consumes never imports Ray.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raylog.client.admin import Admin, NewTopic
+    from raylog.client.cluster import BrokerHandle, Cluster, connect
+    from raylog.client.consumer import Consumer
+    from raylog.client.delivery import Delivery
+    from raylog.client.producer import Producer
+    from raylog.client.results import ConsumerRecord, OffsetAndTimestamp, RecordMetadata, TopicDescription
+
+__all__ = [
+    "Admin",
+    "BrokerHandle",
+    "Cluster",
+    "Consumer",
+    "ConsumerRecord",
+    "Delivery",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "Producer",
+    "RecordMetadata",
+    "TopicDescription",
+    "connect",
+]
+
+_HOME = {
+    "Admin": "admin",
+    "BrokerHandle": "cluster",
+    "Cluster": "cluster",
+    "Consumer": "consumer",
+    "ConsumerRecord": "results",
+    "Delivery": "delivery",
+    "NewTopic": "admin",
+    "OffsetAndTimestamp": "results",
+    "Producer": "producer",
+    "RecordMetadata": "results",
+    "TopicDescription": "results",
+    "connect": "cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"raylog.client.{_HOME[name]}"), name)

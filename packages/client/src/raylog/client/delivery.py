@@ -1,0 +1,127 @@
+"""The promise of a delivery: one outcome per batch, one light handle per record.
+
+A batch resolves once, in the sender's thread, and every record's :class:`Delivery` reads from it: no lock, event or
+callback list exists per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Lock
+
+from raylog.client.results import RecordMetadata
+from raylog.protocol.errors import RaylogError
+
+
+class BatchOutcome:
+    """What became of one batch. Exactly one of :meth:`succeed` and :meth:`fail` is called, exactly once."""
+
+    __slots__ = (
+        "_callbacks",
+        "_done",
+        "_event",
+        "_lock",
+        "append_time",
+        "base_offset",
+        "error",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = -1
+        self.append_time = -1
+        self.error: RaylogError | None = None
+        self._done = False
+        self._event: Event | None = None
+        self._lock = Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def succeed(self, base_offset: int, append_time: int = -1) -> None:
+        """The batch begins at ``base_offset`` (-1: unknown); ``append_time`` is the broker's time or -1."""
+        self._resolve(base_offset, append_time, None)
+
+    def fail(self, error: RaylogError) -> None:
+        """The batch was not delivered, or nobody knows whether it was."""
+        self._resolve(-1, -1, error)
+
+    def _resolve(self, base_offset: int, append_time: int, error: RaylogError | None) -> None:
+        with self._lock:
+            if self._done:
+                raise RuntimeError(
+                    f"the outcome of a batch for {self.topic}-{self.partition} is already known"
+                )
+            self.base_offset = base_offset
+            self.append_time = append_time
+            self.error = error
+            self._done = True
+            callbacks, self._callbacks = self._callbacks, []
+            event = self._event
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            callback()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Return once the outcome is known; TimeoutError after ``timeout_s``."""
+        if self._done:
+            return
+        with self._lock:
+            if self._done:
+                return
+            if self._event is None:
+                self._event = Event()
+            event = self._event
+        if not event.wait(timeout_s):
+            raise TimeoutError(f"no answer for a batch to {self.topic}-{self.partition} within {timeout_s} s")
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the outcome is known: in the sender's thread, or here and now."""
+        with self._lock:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+
+class Delivery:
+    """One record's delivery, as a future: it resolves exactly once."""
+
+    __slots__ = ("_index", "_outcome", "_timestamp")
+
+    def __init__(self, outcome: BatchOutcome, index: int, timestamp: int) -> None:
+        self._outcome = outcome
+        self._index = index
+        self._timestamp = timestamp
+
+    def done(self) -> bool:
+        """True when the record was delivered or has failed."""
+        return self._outcome.done
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record landed. Raises the delivery's error, or TimeoutError after ``timeout_s``."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        outcome = self._outcome
+        offset = outcome.base_offset + self._index if outcome.base_offset >= 0 else -1
+        timestamp = outcome.append_time if outcome.append_time >= 0 else self._timestamp
+        return RecordMetadata(outcome.topic, outcome.partition, offset, timestamp)
+
+    def exception(self, timeout_s: float | None = None) -> RaylogError | None:
+        """Why the delivery failed, or None when it succeeded; TimeoutError after ``timeout_s``."""
+        self._outcome.wait(timeout_s)
+        return self._outcome.error
+
+    def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
+        """Call ``callback(self)`` once, when the outcome is known.
+
+        It runs in the producer's sender thread: it must be quick, and must neither block nor raise.
+        """
+        self._outcome.on_done(lambda: callback(self))

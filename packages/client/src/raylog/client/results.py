@@ -1,0 +1,85 @@
+"""◆ What the client hands to its user: records, offsets and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicName
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record landed. ``offset`` is -1 when the broker didn't say (acks=0, or an old duplicate)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds: the broker's time for a topic that stamps on append, else the record's own."""
+
+
+class ConsumerRecord(NamedTuple):
+    """One record as it was read. ``headers`` keep their order and may repeat a key."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    """0: the producer's time. 1: the broker's, on append."""
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An answer to an offset query; offset -1 when no record fits the timestamp."""
+
+    offset: Offset
+    timestamp: TimestampMs
+    leader_epoch: LeaderEpoch
+
+
+class PartitionDescription(NamedTuple):
+    """One partition as the cluster's metadata tells it. ``leader`` is -1 while nobody leads."""
+
+    partition: PartitionIndex
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+
+
+class TopicDescription(NamedTuple):
+    """One topic as the cluster's metadata tells it; partitions by index, from 0."""
+
+    name: TopicName
+    topic_id: TopicId
+    partitions: tuple[PartitionDescription, ...]
+    is_internal: bool = False
+
+
+class BrokerDescription(NamedTuple):
+    """One live broker and where its clients connect."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    controller: BrokerId
+    brokers: tuple[BrokerDescription, ...]
+
+
+class ConfigEntry(NamedTuple):
+    """One setting of a topic or broker; ``value`` is None when it is sensitive."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    is_read_only: bool
+    source: str
+    synonyms: Mapping[str, str | None]
