@@ -1,7 +1,7 @@
 """The cluster's metadata as values: who is alive, which topics there are, who leads what.
-
-Everything here is frozen. A change makes a new :class:`ClusterState`; readers in other threads keep the one they
-hold. The controller decides on it, brokers receive it (``peer_control``), handlers answer Metadata from it.
+ Everything here is frozen. A change makes a new :class:`ClusterState`; readers in other threads keep the
+one they hold. The controller decides on it, brokers receive it (``peer_control``), handlers answer Metadata
+from it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from raylog.protocol.ids import (
 )
 
 NO_CONTROLLER = BrokerId(-1)
+NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ class PartitionState:
     replicas: tuple[BrokerId, ...]
     leader: BrokerId = NO_LEADER
     """NO_LEADER (-1) while the partition is offline."""
-    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    leader_epoch: LeaderEpoch = FIRST_LEADER_EPOCH
     isr: tuple[BrokerId, ...] = ()
-    controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     """The epoch of the controller that wrote this state."""
     version: int = -1
     """The version of its znode, which the next write must name; -1 when it has none yet."""
@@ -117,7 +119,7 @@ class ClusterState:
 
     cluster_id: str = ""
     controller_id: BrokerId = NO_CONTROLLER
-    controller_epoch: ControllerEpoch = ControllerEpoch(-1)
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
     """Live brokers only."""
     topics: Mapping[TopicName, TopicState] = field(default_factory=dict)

@@ -1,12 +1,11 @@
 """PeerControl: how the controller's decisions reach brokers (D8).
-
-The controller sends :class:`UpdateState` to one broker at a time; the broker answers :class:`Ack`. Both are
-versioned msgpack, so that brokers of two releases understand each other: a reader ignores fields that it does not
-know and gives those that are missing their defaults.
-
-The rules, all in :class:`Receiver`: a lower controller epoch is a deposed controller's; another broker epoch means
-another incarnation; a sequence number not above the last one is a repetition and is acknowledged without effect; a
-delta that does not follow the last message (one was lost, or the controller is new) is answered NEEDS_FULL.
+ The controller sends :class:`UpdateState` to one broker at a time; the broker answers :class:`Ack`. Both
+are versioned msgpack, so that brokers of two releases understand each other: a reader ignores fields that
+it does not know and gives those that are missing their defaults.
+ The rules, all in :class:`Receiver`: a lower controller epoch is a deposed controller's; another broker
+epoch means another incarnation; a sequence number not above the last one is a repetition and is
+acknowledged without effect; a delta that does not follow the last message (one was lost, or the controller
+is new) is answered NEEDS_FULL.
 """
 
 from __future__ import annotations
@@ -24,12 +23,16 @@ class PeerControl(Protocol):
     """Carries control messages to brokers, one at a time per broker, in order."""
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
-        """Deliver and wait for the answer; BrokerNotAvailable when there is none (it may have been delivered)."""
+        """Deliver and wait for the answer; BrokerNotAvailable when there is none (it may have been
+        delivered).
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateState:
-    """The cluster as its controller sees it: everything (``full``), or the topics that changed since the last one."""
+    """The cluster as its controller sees it: everything (``full``), or the topics that changed since the
+    last one.
+    """
 
     controller_id: BrokerId
     controller_epoch: ControllerEpoch
@@ -84,7 +87,9 @@ class Ack:
 
 
 class Received(NamedTuple):
-    """What a message led to: the answer to send, and the state before and after (the same object: no change)."""
+    """What a message led to: the answer to send, and the state before and after (the same object: no
+    change).
+    """
 
     ack: Ack
     before: ClusterState
@@ -94,15 +99,17 @@ class Received(NamedTuple):
 class Receiver:
     """A broker's end of PeerControl: fences, puts in order, and keeps the newest ClusterState.
 
-    One thread calls :meth:`receive`; any may read :attr:`state`. Apply the change (:func:`local_changes`) *before*
-    sending the ack: an acknowledged CreateTopics means that the leaders serve.
+    One thread calls :meth:`receive`; any may read :attr:`state`. Apply the change (:func:`local_changes`)
+    *before* sending the ack: an acknowledged CreateTopics means that the leaders serve.
     """
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.state = ClusterState()
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """The broker has (re-)registered: from now on only messages for this incarnation count, a full one first."""
+        """The broker has (re-)registered: from now on only messages for this incarnation count, a full one
+        first.
+        """
         raise NotImplementedError
 
     def receive(self, payload: bytes) -> Received:

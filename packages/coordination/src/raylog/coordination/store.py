@@ -1,17 +1,15 @@
 """The MetadataStore port: a small tree of versioned values with sessions, as ZooKeeper offers it.
-
-Two implementations keep this contract, and one suite (``tests/contracts``) runs over both: ``zk_store`` (ZooKeeper)
-and ``memory_store`` (whole clusters in one process).
-
-Threads and timing. Every method may be called from any thread and blocks until it is answered, at most
-``request_timeout_ms``. Events never run code of the owner: they are *put* on the sink that the owner handed in, and
-the owner acts at its own pace. Never call the store from inside a sink.
-
-Watches are ZooKeeper's: a read with ``watch=sink`` delivers at most one event, about the first change after that very
-read. To keep watching, read again with a watch. At SUSPENDED all watches are gone: on CONNECTED, read everything again.
-
-Sessions. Ephemeral nodes live as long as the session that made them. A lost session is replaced by a new one without
-being asked: the owner sees LOST, then CONNECTED with another session id, and makes its ephemerals anew.
+ Two implementations keep this contract, and one suite (``tests/contracts``) runs over both: ``zk_store``
+(ZooKeeper) and ``memory_store`` (whole clusters in one process).
+ Threads and timing. Every method may be called from any thread and blocks until it is answered, at most
+``request_timeout_ms``. Events never run code of the owner: they are *put* on the sink that the owner handed
+in, and the owner acts at its own pace. Never call the store from inside a sink.
+ Watches are ZooKeeper's: a read with ``watch=sink`` delivers at most one event, about the first change
+after that very read. To keep watching, read again with a watch. At SUSPENDED all watches are gone: on
+CONNECTED, read everything again.
+ Sessions. Ephemeral nodes live as long as the session that made them. A lost session is replaced by a new
+one without being asked: the owner sees LOST, then CONNECTED with another session id, and makes its
+ephemerals anew.
 """
 
 from __future__ import annotations
@@ -38,7 +36,9 @@ class NodeChange(Enum):
 
 class SessionState(Enum):
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # not connected; the session may still live: watches are lost, writes are in doubt
+    SUSPENDED = (
+        "suspended"  # not connected; the session may still live: watches are lost, writes are in doubt
+    )
     LOST = "lost"  # the session has ended, its ephemerals with it
 
 
@@ -62,7 +62,9 @@ StoreEvent = NodeEvent | SessionEvent
 
 
 class EventSink(Protocol):
-    """Where events are put; a ``queue.SimpleQueue`` is one. ``put`` must not block and must not call the store."""
+    """Where events are put; a ``queue.SimpleQueue`` is one. ``put`` must not block and must not call the
+    store.
+    """
 
     def put(self, item: StoreEvent, /) -> object: ...
 
@@ -131,7 +133,9 @@ OpResult = str | int | None
 
 
 class StoreError(RaylogError):
-    """Base of the store's errors. ``path`` is the node; in a multi, ``index`` is the place of the operation that failed."""
+    """Base of the store's errors. ``path`` is the node; in a multi, ``index`` is the place of the operation
+    that failed.
+    """
 
     def __init__(self, message: str, path: str = "", index: int = 0) -> None:
         super().__init__(message)
@@ -146,7 +150,9 @@ class NoNode(StoreError): ...
 
 
 class BadVersion(StoreError):
-    """The node is at another version than was named: somebody else wrote. Also how a fenced writer learns of it."""
+    """The node is at another version than was named: somebody else wrote. Also how a fenced writer learns
+    of it.
+    """
 
 
 class NotEmpty(StoreError): ...
@@ -156,7 +162,9 @@ class NoChildrenForEphemerals(StoreError): ...
 
 
 class StoreUnavailable(StoreError):
-    """No answer: not connected, or it came too late. A write may have happened or not: read before writing again."""
+    """No answer: not connected, or it came too late. A write may have happened or not: read before writing
+    again.
+    """
 
 
 class SessionExpired(StoreUnavailable):
@@ -195,29 +203,35 @@ class MetadataStore(Protocol):
 
     @property
     def last_acknowledged_send_ms(self) -> MonotonicMs | None:
-        """When the newest acknowledged :meth:`heartbeat` of this very session was *sent*; None when none was yet.
+        """When the newest acknowledged :meth:`heartbeat` of this very session was *sent*; None when none
+        was yet.
 
-        The session outlives this moment by ``session_timeout_ms``: a lease may run from here (D9c), not from the
-        moment of the answer, which may have been long under way.
+        The session outlives this moment by ``session_timeout_ms``: a lease may run from here (D9c), not
+        from the moment of the answer, which may have been long under way.
         """
 
     def watch_session(self, sink: EventSink) -> None:
         """Put every later SessionEvent on ``sink``."""
 
     def heartbeat(self) -> MonotonicMs:
-        """Ask the ensemble's leader for a sign that the session lives; the time (monotonic) at which it was sent.
+        """Ask the ensemble's leader for a sign that the session lives; the time (monotonic) at which it was
+        sent.
 
-        Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an answer.
+        Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an
+        answer.
         """
 
     def end_session(self, session: Session) -> None:
-        """End another session, whose process has died, by taking it over and closing it; its ephemerals vanish.
+        """End another session, whose process has died, by taking it over and closing it; its ephemerals
+        vanish.
 
         Does nothing when it has already ended.
         """
 
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
-        """Data and version, or None when there is no such node. The watch reports creation, change and deletion."""
+        """Data and version, or None when there is no such node. The watch reports creation, change and
+        deletion.
+        """
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         """The node's stat or None; the watch is that of :meth:`get`."""
@@ -225,14 +239,22 @@ class MetadataStore(Protocol):
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         """The children's names, sorted; [] when there is no such node.
 
-        The watch reports children that come or go and the node's own deletion; on a node that does not exist it
-        reports its creation.
+        The watch reports children that come or go and the node's own deletion; on a node that does not
+        exist it reports its creation.
         """
 
     def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
     ) -> str:
-        """Make a node and answer its path (see :class:`Create`); with ``parents``, the missing ones above it, too."""
+        """Make a node and answer its path (see :class:`Create`); with ``parents``, the missing ones above
+        it, too.
+        """
 
     def ensure(self, path: str) -> None:
         """Make the persistent node and those above it where they are missing."""
@@ -244,4 +266,6 @@ class MetadataStore(Protocol):
         """Remove the node (see :class:`Delete`)."""
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """All of ``ops`` in order, or none of them: then the error is that of the first that failed (``index``)."""
+        """All of ``ops`` in order, or none of them: then the error is that of the first that failed
+        (``index``).
+        """
