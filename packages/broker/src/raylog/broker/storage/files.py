@@ -1,0 +1,270 @@
+"""The FileSystem port: every byte that storage reads or writes, and every name that it makes, goes through here.
+
+The real one is :class:`RealFileSystem`; tests hand in ones that crash, lose unsynced writes or fail. All methods
+raise OSError as the operating system does; the layers above turn it into StorageError and take the log
+directory offline (see health.py).
+
+Who closes a file: each :class:`File` counts its holders. It is made with one, the segment; every
+:class:`FileSlice` on its way to a socket is another. Unlinking or closing a segment during a send is therefore safe:
+the descriptor lives until the last slice is released.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from raylog.protocol.ids import FilePosition
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file with positioned reads and writes; safe to share between threads."""
+
+    path: Path
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; OSError (EBADF) when closed or when there is none."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes from ``position``; fewer only at the file's end."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all ``buffers`` at ``position``; answers their length. On OSError a part may have been written."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def fdatasync(self) -> None:
+        """Make content and length durable. After a failure the unsynced writes may be gone: never retry."""
+
+    def acquire(self) -> bool:
+        """Count one more holder; False when the file is closed already."""
+
+    def release(self) -> None:
+        """Give up one hold; the last one closes the descriptor."""
+
+
+class FileLock(Protocol):
+    """A lock on a file against other processes; it ends with the process, too."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Paths are absolute. Names are durable only after :meth:`fsync_dir` of their directory."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; ``create`` makes an empty file where there is none."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Create the directory and its missing parents; no error when it exists."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Replace ``new`` by ``old`` atomically."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+
+    def fsync_dir(self, path: Path) -> None:
+        """Make the directory's names durable."""
+
+    def lock(self, path: Path) -> FileLock | None:
+        """Lock the file, creating it; None when another holds it."""
+
+
+class FileSlice:
+    """Bytes ``position … position + length`` of a file, for sendfile; holds the file open until released.
+
+    Whoever gets a slice must call :meth:`release` exactly once, also on failure; the rest is idempotent.
+    """
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: File, position: FilePosition, length: int) -> None:
+        """Takes over one hold on ``file``: the caller has called ``file.acquire()``."""
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        """The descriptor to send from."""
+        return self.file.fileno()
+
+    def read(self) -> bytes:
+        """A copy of the bytes; shorter only if the file was truncated meanwhile. Does not release."""
+        return self.file.pread(self.length, self.position)
+
+    def release(self) -> None:
+        """Give the file back."""
+        self.file.release()
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.file.path.name}, {self.position}+{self.length})"
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "_holders", "_lock", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._holders = 1
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # the kernel gives at most 2 GiB at once, and may give less after a signal
+        got = len(data)
+        while got < length and (data := os.pread(self._fd, length - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        total = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, position)
+        if written != total:
+            rest = memoryview(b"".join(buffers))
+            while written < total:
+                written += os.pwrite(self._fd, rest[written:], position + written)
+        return total
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def acquire(self) -> bool:
+        with self._lock:
+            if self._holders == 0:
+                return False
+            self._holders += 1
+            return True
+
+    def release(self) -> None:
+        with self._lock:
+            if self._holders == 0:
+                raise ValueError(f"{self.path} was released more often than acquired")
+            self._holders -= 1
+            if self._holders == 0:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
+
+
+class _Flock:
+    """A flock: it survives other descriptors of the file being closed, as lockf does not."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_dirs(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> FileLock | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        return _Flock(fd)
+
+
+def read_bytes(fs: FileSystem, path: Path) -> bytes | None:
+    """A small file's content; None when there is none."""
+    if not fs.exists(path):
+        return None
+    file = fs.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.release()
+
+
+def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
+    """Replace a small file: after a crash at any moment it has the old content or the new, never a mixture."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = fs.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.pwritev((data,), 0)
+        file.fdatasync()
+    finally:
+        file.release()
+    fs.rename(temporary, path)
+    fs.fsync_dir(path.parent)
+
+
+def remove_tree(fs: FileSystem, path: Path) -> None:
+    """Delete a directory of plain files; what a crash leaves is a directory with fewer of them."""
+    for name in fs.list_dir(path):
+        fs.unlink(path / name)
+    fs.remove_dir(path)
+    fs.fsync_dir(path.parent)
