@@ -1,0 +1,283 @@
+"""Kafka's primitive types on the wire, for the messages that are parsed by hand.
+
+A message is either *flexible* (compact strings and arrays, whose length is an unsigned varint and one too high so that
+0 stands for null, and tagged fields at the end of each structure, KIP-482) or not (16- and 32-bit lengths, -1 for null).
+:class:`Reader` and :class:`Writer` are told which and otherwise hide the difference.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from raylog.protocol.compression import Buffer
+from raylog.protocol.errors import InvalidRequest, RaylogError
+
+T = TypeVar("T")
+
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+ZERO_UUID = UUID(int=0)
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a broker can be reached: sent beside NOT_LEADER_OR_FOLLOWER to spare a metadata request (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Slice(Protocol):
+    """Bytes that lie elsewhere, such as a piece of a file, and are not copied into the message."""
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+
+
+class Reader:
+    """Reads a message from ``data``, from ``pos`` on; every malformed field raises ``error`` (InvalidRequest)."""
+
+    __slots__ = ("data", "end", "error", "flexible", "pos")
+
+    def __init__(
+        self, data: Buffer, pos: int = 0, *, flexible: bool, error: type[RaylogError] = InvalidRequest
+    ) -> None:
+        self.data = memoryview(data)
+        self.pos = pos
+        self.end = len(data)
+        self.flexible = flexible
+        self.error = error
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The fields of ``layout``."""
+        try:
+            fields = layout.unpack_from(self.data, self.pos)
+        except struct.error:
+            raise self._short() from None
+        self.pos += layout.size
+        return fields
+
+    def int32(self) -> int:
+        """A 32-bit signed integer."""
+        value: int = self.unpack(INT32)[0]
+        return value
+
+    def uvarint(self) -> int:
+        """An unsigned integer of at most 32 bits in groups of seven bits, lowest first."""
+        data, pos, value, shift = self.data, self.pos, 0, 0
+        try:
+            while (byte := data[pos]) & 0x80:
+                value |= (byte & 0x7F) << shift
+                shift += 7
+                pos += 1
+                if shift > 28:
+                    raise self.error(f"the varint before byte {pos} does not end")
+        except IndexError:
+            raise self._short() from None
+        self.pos = pos + 1
+        value |= byte << shift
+        if value >> 32:
+            raise self.error(f"the varint before byte {pos} does not fit 32 bits")
+        return value
+
+    def bytes(self) -> memoryview | None:
+        """A byte string, not copied; None for null. (Kafka's types ``bytes`` and ``records``.)"""
+        return self._slice(self.uvarint() - 1 if self.flexible else self.int32())
+
+    def nullable_string(self) -> str | None:
+        """A string, or None for null."""
+        data = self._slice(self.uvarint() - 1 if self.flexible else self.unpack(INT16)[0])
+        if data is None:
+            return None
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError:
+            raise self.error(f"the string before byte {self.pos} is not UTF-8") from None
+
+    def string(self) -> str:
+        """A string that must not be null."""
+        value = self.nullable_string()
+        if value is None:
+            raise self.error(f"the string before byte {self.pos} is null")
+        return value
+
+    def uuid(self) -> UUID:
+        """A UUID; all zeros stands for none."""
+        data = self._slice(16)
+        return UUID(bytes=bytes(data)) if data is not None else ZERO_UUID
+
+    def nullable_array(self, item: Callable[[], T]) -> list[T] | None:
+        """``item()`` as often as the array's length says; None for null."""
+        count = self.uvarint() - 1 if self.flexible else self.int32()
+        if count < 0:
+            if count == -1:
+                return None
+            raise self.error(f"the array before byte {self.pos} has {count} items")
+        if count > self.end - self.pos:  # each item takes a byte at the least
+            raise self.error(f"an array of {count} items does not fit {self.end - self.pos} bytes")
+        return [item() for _ in range(count)]
+
+    def array(self, item: Callable[[], T]) -> list[T]:
+        """An array that must not be null."""
+        items = self.nullable_array(item)
+        if items is None:
+            raise self.error(f"the array before byte {self.pos} is null")
+        return items
+
+    def tags(self, known: Callable[[int, Reader], None] | None = None) -> None:
+        """The tagged fields that end a structure: each tag with a reader of its value goes to ``known``.
+
+        Tags that nobody asks for are skipped, as KIP-482 wants it. Does nothing in a message that is not flexible.
+        """
+        if not self.flexible:
+            return
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            value = self._slice(self.uvarint())
+            if known is not None and value is not None:
+                known(tag, Reader(value, flexible=True, error=self.error))
+
+    def finish(self) -> None:
+        """Must be called at the message's end: bytes that are left over are an error, too."""
+        if self.pos != self.end:
+            raise self.error(f"{self.end - self.pos} bytes are left over after the message")
+
+    def _slice(self, length: int) -> memoryview | None:
+        if length < 0:
+            if length == -1:
+                return None
+            raise self.error(f"the length before byte {self.pos} is {length}")
+        start, stop = self.pos, self.pos + length
+        if stop > self.end:
+            raise self._short()
+        self.pos = stop
+        return self.data[start:stop]
+
+    def _short(self) -> RaylogError:
+        return self.error(f"the message of {self.end} bytes ends inside a field that begins at byte {self.pos}")
+
+
+class Writer:
+    """Builds a message of fields and of large pieces (record data) that are passed on uncopied.
+
+    What is written ends up in :meth:`parts` in wire order.
+    """
+
+    __slots__ = ("_out", "_parts", "flexible")
+
+    def __init__(self, *, flexible: bool) -> None:
+        self._out = bytearray()
+        self._parts: list[Any] = []
+        self.flexible = flexible
+
+    def pack(self, layout: struct.Struct, *fields: Any) -> None:
+        """The fields of ``layout``. Raises InvalidRequest when one does not fit."""
+        try:
+            self._out += layout.pack(*fields)
+        except struct.error as error:
+            raise InvalidRequest(f"cannot encode {fields}: {error}") from None
+
+    def raw(self, data: Buffer) -> None:
+        """Bytes as they are."""
+        self._out += data
+
+    def uvarint(self, value: int) -> None:
+        """An unsigned integer in groups of seven bits, lowest first."""
+        out = self._out
+        while value > 0x7F:
+            out.append(value & 0x7F | 0x80)
+            value >>= 7
+        out.append(value)
+
+    def string(self, value: str | None) -> None:
+        """A string, or null."""
+        data = None if value is None else value.encode()
+        if self.flexible:
+            self.uvarint(0 if data is None else len(data) + 1)
+        else:
+            self.pack(INT16, -1 if data is None else len(data))
+        if data is not None:
+            self._out += data
+
+    def uuid(self, value: UUID) -> None:
+        """A UUID."""
+        self._out += value.bytes
+
+    def array(self, items: Sequence[T] | None, item: Callable[[T], None]) -> None:
+        """An array, or null; ``item`` writes each."""
+        if self.flexible:
+            self.uvarint(0 if items is None else len(items) + 1)
+        else:
+            self.pack(INT32, -1 if items is None else len(items))
+        for each in items or ():
+            item(each)
+
+    def records(self, data: Buffer | Slice | None) -> None:
+        """Record data, passed on uncopied; None is sent as empty, for some clients take a null for damage."""
+        if data is None:
+            size = 0
+        elif isinstance(data, bytes | bytearray | memoryview):
+            size = len(data)
+        else:
+            size = data.length
+        if self.flexible:
+            self.uvarint(size + 1)
+        else:
+            self.pack(INT32, size)
+        if size:
+            self._flush()
+            self._parts.append(data)
+
+    def tags(self, fields: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Tagged fields, lowest tag first; nothing in a message that is not flexible."""
+        if not self.flexible:
+            return
+        self.uvarint(len(fields))
+        for tag, value in fields:
+            self.uvarint(tag)
+            self.uvarint(len(value))
+            self._out += value
+
+    def parts(self) -> list[Any]:
+        """All that was written, in wire order: ``bytes``, and the record data among them."""
+        self._flush()
+        return self._parts
+
+    def _flush(self) -> None:
+        if self._out:
+            self._parts.append(bytes(self._out))
+            self._out.clear()
+
+
+def encode_node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """The value of the tagged field NodeEndpoints of Produce and Fetch responses."""
+    writer = Writer(flexible=True)
+
+    def endpoint(node: NodeEndpoint) -> None:
+        writer.pack(INT32, node.node_id)
+        writer.string(node.host)
+        writer.pack(INT32, node.port)
+        writer.string(node.rack)
+        writer.tags()
+
+    writer.array(endpoints, endpoint)
+    return b"".join(writer.parts())
+
+
+def read_node_endpoints(reader: Reader) -> list[NodeEndpoint]:
+    """The inverse of :func:`encode_node_endpoints`."""
+
+    def endpoint() -> NodeEndpoint:
+        node = NodeEndpoint(reader.int32(), reader.string(), reader.int32(), reader.nullable_string())
+        reader.tags()
+        return node
+
+    return reader.array(endpoint)
