@@ -30,7 +30,7 @@ R = TypeVar("R", bound=bytes | bytearray | memoryview | Slice)
 class FetchPartition(NamedTuple):
     """What to fetch of one partition. The fields after ``current_leader_epoch`` are only set by followers."""
 
-    index: int
+    partition: int
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = -1
@@ -90,7 +90,7 @@ class EpochEndOffset(NamedTuple):
 class FetchedPartition(NamedTuple, Generic[R]):
     """What was found in one partition. ``records`` is bytes, a view of the frame or a slice of a file."""
 
-    index: int
+    partition: int
     error_code: int = 0
     high_watermark: int = -1
     last_stable_offset: int = -1

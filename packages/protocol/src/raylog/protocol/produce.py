@@ -39,7 +39,7 @@ _LEADER = struct.Struct(">ii")
 class PartitionRecords(NamedTuple):
     """Batches for one partition; parsed ones are a slice of the request's frame, writable if that is."""
 
-    index: int
+    partition: int
     records: Buffer | None
 
 
@@ -70,7 +70,7 @@ class RecordError(NamedTuple):
 class ProducedPartition(NamedTuple):
     """What became of one partition's batches. ``log_append_time`` is -1 unless the log's clock gave the timestamps."""
 
-    index: int
+    partition: int
     error_code: int = 0
     base_offset: int = -1
     log_append_time: int = -1
