@@ -1,7 +1,7 @@
-"""Every broker and topic setting that this broker honours, in Kafka's own names; each is declared here and nowhere else.
+"""Every broker and topic setting that this broker honours, in Kafka's own names; each is declared once, here.
 
-Read with ``settings[SEGMENT_BYTES]``. A topic's setting falls back to its broker synonym (``broker_default``), as in
-Kafka: make a topic's settings with :func:`topic_settings`.
+Read with ``settings[SEGMENT_BYTES]``. A topic's setting falls back to its broker synonym (``broker_default``),
+as in Kafka: make a topic's settings with :func:`topic_settings`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _only_producer(codec: str) -> str | None:
     )
 
 
-# --- broker: identity and network -------------------------------------------------------------------------------
+# --- broker: identity and network -----------------------------------------------------------------
 
 BROKER_ID = Setting(
     "broker.id",
@@ -50,14 +50,14 @@ BROKER_RACK = Setting(
     Scope.STATIC,
     "Where the broker runs; replicas of a partition never share a rack.",
 )
-LISTENERS = Setting[tuple[str, ...]](
+LISTENERS: Setting[tuple[str, ...]] = Setting(
     "listeners",
     ValueType.LIST,
     ("PLAINTEXT://127.0.0.1:0",),
     Scope.STATIC,
     "Addresses to listen on, NAME://host:port each; port 0 is chosen once and kept.",
 )
-ADVERTISED_LISTENERS = Setting[tuple[str, ...]](
+ADVERTISED_LISTENERS: Setting[tuple[str, ...]] = Setting(
     "advertised.listeners",
     ValueType.LIST,
     (),
@@ -100,7 +100,7 @@ FETCH_MAX_BYTES = Setting(
     check=at_least(1024),
 )
 
-# --- broker: cluster --------------------------------------------------------------------------------------------
+# --- broker: cluster ------------------------------------------------------------------------------
 
 ZOOKEEPER_CONNECT = Setting(
     "zookeeper.connect",
@@ -142,9 +142,9 @@ AUTO_CREATE_TOPICS_ENABLE = Setting(
     "Whether asking for an unknown topic's metadata creates it, where the client allows.",
 )
 
-# --- broker: log ------------------------------------------------------------------------------------------------
+# --- broker: log ----------------------------------------------------------------------------------
 
-LOG_DIRS = Setting[tuple[str, ...]](
+LOG_DIRS: Setting[tuple[str, ...]] = Setting(
     "log.dirs",
     ValueType.LIST,
     (),
@@ -187,7 +187,7 @@ LOG_INDEX_INTERVAL_BYTES = Setting(
     unit="bytes",
     check=at_least(0),
 )
-LOG_CLEANUP_POLICY = Setting[tuple[str, ...]](
+LOG_CLEANUP_POLICY: Setting[tuple[str, ...]] = Setting(
     "log.cleanup.policy",
     ValueType.LIST,
     ("delete",),
@@ -327,7 +327,7 @@ BROKER_SETTINGS = SettingsTable(
     )
 )
 
-# --- topic ------------------------------------------------------------------------------------------------------
+# --- topic ----------------------------------------------------------------------------------------
 
 
 def _topic(name: str, broker: Setting[Any]) -> Setting[Any]:

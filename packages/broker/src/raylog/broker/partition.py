@@ -1,8 +1,8 @@
 """A partition: its log and this broker's role in it. The socket server and actor calls both end here.
 
-Threads: any thread may call anything. Appends run one at a time under the log's lock; reads take no lock, they work on
-one consistent snapshot of the offsets and segments. Waiting for a flush happens outside the lock, so that appends of other
-connections go on meanwhile (and share the next fdatasync).
+Threads: any thread may call anything. Appends run one at a time under the log's lock; reads take no lock, they
+work on one consistent snapshot of the offsets and segments. Waiting for a flush happens outside the lock, so
+that appends of other connections go on meanwhile (and share the next fdatasync).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log import Log
-from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.ids import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
 
@@ -49,7 +49,7 @@ class ReadInfo(NamedTuple):
     """What a read found; the reader releases ``data``."""
 
     data: FileSlice | None
-    """Whole batches, perhaps with a part of another at the end; the first may begin below the asked offset."""
+    """Batches, perhaps with a part of another at the end; the first may begin below the asked offset."""
     high_watermark: Offset
     last_stable_offset: Offset
     log_start_offset: Offset
@@ -63,15 +63,15 @@ class Partition:
     def __init__(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> None:
         """``settings`` are the topic's (config.topic_settings); a change takes effect at the next append.
 
-        The partition starts as nobody's leader: :meth:`append` and :meth:`read` raise NotLeaderOrFollower until
-        :meth:`become_leader`.
+        The partition starts as nobody's leader: :meth:`append` and :meth:`read` raise NotLeaderOrFollower
+        until :meth:`become_leader`.
         """
         self.tp = tp
         self.topic_id = topic_id
         self.log = log
         self.settings = settings
         self.on_advance: Callable[[TopicPartition, int], None] | None = None
-        """Called with the appended bytes after the high watermark advanced, outside the lock: wakes fetches."""
+        """Called with the appended bytes once the high watermark advanced, outside the lock: wakes fetches."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -106,12 +106,13 @@ class Partition:
         leader_epoch: LeaderEpoch | None = None,
         now_ms: TimestampMs,
     ) -> AppendInfo:
-        """Validate, deduplicate, stamp in place and write ``batches`` (writable, whole batches); durable as flush.messages says.
+        """Validate, deduplicate, stamp in place and write ``batches``; durable as flush.messages says.
 
-        ``leader_epoch``: the epoch the caller believes in (actor calls, coordinators); None skips the check.
-        Raises NotLeaderOrFollower, FencedLeaderEpoch, CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge,
-        RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch,
-        StorageError. Nothing was appended when it raises, except after StorageError, where it is unknown.
+        ``batches``: writable, whole batches. ``leader_epoch``: the epoch that the caller believes in; None
+        skips that check. Raises NotLeaderOrFollower, FencedLeaderEpoch, CorruptMessage, InvalidRecord,
+        InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
+        DuplicateSequence, InvalidProducerEpoch, StorageError. Nothing was appended when it raises, except
+        after StorageError, where it is unknown.
         """
         raise NotImplementedError
 
@@ -121,18 +122,18 @@ class Partition:
         max_bytes: int,
         *,
         isolation: Isolation = Isolation.HIGH_WATERMARK,
-        current_leader_epoch: LeaderEpoch = LeaderEpoch(-1),
+        current_leader_epoch: LeaderEpoch = NO_EPOCH,
         min_one_batch: bool = True,
     ) -> ReadInfo:
         """Find what lies at ``offset``; copies nothing. ``data`` is None when nothing is readable there yet.
 
-        At most ``max_bytes``, but with ``min_one_batch`` always the whole first batch. Raises OffsetOutOfRange,
-        NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), StorageError.
+        At most ``max_bytes``, but with ``min_one_batch`` always the whole first batch. Raises
+        OffsetOutOfRange, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), StorageError.
         """
         raise NotImplementedError
 
     def bytes_available(self, offset: Offset, isolation: Isolation = Isolation.HIGH_WATERMARK) -> int:
-        """About how many bytes a read at ``offset`` could return now (for fetch.min.bytes); 0 at or above the limit."""
+        """How many bytes reads from ``offset`` on could return now (for fetch.min.bytes); 0 beyond the limit."""
         raise NotImplementedError
 
     def offset_for_timestamp(
@@ -140,19 +141,19 @@ class Partition:
         timestamp: TimestampMs,
         *,
         isolation: Isolation = Isolation.HIGH_WATERMARK,
-        current_leader_epoch: LeaderEpoch = LeaderEpoch(-1),
+        current_leader_epoch: LeaderEpoch = NO_EPOCH,
     ) -> tuple[Offset, TimestampMs, LeaderEpoch] | None:
         """The first record at or after ``timestamp``, exact inside its batch; None when there is none."""
         raise NotImplementedError
 
     def max_timestamp_offset(self) -> tuple[Offset, TimestampMs, LeaderEpoch] | None:
-        """The record with the highest timestamp below the high watermark (KIP-734); None when the log is empty."""
+        """The record with the highest timestamp below the high watermark (KIP-734); None if there is none."""
         raise NotImplementedError
 
     def end_offset_for_epoch(
         self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch
     ) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch ≤ ``epoch`` in the log and where it ends (KIP-101, 279); (-1, -1) when unknown."""
+        """The largest epoch ≤ ``epoch`` in the log and its end (KIP-101, 279); (-1, -1) when unknown."""
         raise NotImplementedError
 
     def become_leader(self, leader_epoch: LeaderEpoch) -> None:

@@ -1,1 +1,1 @@
-"""The segmented log in Kafka's file formats. It knows record batches and ids, and nothing of replicas or requests."""
+"""The segmented log in Kafka's file formats. It knows batches and ids, and nothing of replicas or requests."""

@@ -1,12 +1,12 @@
-"""The FileSystem port: every byte that storage reads or writes, and every name that it makes, goes through here.
+"""The FileSystem port: every byte that storage reads or writes, and every name it makes, goes through here.
 
-The real one is :class:`RealFileSystem`; tests hand in ones that crash, lose unsynced writes or fail. All methods
-raise OSError as the operating system does; the layers above turn it into StorageError and take the log
-directory offline (see health.py).
+The real one is :class:`RealFileSystem`; tests hand in ones that crash, lose unsynced writes or fail. All
+methods raise OSError as the operating system does; the layers above turn it into StorageError and take the
+log directory offline (see health.py).
 
 Who closes a file: each :class:`File` counts its holders. It is made with one, the segment; every
-:class:`FileSlice` on its way to a socket is another. Unlinking or closing a segment during a send is therefore safe:
-the descriptor lives until the last slice is released.
+:class:`FileSlice` on its way to a socket is another. Unlinking or closing a segment during a send is
+therefore safe: the descriptor lives until the last slice is released.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class File(Protocol):
         """Up to ``length`` bytes from ``position``; fewer only at the file's end."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all ``buffers`` at ``position``; answers their length. On OSError a part may have been written."""
+        """Write all ``buffers`` at ``position``; answers their length. OSError: a part may be written."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -59,7 +59,7 @@ class FileLock(Protocol):
 
 
 class FileSystem(Protocol):
-    """Names and files. Paths are absolute. Names are durable only after :meth:`fsync_dir` of their directory."""
+    """Names and files. Paths are absolute. A name is durable only after :meth:`fsync_dir` of its directory."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and writing; ``create`` makes an empty file where there is none."""
@@ -249,7 +249,7 @@ def read_bytes(fs: FileSystem, path: Path) -> bytes | None:
 
 
 def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
-    """Replace a small file: after a crash at any moment it has the old content or the new, never a mixture."""
+    """Replace a small file: after a crash at any moment it holds the old content or the new, never a mix."""
     temporary = path.with_name(path.name + ".tmp")
     file = fs.open(temporary, create=True)
     try:

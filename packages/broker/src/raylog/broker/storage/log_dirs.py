@@ -20,8 +20,9 @@ class LogDirs:
     def open(self, now_ms: TimestampMs) -> None:
         """Lock every directory, check its identity, load and recover its logs.
 
-        A directory with a failing disk is offline (see :meth:`offline`); the rest serve. Raises StorageError in one
-        sentence when another process holds a directory, it belongs to another broker or cluster, or none is usable.
+        A directory with a failing disk is offline (see :meth:`offline`); the rest serve. Raises StorageError
+        in one sentence when another process holds a directory, when it belongs to another broker or cluster,
+        or when none is usable.
         """
         raise NotImplementedError
 
@@ -30,9 +31,10 @@ class LogDirs:
         raise NotImplementedError
 
     def create(self, tp: TopicPartition, topic_id: TopicId, settings: Settings, now_ms: TimestampMs) -> Log:
-        """The log of ``tp``: a new one in the emptiest directory, or the one that is there with the same topic id.
+        """The log of ``tp``: the one that is there with the same topic id, or a new one in the emptiest directory.
 
-        Raises InconsistentTopicId when it belongs to another topic of that name, StorageError when no disk takes it.
+        Raises InconsistentTopicId when it belongs to another topic of that name, StorageError when no disk
+        takes it.
         """
         raise NotImplementedError
 
@@ -45,7 +47,7 @@ class LogDirs:
         raise NotImplementedError
 
     def maintain(self, now_ms: TimestampMs) -> None:
-        """Housekeeping that is due: flush.ms, retention, checkpoints, producer expiry. Call it about once a second."""
+        """Do what is due: flush.ms, retention, checkpoints, producer expiry. Call it about once a second."""
         raise NotImplementedError
 
     def close(self) -> None:
