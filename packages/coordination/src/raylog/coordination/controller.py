@@ -40,7 +40,7 @@ class CreatedTopic:
     configs: Mapping[str, str]
 
 
-# --- events -------------------------------------------------------------------------------------------------------
+# --- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ Event = (
     | Tick
 )
 
-# --- effects ------------------------------------------------------------------------------------------------------
+# --- effects
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class Endpoint:
     security_protocol: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        return f"{self.listener}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class BrokerInfo:
     """True when the process before this one closed its logs in an orderly way."""
 
     def endpoint(self, listener: str | None = None) -> Endpoint | None:
-        """The endpoint of the named listener, or the first one when none is named; None when there is none."""
+        """The endpoint of the named listener (by default the first); None when there is none."""
         for endpoint in self.endpoints:
             if listener is None or endpoint.listener == listener:
                 return endpoint

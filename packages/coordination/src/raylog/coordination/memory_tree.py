@@ -1,0 +1,221 @@
+"""The tree that memory stores share: nodes, sessions and watches, as a ZooKeeper server keeps them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from raylog.coordination.store import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EventSink,
+    NoChildrenForEphemerals,
+    NodeChange,
+    NodeEvent,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    OpResult,
+    Session,
+    Set,
+    Stat,
+    StoreError,
+    Versioned,
+)
+
+
+class Client(Protocol):
+    """What the tree knows of a store."""
+
+    @property
+    def session(self) -> Session: ...
+
+    def session_ended(self) -> None:
+        """The tree has ended the client's session."""
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes = b""
+    version: int = 0
+    owner: int = 0
+    children: set[str] = field(default_factory=set)
+    created: int = 0  # children ever made: numbers the sequential ones
+
+
+class MemoryTree:
+    """The server: nodes, sessions and watches. One lock guards all; events are put while it is held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._nodes: dict[str, _Node] = {"/": _Node()}
+        self._ids = itertools.count(1)
+        self._sessions: dict[int, Client] = {}
+        self._data_watches: dict[str, set[_Watch]] = defaultdict(set)
+        self._child_watches: dict[str, set[_Watch]] = defaultdict(set)
+
+    # --- sessions
+
+    def open_session(self, store: Client) -> Session:
+        with self.lock:
+            session = Session(next(self._ids), b"%016d" % id(store))
+            self._sessions[session.id] = store
+            return session
+
+    def is_live(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def end_session(self, session: Session, *, told: bool = True) -> None:
+        """Remove the session and its ephemerals; ``told``: its client, if it is connected, learns of it."""
+        with self.lock:
+            store = self._sessions.get(session.id)
+            if store is None or store.session.password != session.password:
+                return
+            del self._sessions[session.id]
+            for path in [path for path, node in self._nodes.items() if node.owner == session.id]:
+                self._apply([Delete(path)], session.id)
+            if told:
+                store.session_ended()
+
+    def expire(self, session_id: int) -> None:
+        """End a session as the server does when it has heard nothing for the session's timeout."""
+        with self.lock:
+            if session_id in self._sessions:
+                self.end_session(self._sessions[session_id].session)
+
+    def forget_watches(self, store: Client) -> None:
+        for watches in (self._data_watches, self._child_watches):
+            for path in list(watches):
+                watches[path] = {watch for watch in watches[path] if watch.store is not store}
+
+    # --- reads
+
+    def get(self, path: str) -> Versioned | None:
+        node = self._nodes.get(path)
+        return None if node is None else Versioned(node.data, node.version)
+
+    def stat(self, path: str) -> Stat | None:
+        node = self._nodes.get(path)
+        return None if node is None else Stat(node.version, node.owner)
+
+    def children(self, path: str) -> list[str] | None:
+        node = self._nodes.get(path)
+        return None if node is None else sorted(node.children)
+
+    def watch(self, path: str, store: Client, sink: EventSink, *, children: bool = False) -> None:
+        watches = self._child_watches if children else self._data_watches
+        watches[path].add(_Watch(store, sink))
+
+    # --- writes
+
+    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        with self.lock:
+            return self._apply(ops, session_id)
+
+    def _apply(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        undo: list[Callable[[], object]] = []
+        events: list[tuple[NodeChange, str]] = []
+        results: list[OpResult] = []
+        for index, op in enumerate(ops):
+            try:
+                results.append(self._apply_one(op, session_id, undo, events))
+            except StoreError as error:
+                for step in reversed(undo):
+                    step()
+                error.index = index
+                raise
+        for change, path in events:
+            self._fire(change, path)
+        return results
+
+    def _apply_one(
+        self, op: Op, session_id: int, undo: list[Callable[[], object]], events: list[tuple[NodeChange, str]]
+    ) -> OpResult:
+        match op:
+            case Create():
+                return self._create(op, session_id, undo, events)
+            case Set():
+                node = self._at_version(op.path, op.version)
+                data, version = node.data, node.version
+                undo.append(lambda: (setattr(node, "data", data), setattr(node, "version", version)))
+                node.data, node.version = op.data, version + 1
+                events.append((NodeChange.CHANGED, op.path))
+                return node.version
+            case Delete():
+                node = self._at_version(op.path, op.version)
+                if node.children:
+                    raise NotEmpty(f"{op.path} has children: {sorted(node.children)[:3]}", op.path)
+                siblings, name = self._nodes[parent_of(op.path)].children, op.path.rpartition("/")[2]
+                undo.append(lambda: (self._nodes.update({op.path: node}), siblings.add(name)))
+                del self._nodes[op.path]
+                siblings.discard(name)
+                events.append((NodeChange.DELETED, op.path))
+                return None
+            case Check():
+                self._at_version(op.path, op.version)
+                return None
+
+    def _at_version(self, path: str, version: int) -> _Node:
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNode(f"there is no node {path}", path)
+        if version not in (ANY_VERSION, node.version):
+            raise BadVersion(f"{path} is at version {node.version}, not at {version}", path)
+        return node
+
+    def _create(
+        self,
+        op: Create,
+        session_id: int,
+        undo: list[Callable[[], object]],
+        events: list[tuple[NodeChange, str]],
+    ) -> str:
+        parent = self._nodes.get(parent_of(op.path))
+        if parent is None:
+            raise NoNode(f"{op.path} has no parent node", op.path)
+        if parent.owner:
+            raise NoChildrenForEphemerals(f"the parent of {op.path} is ephemeral", op.path)
+        path = f"{op.path}{parent.created:010d}" if op.sequence else op.path
+        if path in self._nodes:
+            raise NodeExists(f"{path} exists", path)
+        name = path.rpartition("/")[2]
+        undo.append(lambda: (self._nodes.pop(path), parent.children.discard(name)))
+        self._nodes[path] = _Node(op.data, owner=session_id if op.ephemeral else 0)
+        parent.children.add(name)
+        parent.created += 1
+        events.append((NodeChange.CREATED, path))
+        return path
+
+    def _fire(self, change: NodeChange, path: str) -> None:
+        told = self._data_watches.pop(path, set())
+        if change is NodeChange.DELETED:
+            told = told | self._child_watches.pop(path, set())
+        for watch in told:
+            watch.sink.put(NodeEvent(path, change))
+        if change in (NodeChange.CREATED, NodeChange.DELETED):
+            for watch in self._child_watches.pop(parent_of(path), set()):
+                watch.sink.put(NodeEvent(parent_of(path), NodeChange.CHILDREN))
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    store: Client
+    sink: EventSink
+
+    def __hash__(self) -> int:
+        return hash((id(self.store), id(self.sink)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watch) and self.store is other.store and self.sink is other.sink
