@@ -176,6 +176,25 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     return header
 
 
+def whole_batch(buf: Buffer, pos: int = 0, *, end: int | None = None) -> BatchHeader:
+    """As :func:`read_header`, for a batch that lies wholly before ``end`` (default: the buffer's); else CorruptMessage."""
+    header = read_header(buf, pos)
+    room = (len(buf) if end is None else end) - pos
+    if header.size > room:
+        raise CorruptMessage(f"the batch at position {pos} claims {header.size} bytes; {room} are there")
+    return header
+
+
+def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
+    """Raises CorruptMessage when the checksum of the whole batch at ``pos`` is not what its ``header`` says."""
+    crc = crc32c(memoryview(buf)[pos + ATTRIBUTES_POSITION : pos + header.size])
+    if crc != header.crc:
+        raise CorruptMessage(
+            f"the batch at position {pos} (base offset {header.base_offset}) has checksum {crc:#010x}, "
+            f"its header says {header.crc:#010x}"
+        )
+
+
 def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse: bool = False) -> BatchHeader:
     """The header at ``pos`` of a batch that lies wholly before ``end`` (default: the buffer's), agrees with itself
     and has the right checksum. Looks at no record.
@@ -189,15 +208,8 @@ def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse:
         raise CorruptMessage(f"{limit - pos} bytes are left at position {pos}; a batch header has {HEADER_SIZE}")
     if buf[pos + MAGIC_POSITION] < MAGIC:
         raise InvalidRecord("the batch is in message format 0 or 1 (before Kafka 0.11), which is not supported")
-    header = read_header(buf, pos)
-    if header.size > limit - pos:
-        raise CorruptMessage(f"the batch at position {pos} claims {header.size} bytes; {limit - pos} are there")
-    crc = crc32c(memoryview(buf)[pos + ATTRIBUTES_POSITION : pos + header.size])
-    if crc != header.crc:
-        raise CorruptMessage(
-            f"the batch at position {pos} (base offset {header.base_offset}) has checksum {crc:#010x}, "
-            f"its header says {header.crc:#010x}"
-        )
+    header = whole_batch(buf, pos, end=limit)
+    check_crc(buf, pos, header)
     complaint = _contradiction(header, sparse)
     if complaint:
         raise InvalidRecord(f"the batch at position {pos} contradicts itself: {complaint}")

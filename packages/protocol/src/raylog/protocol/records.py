@@ -1,27 +1,38 @@
 """Record batches (format 2, KIP-98) to and from rows: the one format on the wire, on disk and between replicas.
 
-Headers are in :mod:`raylog.protocol.batch_header` and can be had from here, too. Encoding and decoding are tuned
-pure Python and are meant for clients; a broker never looks into a batch.
+Headers are in :mod:`raylog.protocol.batch_header`, the loops over records in :mod:`raylog.protocol.rows`; the names of
+both can be had from here. Encoding and decoding are for clients; a broker never looks into a batch.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from crc32c import crc32c
 
 from raylog.protocol.batch_header import (
+    ATTRIBUTES_POSITION,
+    CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     TimestampType,
     batch_headers,
+    check_crc,
     read_header,
     stamp,
     stamp_log_append_time,
     validate_batch,
+    whole_batch,
 )
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec
+from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress
+from raylog.protocol.errors import CorruptMessage, InvalidRecord
+from raylog.protocol.rows import Headers, Record, decode_records, encode_records
 
 __all__ = [
     "HEADER_SIZE",
@@ -29,6 +40,7 @@ __all__ = [
     "BatchHeader",
     "Batches",
     "Codec",
+    "Headers",
     "Record",
     "TimestampType",
     "batch_headers",
@@ -41,21 +53,15 @@ __all__ = [
     "validate_batch",
 ]
 
-
-class Record(NamedTuple):
-    """One record. ``timestamp`` is in ms since the epoch, -1 for none; ``offset`` is -1 until a log gave it one."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    timestamp: int = -1
-    offset: int = -1
+_NOT_COVERED = struct.Struct(">qiibI")  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
+_COVERED = struct.Struct(">hiqqqhii")  # attributes to record count
 
 
 def encode_batch(
     records: Sequence[Record],
     *,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     base_offset: int = 0,
     leader_epoch: int = -1,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
@@ -65,8 +71,34 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One batch of all ``records``, in order; their own offsets are not looked at, base_offset and up are theirs."""
-    raise NotImplementedError
+    """One batch of all ``records``, in order; their offsets are base_offset and up, whatever they say themselves.
+
+    ``level`` is the codec's compression level. Raises InvalidRecord when there is no record, when a number does not
+    fit its field or the batch is larger than the format allows (2 GiB).
+    """
+    if not records:
+        raise InvalidRecord("a batch needs at least one record")
+    parts, max_timestamp = encode_records(records)
+    body = b"".join(parts)
+    if codec is not Codec.NONE:
+        body = compress(codec, body, level)
+    attributes = (
+        codec
+        | (TIMESTAMP_TYPE_FLAG if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL_FLAG if transactional else 0)
+        | (CONTROL_FLAG if control else 0)
+    )
+    count = len(records)
+    try:
+        covered = _COVERED.pack(
+            attributes, count - 1, records[0].timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, count,
+        )  # fmt: skip
+        length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+        crc = crc32c(body, crc32c(covered))
+        return b"".join((_NOT_COVERED.pack(base_offset, length, leader_epoch, MAGIC, crc), covered, body))
+    except struct.error as error:
+        raise InvalidRecord(f"{count} records of {len(body)} bytes do not make a batch: {error}") from error
 
 
 def decode_batch(
@@ -74,17 +106,54 @@ def decode_batch(
 ) -> list[Record]:
     """The records of the batch at ``pos``, control records too.
 
-    Raises CorruptMessage when the batch is damaged or decompresses to more than ``max_bytes``.
+    Raises CorruptMessage when the batch is damaged or decompresses to more than ``max_bytes``, and
+    UnsupportedCompressionType.
     """
-    raise NotImplementedError
+    header = whole_batch(buf, pos)
+    if check_crc:
+        _check_crc(buf, pos, header)
+    return _records_of(buf, pos, header, max_bytes)
 
 
-def decode_batches(buf: Buffer, *, from_offset: int = 0) -> list[Record]:
+_check_crc = check_crc
+
+
+def _records_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> list[Record]:
+    body: Buffer = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptMessage(
+            f"the batch at base offset {header.base_offset} has {header.record_count} records "
+            f"and last offset delta {header.last_offset_delta}"
+        )
+    return decode_records(
+        decompress(header.codec, body, max_bytes=max_bytes),
+        header.record_count,
+        base_offset=header.base_offset,
+        last_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        append_time=header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+    )
+
+
+def decode_batches(
+    buf: Buffer, *, from_offset: int = 0, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_BYTES
+) -> list[Record]:
     """Data records at or above ``from_offset`` of all whole batches in ``buf``, as a fetch returned them.
 
-    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches.
+    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches. ``max_bytes`` bounds
+    each batch. Raises as :func:`decode_batch`.
     """
-    raise NotImplementedError
+    records: list[Record] = []
+    for pos, header in batch_headers(buf):
+        if header.last_offset < from_offset or header.is_control:
+            continue
+        if check_crc:
+            _check_crc(buf, pos, header)
+        batch = _records_of(buf, pos, header, max_bytes)
+        if header.base_offset < from_offset:
+            batch = [record for record in batch if record.offset >= from_offset]
+        records += batch
+    return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +169,7 @@ class Batches:
     """Where the fetch began; the first batch may begin earlier, its records below this are left out."""
 
     def records(self) -> list[Record]:
-        """The data records from ``from_offset`` on."""
+        """The data records from ``from_offset`` on. Raises as :func:`decode_batch`."""
         return decode_batches(self.data, from_offset=self.from_offset)
 
     @property

@@ -1,0 +1,251 @@
+"""The records inside a batch to and from bytes: the two inner loops of the codec, and nothing else.
+
+A record is a length and, in so many bytes: attributes (one byte, unused), timestamp and offset as differences from the
+batch's, key, value, headers. All numbers are zigzag varints; a length of -1 stands for null. Most numbers take one or two
+bytes, so the loops look those up or unroll them and leave longer ones to functions. Bounds are not tested at each step:
+positions only grow, so one comparison at a record's end and one at the batch's find every overrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raylog.protocol.errors import CorruptMessage
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. ``timestamp`` is in ms since the epoch, -1 for none; ``offset`` is -1 until a log gave it one."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int = -1
+    offset: int = -1
+
+
+def encode_varint(value: int) -> bytes:
+    """``value``, of 64 bits, as a zigzag varint."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_TABLED = 8192  # numbers from 0 up to here take at most two bytes
+_VARINT = [encode_varint(number) for number in range(_TABLED)]
+_AFTER_NULL_KEY = [b"\x01" + varint for varint in _VARINT]
+_TIME = [b"\x00" + varint for varint in _VARINT]  # attributes before it
+_DELTA_SIZES = ((64, 1), (8192, 2), (1 << 20, 3), (1 << 27, 4), (1 << 31, 5))
+"""Up to which offset delta (exclusive) a delta takes how many bytes."""
+
+
+def encode_records(records: Sequence[Record]) -> tuple[list[bytes], int]:
+    """The records' bytes in pieces, in order, and the largest timestamp. Differences are from the first record's."""
+    parts: list[bytes] = []
+    extend = parts.extend
+    varint, after_null_key = _VARINT, _AFTER_NULL_KEY
+    base_timestamp = last_timestamp = max_timestamp = records[0].timestamp
+    time = _TIME[0]
+    delta = 0
+    for stop, delta_size in _DELTA_SIZES:
+        fixed = len(time) + delta_size + 3  # one byte each for key length, value length and header count
+        for record in records[delta:stop] if len(records) > 64 else records:
+            if record.timestamp != last_timestamp:
+                last_timestamp = record.timestamp
+                difference = last_timestamp - base_timestamp
+                time = _TIME[difference] if 0 <= difference < _TABLED else b"\x00" + encode_varint(difference)
+                fixed = len(time) + delta_size + 3
+                if last_timestamp > max_timestamp:
+                    max_timestamp = last_timestamp
+            key, value = record.key, record.value
+            if record.headers or value is None or (size := len(value)) >= _TABLED - 64:
+                extend(_encode_record(record, time, delta))
+            elif key is None:
+                length = fixed + size if size < 64 else fixed + 1 + size
+                extend((varint[length], time, varint[delta] if delta < _TABLED else encode_varint(delta),
+                        after_null_key[size], value, b"\x00"))  # fmt: skip
+            elif (key_size := len(key)) < 64 and size < _TABLED - 128:
+                length = fixed + key_size + (size if size < 64 else size + 1)
+                extend((varint[length], time, varint[delta] if delta < _TABLED else encode_varint(delta),
+                        varint[key_size], key, varint[size], value, b"\x00"))  # fmt: skip
+            else:
+                extend(_encode_record(record, time, delta))
+            delta += 1
+        if delta == len(records):
+            break
+    return parts, max_timestamp
+
+
+def _encode_record(record: Record, time: bytes, delta: int) -> list[bytes]:
+    """Any record, without hurry."""
+    parts = [time, encode_varint(delta)]
+    _append_nullable(parts, record.key)
+    _append_nullable(parts, record.value)
+    parts.append(encode_varint(len(record.headers)))
+    for name, value in record.headers:
+        _append_nullable(parts, name.encode())
+        _append_nullable(parts, value)
+    return [encode_varint(sum(map(len, parts))), *parts]
+
+
+def _append_nullable(parts: list[bytes], data: bytes | None) -> None:
+    if data is None:
+        parts.append(b"\x01")
+    else:
+        parts.append(encode_varint(len(data)))
+        parts.append(data)
+
+
+def decode_records(
+    data: bytes, count: int, *, base_offset: int, last_delta: int, base_timestamp: int, append_time: int | None
+) -> list[Record]:
+    """``count`` records that fill ``data`` exactly; with ``append_time`` that is the timestamp of each.
+
+    Raises CorruptMessage for any other ``data``, and when offsets do not rise or go beyond ``last_delta``.
+    """
+    records: list[Record] = []
+    try:
+        pos = _decode_into(records, data, count, base_offset, last_delta, base_timestamp)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptMessage(f"record {len(records)} of {count} in a batch is damaged: {error}") from None
+    if pos != len(data):
+        raise CorruptMessage(f"{count} records in a batch end at byte {pos} of {len(data)}")
+    if append_time is not None:
+        for record in records:
+            record.timestamp = append_time
+    return records
+
+
+def _decode_into(
+    records: list[Record], data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int
+) -> int:
+    append = records.append
+    new = Record
+    pos = 0
+    previous = -1
+    for _ in range(count):
+        number = data[pos]  # length
+        if number < 0x80:
+            pos += 1
+        elif (high := data[pos + 1]) < 0x80:
+            number = number & 0x7F | high << 7
+            pos += 2
+        else:
+            number, pos = _long(data, pos)
+        end = pos + (number >> 1)
+        if number & 1:
+            raise CorruptMessage(f"a record in a batch has the length {_signed(number)}")
+
+        time = data[pos + 1]  # timestamp, behind the attributes
+        if time < 0x80:
+            pos += 2
+        elif (high := data[pos + 2]) < 0x80:
+            time = time & 0x7F | high << 7
+            pos += 3
+        else:
+            time, pos = _long(data, pos + 1)
+
+        delta = data[pos]  # offset
+        if delta < 0x80:
+            pos += 1
+        elif (high := data[pos + 1]) < 0x80:
+            delta = delta & 0x7F | high << 7
+            pos += 2
+        else:
+            delta, pos = _long(data, pos)
+        if delta & 1 or not previous < (delta := delta >> 1) <= last_delta:
+            raise CorruptMessage(f"record {len(records)} in a batch has the offset delta {delta}")
+        previous = delta
+
+        number = data[pos]  # key
+        if number == 1:
+            key = None
+            pos += 1
+        else:
+            if number < 0x80:
+                pos += 1
+            else:
+                number, pos = _long(data, pos)
+            start = pos
+            pos += number >> 1
+            key = data[start:pos]
+            if number & 1:
+                raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
+
+        number = data[pos]  # value
+        if number < 0x80:
+            pos += 1
+        elif (high := data[pos + 1]) < 0x80:
+            number = number & 0x7F | high << 7
+            pos += 2
+        else:
+            number, pos = _long(data, pos)
+        if number & 1:
+            if number != 1:
+                raise CorruptMessage(f"record {len(records)} in a batch has a value of length {_signed(number)}")
+            value = None
+        else:
+            start = pos
+            pos += number >> 1
+            value = data[start:pos]
+
+        if data[pos]:
+            headers, pos = _headers(data, pos)
+        else:
+            headers = ()
+            pos += 1
+        if pos != end:
+            raise CorruptMessage(f"record {len(records)} in a batch does not fill its length")
+        append(new(value, key, headers, base_timestamp + ((time >> 1) ^ -(time & 1)), base_offset + delta))
+    return pos
+
+
+def _signed(number: int) -> int:
+    return (number >> 1) ^ -(number & 1)
+
+
+def _long(data: bytes, pos: int) -> tuple[int, int]:
+    """The varint at ``pos``, zigzag not undone, and the position behind it."""
+    number = shift = 0
+    while (byte := data[pos]) & 0x80:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        pos += 1
+        if shift > 63:
+            raise CorruptMessage("a number in a record does not fit 64 bits")
+    number |= byte << shift
+    if number >> 64:
+        raise CorruptMessage("a number in a record does not fit 64 bits")
+    return number, pos + 1
+
+
+def _nullable(data: bytes, pos: int) -> tuple[bytes | None, int]:
+    number, pos = _long(data, pos)
+    if number & 1:
+        if number != 1:
+            raise CorruptMessage(f"a record's header has the length {_signed(number)}")
+        return None, pos
+    end = pos + (number >> 1)
+    return data[pos:end], end
+
+
+def _headers(data: bytes, pos: int) -> tuple[Headers, int]:
+    """The headers whose count is at ``pos``, and the position behind them."""
+    number, pos = _long(data, pos)
+    if number & 1:
+        raise CorruptMessage(f"a record has {_signed(number)} headers")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(number >> 1):
+        name, pos = _nullable(data, pos)
+        if name is None:
+            raise CorruptMessage("a record's header has no key")
+        value, pos = _nullable(data, pos)
+        headers.append((name.decode(), value))
+    return headers, pos
