@@ -14,8 +14,10 @@ from raylog.client.producer import Producer
 class BrokerHandle:
     """One broker actor: ``produce.remote``, ``fetch.remote`` and ``describe.remote`` return Ray object refs.
 
-    ``produce.remote(topic, partition, records, acks="all")`` encodes one batch in the caller → (first, last) offset.
-    ``fetch.remote(topic, partition, offset=0, max_bytes=1 << 20)`` → Batches, which unpack to records, high watermark.
+    ``produce.remote(topic, partition, records, acks="all")`` encodes one batch in the caller → (first, last)
+    offset.
+    ``fetch.remote(topic, partition, offset=0, max_bytes=1 << 20)`` → Batches, which unpack to records, high
+    watermark.
     """
 
     produce: Any
@@ -51,6 +53,7 @@ def connect(
     """The cluster at ``bootstrap_servers``, of ``data_dir``, or on the Ray cluster at ``address``.
 
     Without arguments: the brokers on the Ray cluster this process is connected to, else the only cluster that
-    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no single one.
+    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no
+    single one.
     """
     raise NotImplementedError

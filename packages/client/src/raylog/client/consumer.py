@@ -13,7 +13,8 @@ from raylog.protocol.ids import TopicPartition
 class Consumer:
     """Reads assigned partitions; one thread at a time.
 
-    ``topics`` assigns all partitions of those topics. ``config`` takes Kafka's consumer settings with underscores.
+    ``topics`` assigns all partitions of those topics. ``config`` takes Kafka's consumer settings with
+    underscores.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Consumer:
     ) -> Iterator[ConsumerRecord]:
         """Records one by one, in order per partition.
 
-        Ends after ``timeout_ms`` without a record (None: never), or with ``until_end`` at the end offsets that
-        the partitions have when it is called.
+        Ends after ``timeout_ms`` without a record (None: never), or with ``until_end`` at the end offsets
+        that the partitions have when it is called.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """The promise of a delivery: one outcome per batch, one light handle per record.
 
-A batch resolves once, in the sender's thread, and every record's :class:`Delivery` reads from it: no lock, event or
-callback list exists per record.
+A batch resolves once, in the sender's thread, and every record's :class:`Delivery` reads from it: no lock,
+event or callback list exists per record.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Producer:
         raise NotImplementedError
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when every record sent so far was delivered or has failed; RequestTimedOut when that takes longer."""
+        """Return when every record sent so far was delivered or has failed; RequestTimedOut when that takes
+        longer."""
         raise NotImplementedError
 
     def close(self, timeout_s: float | None = None) -> None:

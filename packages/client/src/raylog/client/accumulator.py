@@ -1,0 +1,160 @@
+"""◆ Records gather in batches here until they are sent.
+
+A partition has a queue of batches; the last one is open and takes records until it is full. Memory is counted
+per batch: opening one reserves ``batch.size`` (or the size of a larger record), and it is given back when
+nobody can need the batch any more. Nothing here is thread-safe: the producer calls it under its one lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.records import HEADER_SIZE, Record
+
+O = TypeVar("O")  # noqa: E741
+"""What the producer hangs on a batch to tell its records' owners of the outcome."""
+
+RECORD_OVERHEAD = 21
+"""Most bytes that a record takes besides key, value and headers: five varints and its attributes."""
+
+
+class BatchState(IntEnum):
+    """QUEUED → IN_FLIGHT ⇄ RETRY → DONE; a queued batch may also expire, which is DONE."""
+
+    QUEUED = 0
+    IN_FLIGHT = 1
+    RETRY = 2
+    DONE = 3
+
+
+class Batch(Generic[O]):
+    """Records for one partition that are sent, retried and resolved together."""
+
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "created_ms",
+        "full",
+        "limit",
+        "outcome",
+        "records",
+        "rejected",
+        "reserved",
+        "sequence",
+        "size",
+        "state",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, outcome: O, limit: int, created_ms: int) -> None:
+        self.tp = tp
+        self.outcome = outcome
+        self.records: list[Record] = []
+        self.size = HEADER_SIZE
+        """An upper bound of the encoded size, in bytes."""
+        self.limit = limit
+        self.reserved = limit
+        self.created_ms = created_ms
+        self.full = False
+        self.state = BatchState.QUEUED
+        self.attempts = 0
+        self.sequence = -1
+        self.abandoned = False
+        """In flight past its delivery timeout: its records have failed, but the answer still counts for
+        sequences."""
+        self.rejected = False
+        """The broker is known not to have it under its present sequence."""
+
+
+class Accumulator(Generic[O]):
+    """Open and waiting batches of all partitions."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_ms: int,
+        buffer_memory: int,
+        new_outcome: Callable[[TopicPartition], O],
+    ) -> None:
+        self._new_outcome = new_outcome
+        self.batch_size = batch_size
+        self.linger_ms = linger_ms
+        self.free_memory = buffer_memory
+        self.buffer_memory = buffer_memory
+        self.in_a_hurry = 0
+        """How many wait for everything to be sent: flushes, a close, senders blocked on memory."""
+        self.incomplete: dict[Batch[O], None] = {}
+        """Every batch whose memory is still reserved, oldest first."""
+        self.open: dict[TopicPartition, Batch[O]] = {}
+        """The batches that take records: ``append`` to these goes on in the producer, which saves a call per
+        record."""
+        self.waiting: dict[TopicPartition, deque[Batch[O]]] = {}
+
+    def open_batch(self, tp: TopicPartition, size: int, now_ms: int) -> Batch[O] | None:
+        """A new open batch for a record of ``size`` bytes; the one open before is full. None when memory is
+        used up."""
+        limit = max(self.batch_size, HEADER_SIZE + size)
+        if limit > self.free_memory:
+            return None
+        self.close_batch(tp)
+        self.free_memory -= limit
+        batch = Batch(tp, self._new_outcome(tp), limit, now_ms)
+        self.open[tp] = batch
+        self.incomplete[batch] = None
+        queue = self.waiting.get(tp)
+        if queue is None:
+            queue = self.waiting[tp] = deque()
+        queue.append(batch)
+        return batch
+
+    def close_batch(self, tp: TopicPartition) -> None:
+        """Let no more records into the partition's open batch."""
+        batch = self.open.pop(tp, None)
+        if batch is not None:
+            batch.full = True
+
+    def ready(self, tp: TopicPartition, now_ms: int) -> Batch[O] | None:
+        """The partition's oldest waiting batch if it is time to send it."""
+        queue = self.waiting.get(tp)
+        if not queue:
+            return None
+        batch = queue[0]
+        if batch.full or self.in_a_hurry or now_ms >= batch.created_ms + self.linger_ms:
+            return batch
+        return None
+
+    def take(self, batch: Batch[O]) -> None:
+        """``batch``, the oldest of its partition, is about to be sent for the first time."""
+        tp = batch.tp
+        queue = self.waiting[tp]
+        if queue.popleft() is not batch:
+            raise RuntimeError(f"{tp}: a batch was about to overtake an older one")
+        if self.open.get(tp) is batch:
+            self.close_batch(tp)
+        if not queue:
+            del self.waiting[tp]
+
+    def release(self, batch: Batch[O]) -> None:
+        """Nobody needs ``batch`` any more: its memory is free."""
+        del self.incomplete[batch]
+        self.free_memory += batch.reserved
+
+    def expire(self, deadline_ms: int) -> Iterator[Batch[O]]:
+        """Take out waiting batches that were opened at ``deadline_ms`` or before."""
+        for tp in list(self.waiting):
+            queue = self.waiting[tp]
+            while queue and queue[0].created_ms <= deadline_ms:
+                batch = queue[0]
+                self.take(batch)
+                yield batch
+                queue = self.waiting.get(tp, deque())
+
+    def next_linger_ms(self, now_ms: int) -> int | None:
+        """How long until the first open batch has waited for long enough; None when none waits."""
+        waits = [queue[0].created_ms for queue in self.waiting.values()]
+        return max(0, min(waits) + self.linger_ms - now_ms) if waits else None

@@ -1,0 +1,330 @@
+"""◆ The client's settings, in Kafka's names and with Kafka 4's defaults.
+
+Keyword arguments are the same names with underscores: ``Producer(…, linger_ms=20)`` sets ``linger.ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.settings import (
+    Scope,
+    Setting,
+    Settings,
+    SettingsTable,
+    ValueType,
+    at_least,
+    between,
+    one_of,
+)
+
+T = TypeVar("T")
+
+
+def _setting(name: str, type_: ValueType, default: T, doc: str, **more: Any) -> Setting[T]:
+    return Setting(name, type_, default, Scope.CLIENT, doc, **more)
+
+
+def _given(value: tuple[str, ...]) -> str | None:
+    return None if value else "must name at least one host:port"
+
+
+# Every client.
+BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = _setting(
+    "bootstrap.servers",
+    ValueType.LIST,
+    (),
+    "Addresses (host:port) to learn the cluster from; any live broker will do.",
+    check=_given,
+)
+CLIENT_ID = _setting(
+    "client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by."
+)
+REQUEST_TIMEOUT_MS = _setting(
+    "request.timeout.ms",
+    ValueType.INT,
+    30_000,
+    "How long one request may stay unanswered before its connection is given up.",
+    unit="ms",
+    check=at_least(1),
+)
+RETRY_BACKOFF_MS = _setting(
+    "retry.backoff.ms",
+    ValueType.LONG,
+    100,
+    "The pause before a failed request, a lost connection or the metadata is tried again; doubles each time.",
+    unit="ms",
+    check=at_least(0),
+)
+RETRY_BACKOFF_MAX_MS = _setting(
+    "retry.backoff.max.ms",
+    ValueType.LONG,
+    1_000,
+    "The longest pause between two tries.",
+    unit="ms",
+    check=at_least(0),
+)
+METADATA_MAX_AGE_MS = _setting(
+    "metadata.max.age.ms",
+    ValueType.LONG,
+    300_000,
+    "The metadata is asked for again after this time even when nothing failed.",
+    unit="ms",
+    check=at_least(1),
+)
+DEFAULT_API_TIMEOUT_MS = _setting(
+    "default.api.timeout.ms",
+    ValueType.INT,
+    60_000,
+    "How long a call that asks the cluster may take, retries included.",
+    unit="ms",
+    check=at_least(1),
+)
+_COMMON: tuple[Setting[Any], ...] = (
+    BOOTSTRAP_SERVERS,
+    CLIENT_ID,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    RETRY_BACKOFF_MAX_MS,
+    METADATA_MAX_AGE_MS,
+)
+
+# Producer.
+ACKS = _setting(
+    "acks",
+    ValueType.STRING,
+    "all",
+    "Who must have a batch before it counts as delivered: nobody (0), the leader (1), "
+    "all in-sync replicas (all).",
+    check=one_of("0", "1", "all", "-1"),
+)
+ENABLE_IDEMPOTENCE = _setting(
+    "enable.idempotence",
+    ValueType.BOOLEAN,
+    True,
+    "Retries neither duplicate nor reorder records. Needs acks=all; off when acks is set to 0 or 1.",
+)
+LINGER_MS = _setting(
+    "linger.ms",
+    ValueType.LONG,
+    5,
+    "How long a batch that isn't full waits for more records.",
+    unit="ms",
+    check=at_least(0),
+)
+BATCH_SIZE = _setting(
+    "batch.size",
+    ValueType.INT,
+    16_384,
+    "The size that a batch grows to, before compression; a larger record goes alone.",
+    unit="bytes",
+    check=at_least(1),
+)
+COMPRESSION_TYPE = _setting(
+    "compression.type",
+    ValueType.STRING,
+    "none",
+    "How batches are compressed.",
+    check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
+)
+MAX_IN_FLIGHT = _setting(
+    "max.in.flight.requests.per.connection",
+    ValueType.INT,
+    5,
+    "Requests to one broker that may wait for their answer; at most 5 with idempotence.",
+    check=at_least(1),
+)
+DELIVERY_TIMEOUT_MS = _setting(
+    "delivery.timeout.ms",
+    ValueType.INT,
+    120_000,
+    "A record that isn't delivered this long after send() fails, retries included.",
+    unit="ms",
+    check=at_least(1),
+)
+RETRIES = _setting(
+    "retries",
+    ValueType.INT,
+    2**31 - 1,
+    "How often one batch is sent again after a passing error; delivery.timeout.ms is the bound to think in.",
+    check=at_least(0),
+)
+BUFFER_MEMORY = _setting(
+    "buffer.memory",
+    ValueType.LONG,
+    33_554_432,
+    "Bytes of records that may wait for their delivery; send() blocks while they are used up.",
+    unit="bytes",
+    check=at_least(1),
+)
+MAX_BLOCK_MS = _setting(
+    "max.block.ms",
+    ValueType.LONG,
+    60_000,
+    "How long send() may block for metadata and for memory.",
+    unit="ms",
+    check=at_least(0),
+)
+MAX_REQUEST_SIZE = _setting(
+    "max.request.size",
+    ValueType.INT,
+    1_048_576,
+    "The largest record that send() takes, and the largest request, both before compression.",
+    unit="bytes",
+    check=at_least(1),
+)
+PARTITIONER = _setting(
+    "partitioner",
+    ValueType.STRING,
+    "murmur2",
+    "murmur2: by the key's hash, as Java's clients; without a key a batch at a time, at random. "
+    "roundrobin: one record after the other, whatever the key.",
+    check=one_of("murmur2", "roundrobin"),
+)
+PRODUCER_SETTINGS = SettingsTable(
+    (
+        *_COMMON,
+        ACKS,
+        ENABLE_IDEMPOTENCE,
+        LINGER_MS,
+        BATCH_SIZE,
+        COMPRESSION_TYPE,
+        MAX_IN_FLIGHT,
+        DELIVERY_TIMEOUT_MS,
+        RETRIES,
+        BUFFER_MEMORY,
+        MAX_BLOCK_MS,
+        MAX_REQUEST_SIZE,
+        PARTITIONER,
+    )
+)
+
+# Consumer.
+AUTO_OFFSET_RESET = _setting(
+    "auto.offset.reset",
+    ValueType.STRING,
+    "latest",
+    "Where to read when there is no position, or the position is out of range: from the earliest "
+    "or the latest offset, with a warning when a position was lost; or raise OffsetOutOfRange (none).",
+    check=one_of("earliest", "latest", "none"),
+)
+MAX_POLL_RECORDS = _setting(
+    "max.poll.records", ValueType.INT, 500, "The most records that one poll() returns.", check=at_least(1)
+)
+FETCH_MIN_BYTES = _setting(
+    "fetch.min.bytes",
+    ValueType.INT,
+    1,
+    "A broker answers a fetch once it has this much, or after fetch.max.wait.ms.",
+    unit="bytes",
+    check=at_least(0),
+)
+FETCH_MAX_BYTES = _setting(
+    "fetch.max.bytes",
+    ValueType.INT,
+    52_428_800,
+    "The most that one fetch returns; a first batch that is larger comes all the same.",
+    unit="bytes",
+    check=at_least(0),
+)
+FETCH_MAX_WAIT_MS = _setting(
+    "fetch.max.wait.ms",
+    ValueType.INT,
+    500,
+    "How long a broker may hold a fetch that has less than fetch.min.bytes.",
+    unit="ms",
+    check=at_least(0),
+)
+MAX_PARTITION_FETCH_BYTES = _setting(
+    "max.partition.fetch.bytes",
+    ValueType.INT,
+    1_048_576,
+    "The most that one fetch returns of one partition; a first batch that is larger comes all the same.",
+    unit="bytes",
+    check=at_least(0),
+)
+ISOLATION_LEVEL = _setting(
+    "isolation.level",
+    ValueType.STRING,
+    "read_uncommitted",
+    "read_committed stops before transactions that are not decided yet.",
+    check=one_of("read_uncommitted", "read_committed"),
+)
+CHECK_CRCS = _setting(
+    "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
+)
+CONSUMER_SETTINGS = SettingsTable(
+    (
+        *_COMMON,
+        DEFAULT_API_TIMEOUT_MS,
+        AUTO_OFFSET_RESET,
+        MAX_POLL_RECORDS,
+        FETCH_MIN_BYTES,
+        FETCH_MAX_BYTES,
+        FETCH_MAX_WAIT_MS,
+        MAX_PARTITION_FETCH_BYTES,
+        ISOLATION_LEVEL,
+        CHECK_CRCS,
+    )
+)
+
+ADMIN_SETTINGS = SettingsTable((*_COMMON, DEFAULT_API_TIMEOUT_MS))
+
+
+def client_settings(
+    table: SettingsTable, bootstrap_servers: str | Sequence[str], config: Mapping[str, Any]
+) -> Settings:
+    """Settings from keyword arguments (``linger_ms``) or Kafka's names (``linger.ms``), texts or values.
+
+    Raises InvalidConfig for an unknown name or an unfit value.
+    """
+    texts = {"bootstrap.servers": _text(bootstrap_servers)}
+    for name, value in config.items():
+        texts[name.replace("_", ".")] = _text(value)
+    settings = table.settings(texts)
+    if not settings[BOOTSTRAP_SERVERS]:
+        raise InvalidConfig("bootstrap.servers is empty; give at least one host:port")
+    return settings
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, ``[v6]:port`` or ``LISTENER://host:port``; InvalidConfig when it is
+    neither."""
+    host, colon, port = text.rpartition("://")[2].rpartition(":")
+    check = between(1, 65535)
+    if not colon or not host or not port.isdigit() or check(int(port)):
+        raise InvalidConfig(f"bootstrap.servers: {text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def producer_guarantees(settings: Settings) -> tuple[int, bool]:
+    """``acks`` as on the wire (0, 1, -1) and whether the producer is idempotent.
+
+    Idempotence is on unless acks is 0 or 1 and nobody asked for it; a contradiction is InvalidConfig.
+    """
+    acks = {"0": 0, "1": 1, "all": -1, "-1": -1}[settings[ACKS]]
+    idempotent = settings[ENABLE_IDEMPOTENCE]
+    if idempotent and acks != -1:
+        if not settings.is_default(ENABLE_IDEMPOTENCE):
+            raise InvalidConfig(f"enable.idempotence=true needs acks=all, not acks={settings[ACKS]}")
+        idempotent = False
+    if idempotent and settings[MAX_IN_FLIGHT] > 5:
+        raise InvalidConfig(
+            "max.in.flight.requests.per.connection must be at most 5 with enable.idempotence: "
+            "brokers remember five batches"
+        )
+    if settings[DELIVERY_TIMEOUT_MS] < settings[LINGER_MS]:
+        raise InvalidConfig(
+            "delivery.timeout.ms must be at least linger.ms, or every batch expires before it is sent"
+        )
+    return acks, idempotent

@@ -1,0 +1,186 @@
+"""◆ What a client knows of its cluster: brokers, topics, leaders.
+
+One owner updates it from Metadata responses (version 12); everyone else reads :attr:`Metadata.view`, which is
+replaced whole, never changed. A leader epoch lower than the known one comes from a broker that lags, and its
+leader is not taken (KIP-320).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.types import TopicName as KioTopicName
+
+from raylog.client.results import BrokerDescription, PartitionDescription, TopicDescription
+from raylog.protocol.errors import RaylogError, exception_for
+from raylog.protocol.ids import (
+    NO_LEADER,
+    NO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+ALL_TOPICS: frozenset[str] | None = None
+
+
+def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
+    """The pause after the ``failures``-th failure in a row: doubling, bounded."""
+    return min(longest_ms, first_ms << min(max(failures - 1, 0), 20))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster at one moment. ``errors`` has the topics that were asked for and that have none of their
+    own."""
+
+    cluster_id: str = ""
+    controller: BrokerId = NO_LEADER
+    brokers: Mapping[int, BrokerDescription] = field(default_factory=dict)
+    topics: Mapping[str, TopicDescription] = field(default_factory=dict)
+    led: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Per topic the partitions that have a leader."""
+    errors: Mapping[str, RaylogError] = field(default_factory=dict)
+    version: int = 0
+
+    def leader_of(self, tp: TopicPartition) -> tuple[BrokerId, LeaderEpoch]:
+        """Leader and its epoch; -1 and -1 while nobody is known to lead."""
+        topic = self.topics.get(tp.topic)
+        if topic is None or tp.partition >= len(topic.partitions):
+            return NO_LEADER, LeaderEpoch(-1)
+        partition = topic.partitions[tp.partition]
+        return partition.leader, partition.leader_epoch
+
+
+class Metadata:
+    """When to ask for metadata, and what came of it. ``topics`` None asks for all topics."""
+
+    def __init__(
+        self,
+        topics: Iterable[str] | None = (),
+        *,
+        max_age_ms: int = 300_000,
+        backoff_ms: int = 100,
+        backoff_max_ms: int = 1_000,
+        allow_auto_create: bool = False,
+    ) -> None:
+        self.view = ClusterView()
+        self._wanted = None if topics is None else set(topics)
+        self._max_age_ms = max_age_ms
+        self._backoff = (backoff_ms, backoff_max_ms)
+        self._allow_auto_create = allow_auto_create
+        self._needed = True
+        self._failures = 0
+        self._asked = False
+        self._last_ms = -1
+        """When the last answer came or the last try failed; -1 before the first."""
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Ask for these topics, too, from now on."""
+        if self._wanted is not None and not self._wanted.issuperset(names := set(topics)):
+            self._wanted |= names
+            self._needed = True
+
+    def need_update(self) -> None:
+        """Something failed in a way that fresh metadata may heal."""
+        self._needed = True
+
+    def due_in_ms(self, now_ms: int) -> int:
+        """How long until the next request should go out: 0 means now."""
+        if self._asked:
+            return self._max_age_ms
+        if self._last_ms < 0:
+            return 0
+        wait = self._max_age_ms
+        if self._needed:
+            wait = backoff_ms(self._failures, *self._backoff) if self._failures else 0
+        return max(0, self._last_ms + wait - now_ms)
+
+    def request(self) -> MetadataRequest:
+        """The request to send now."""
+        self._asked = True
+        self._needed = False
+        topics = None
+        if self._wanted is not None:
+            topics = tuple(
+                MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(self._wanted)
+            )
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_create)
+
+    def on_failure(self, now_ms: int) -> None:
+        """The request got no answer."""
+        self._asked = False
+        self._needed = True
+        self._failures += 1
+        self._last_ms = now_ms
+
+    def on_response(self, response: MetadataResponse, now_ms: int) -> None:
+        """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a
+        pause."""
+        self._asked = False
+        self._last_ms = now_ms
+        before = self.view
+        topics: dict[str, TopicDescription] = {}
+        errors: dict[str, RaylogError] = {}
+        incomplete = False
+        for entry in response.topics:
+            name = entry.name or ""
+            if entry.error_code is not ErrorCode.none:
+                errors[name] = exception_for(entry.error_code.value, f"topic {name!r}")
+                incomplete |= entry.error_code.retriable
+                continue
+            topics[name] = topic = _topic(entry, before.topics.get(name))
+            incomplete |= any(partition.leader < 0 for partition in topic.partitions)
+        self.view = ClusterView(
+            cluster_id=response.cluster_id or "",
+            controller=BrokerId(response.controller_id),
+            brokers={
+                broker.node_id: BrokerDescription(
+                    BrokerId(broker.node_id), broker.host, broker.port, broker.rack
+                )
+                for broker in response.brokers
+            },
+            topics=topics,
+            led={
+                name: tuple(p.partition for p in topic.partitions if p.leader >= 0)
+                for name, topic in topics.items()
+            },
+            errors=errors,
+            version=before.version + 1,
+        )
+        self._failures = self._failures + 1 if incomplete else 0
+        self._needed = self._needed or incomplete
+
+
+def _topic(entry: MetadataResponseTopic, before: TopicDescription | None) -> TopicDescription:
+    topic_id = TopicId(entry.topic_id) if entry.topic_id is not None else NO_TOPIC_ID
+    known = before.partitions if before is not None and before.topic_id == topic_id else ()
+    partitions = []
+    for found in sorted(entry.partitions, key=lambda partition: partition.partition_index):
+        index = found.partition_index
+        fresh = _partition(found)
+        if index < len(known) and known[index].leader_epoch > fresh.leader_epoch >= 0:
+            fresh = known[index]
+        partitions.append(fresh)
+    return TopicDescription(TopicName(entry.name or ""), topic_id, tuple(partitions), entry.is_internal)
+
+
+def _partition(found: MetadataResponsePartition) -> PartitionDescription:
+    return PartitionDescription(
+        PartitionIndex(found.partition_index),
+        BrokerId(found.leader_id),
+        LeaderEpoch(found.leader_epoch),
+        tuple(BrokerId(replica) for replica in found.replica_nodes),
+        tuple(BrokerId(replica) for replica in found.isr_nodes),
+    )

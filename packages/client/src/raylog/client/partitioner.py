@@ -1,0 +1,77 @@
+"""◆ Which partition a record goes to.
+
+A key's hash is Kafka's murmur2, so that every client of a topic, in any language, puts a key into the same
+partition. Records without a key stick to one partition for a batch's worth of bytes and then move to another
+(KIP-480, KIP-794): that fills batches, which choosing per record does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import unpack_from
+
+__all__ = ["KeyPartitioner", "StickyPartitioner", "murmur2"]
+
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit MurmurHash2 of ``data`` with Kafka's seed, unsigned."""
+    length = len(data)
+    words = length >> 2
+    h = _SEED ^ length
+    for k in unpack_from(f"<{words}I", data):
+        k = k * _M & _MASK
+        h = h * _M & _MASK ^ (k ^ k >> 24) * _M & _MASK
+    tail = length & 3
+    if tail:
+        h = (h ^ int.from_bytes(data[length - tail :], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+class KeyPartitioner:
+    """Partition by key. Hashes of recent keys are kept: keys tend to come back, and the hash is pure
+    Python."""
+
+    def __init__(self, kept_keys: int = 65_536) -> None:
+        self._hashes: dict[bytes, int] = {}
+        self._kept = kept_keys
+
+    def partition(self, key: bytes, partition_count: int) -> int:
+        """Kafka's ``toPositive(murmur2(key)) % partitions``."""
+        try:
+            return self._hashes[key] % partition_count
+        except KeyError:
+            pass
+        if len(self._hashes) >= self._kept:
+            self._hashes.clear()
+        positive = self._hashes[key] = murmur2(key) & 0x7FFFFFFF
+        return positive % partition_count
+
+
+class StickyPartitioner:
+    """Partition of the records of one topic that have no key.
+
+    ``choose(n)`` answers a number below n at random. ``switch_bytes`` is the size of a batch.
+    """
+
+    def __init__(self, choose: Callable[[int], int], switch_bytes: int) -> None:
+        self._choose = choose
+        self._switch_bytes = switch_bytes
+        self._partition = -1
+        self._bytes_left = 0
+
+    def partition(self, size: int, available: Sequence[int], partition_count: int) -> int:
+        """The partition of a record of ``size`` bytes. ``available``: partitions that have a leader; with
+        none of them any partition is as good, and the record waits for its leader there."""
+        self._bytes_left -= size
+        if self._bytes_left < 0 or self._partition >= partition_count:
+            self._bytes_left = self._switch_bytes - size
+            if available:
+                self._partition = available[self._choose(len(available))]
+            else:
+                self._partition = self._choose(partition_count)
+        return self._partition

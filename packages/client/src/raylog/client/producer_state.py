@@ -1,0 +1,198 @@
+"""◆ Exactly one copy of each batch, in order, whatever answers get lost (KIP-98, KIP-360).
+
+A broker keeps, per partition and producer id, the epoch, the last sequence and the last five batches. It
+takes the next sequence, answers a batch it has with that batch's offset, and refuses any other. So:
+
+1. A batch gets its sequence when it is first sent and keeps it through every retry. At most five batches of a
+   partition are outstanding (sent, and not known to be there or not), or a retry could fall out of the
+   broker's memory.
+2. Until a first batch of an (id, epoch) is acknowledged, only one is outstanding: a broker that doesn't know
+   the id takes any first sequence, and a later batch must not be it.
+3. Once a batch has to be retried, the partition sends one batch at a time, lowest sequence first, until all
+   retries are through: two leaders may be in play, and only one request at a time keeps their order.
+4. A batch that fails for good after it was sent leaves a *gap*: no new sequence can be accepted. Nothing new
+   is sent; the batches that are outstanding are tried under their old sequences, until either all are
+   acknowledged or the lowest is refused as out of order, which proves that the broker has none of them. Then
+   the epoch goes up, sequences begin at 0 again and they are sent under new ones; the higher epoch fences
+   copies of the old requests that are still under way.
+
+The epoch is per partition, since brokers keep it per partition: one partition's trouble is not the others'.
+Example: 5 and 6 and 7 are in flight; the connection dies; 5's time is up, its records fail: a gap. 6 is sent
+again, as 6. "acknowledged": 5 had arrived, and so did 6; go on with 7. "Out of order": 5 never arrived, so
+neither 6 nor 7 did; both are sent as 0 and 1 of the next epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from raylog.client.accumulator import Batch, BatchState
+from raylog.client.metadata import backoff_ms
+from raylog.protocol.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    NetworkException,
+    OutOfOrderSequence,
+    RaylogError,
+    UnknownProducerId,
+    is_retriable,
+)
+from raylog.protocol.ids import TopicPartition
+
+MAX_EPOCH = 32_767
+_NOT_IN_SEQUENCE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
+_SEQUENCES = 1 << 31
+
+
+class Identity(NamedTuple):
+    """A producer id and its epoch, as brokers know an idempotent producer."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_IDENTITY = Identity(-1, -1)
+
+
+class RetryPolicy(NamedTuple):
+    """``retries``: how often one batch is sent again. ``window``: batches of a partition that may be
+    outstanding."""
+
+    retries: int
+    backoff_ms: int
+    backoff_max_ms: int
+    window: int
+
+
+class PartitionState:
+    """The outstanding batches of one partition, in sequence order. Not thread-safe."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_failures",
+        "_gap",
+        "_idempotent",
+        "_in_flight",
+        "_next_sequence",
+        "_policy",
+        "identity",
+        "outstanding",
+        "retry_at_ms",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, *, idempotent: bool, policy: RetryPolicy) -> None:
+        self.tp = tp
+        self.outstanding: list[Batch[Any]] = []
+        self.identity: Identity | None = None if idempotent else NO_IDENTITY
+        """None while an idempotent producer has no id to send with."""
+        self.retry_at_ms = 0
+        self._idempotent = idempotent
+        self._policy = policy
+        self._in_flight = 0
+        self._next_sequence = 0
+        self._acknowledged = not idempotent
+        self._gap = False
+        self._failures = 0
+
+    @property
+    def retrying(self) -> bool:
+        """True while a batch waits to be sent again."""
+        return len(self.outstanding) > self._in_flight
+
+    def identify(self, identity: Identity) -> None:
+        """Send as ``identity`` from now on, with sequences from 0. Only while nothing is in flight."""
+        self.identity = identity
+        self._next_sequence = 0
+        self._acknowledged = False
+        self._gap = False
+        for batch in self.outstanding:
+            self._assign(batch)
+
+    def sendable(self, fresh: Batch[Any] | None, now_ms: int) -> Batch[Any] | None:
+        """The batch to send now: one to retry, or ``fresh``, the oldest one never sent; None when it must
+        wait."""
+        if self.identity is None:
+            return None
+        if self.retrying:
+            if self._in_flight or now_ms < self.retry_at_ms:
+                return None
+            return self.outstanding[0]
+        window = self._policy.window if self._acknowledged else 1
+        if self._gap or len(self.outstanding) >= window:
+            return None
+        return fresh
+
+    def sent(self, batch: Batch[Any]) -> None:
+        """``batch``, which :meth:`sendable` gave, goes out."""
+        if batch.state is BatchState.QUEUED:
+            self.outstanding.append(batch)
+            if self._idempotent:
+                self._assign(batch)
+        batch.state = BatchState.IN_FLIGHT
+        batch.attempts += 1
+        self._in_flight += 1
+
+    def succeeded(self, batch: Batch[Any]) -> None:
+        """The broker has ``batch``."""
+        self._in_flight -= 1
+        self._acknowledged = True
+        self._failures = 0
+        self._remove(batch)
+        self._heal()
+
+    def failed(self, batch: Batch[Any], error: RaylogError, now_ms: int) -> bool:
+        """The broker refused ``batch``, or no answer came (NetworkException). True when it will be tried
+        again."""
+        self._in_flight -= 1
+        batch.state = BatchState.RETRY
+        again = self._may_retry(batch, error)
+        if again:
+            self._failures += 1
+            self.retry_at_ms = now_ms + backoff_ms(
+                self._failures, self._policy.backoff_ms, self._policy.backoff_max_ms
+            )
+        else:
+            self._remove(batch)
+            self._gap = self._idempotent
+        self._heal()
+        return again
+
+    def expire(self, batch: Batch[Any]) -> bool:
+        """The delivery timeout of ``batch`` is over. True when it is done with; False while an answer is
+        awaited."""
+        if batch.state is BatchState.IN_FLIGHT:
+            batch.abandoned = True
+            return False
+        self._remove(batch)
+        self._gap = self._idempotent
+        self._heal()
+        return True
+
+    def _may_retry(self, batch: Batch[Any], error: RaylogError) -> bool:
+        if self._idempotent and isinstance(error, _NOT_IN_SEQUENCE):
+            # Not the lowest: the lower ones must get there first. The lowest: the broker has none of them.
+            if batch is self.outstanding[0]:
+                batch.rejected = True
+                self._gap = True
+        elif not isinstance(error, NetworkException | CorruptMessage) and not is_retriable(error):
+            return False
+        return not batch.abandoned and batch.attempts <= self._policy.retries
+
+    def _heal(self) -> None:
+        """Close a gap under the next epoch, once no outstanding batch can be at the broker."""
+        if not self._gap or self._in_flight or (self.outstanding and not self.outstanding[0].rejected):
+            return
+        if self.identity is None or self.identity.epoch >= MAX_EPOCH:
+            self.identity = None  # the epochs of this id are used up: wait for another id
+            return
+        self.identify(Identity(self.identity.producer_id, self.identity.epoch + 1))
+
+    def _assign(self, batch: Batch[Any]) -> None:
+        batch.sequence = self._next_sequence
+        batch.rejected = False
+        self._next_sequence = (self._next_sequence + len(batch.records)) % _SEQUENCES
+
+    def _remove(self, batch: Batch[Any]) -> None:
+        self.outstanding.remove(batch)
+        batch.state = BatchState.DONE

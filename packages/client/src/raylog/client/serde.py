@@ -1,0 +1,96 @@
+"""◆ Python values to bytes and back.
+
+``bytes`` pass as they are. Every other value is msgpack by default (compact, typed, readable from any
+language); choose ``str`` or ``json`` where other programs expect that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgpack
+
+from raylog.protocol.errors import InvalidConfig, InvalidRecord
+
+Serializer = Callable[[Any], bytes | None]
+Deserializer = Callable[[bytes], Any]
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidRecord(
+        f"the bytes serializer got a {type(value).__name__}; choose msgpack, json or str instead"
+    )
+
+
+def _str(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else _bytes(value)
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(f"a {type(value).__name__} can't be written as JSON: {error}") from error
+
+
+def _msgpack(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        packed: bytes = msgpack.packb(value, datetime=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRecord(f"a {type(value).__name__} can't be written as msgpack: {error}") from error
+    return packed
+
+
+def _decode_msgpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data, timestamp=0, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise InvalidRecord(f"not msgpack: {error}") from error
+
+
+def _decode_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise InvalidRecord(f"not JSON: {error}") from error
+
+
+def _decode_str(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecord(f"not UTF-8: {error}") from error
+
+
+SERIALIZERS: Mapping[str, Serializer] = {"msgpack": _msgpack, "bytes": _bytes, "str": _str, "json": _json}
+DESERIALIZERS: Mapping[str, Deserializer | None] = {
+    "bytes": None,
+    "msgpack": _decode_msgpack,
+    "str": _decode_str,
+    "json": _decode_json,
+}
+
+
+def serializer(choice: str | Serializer) -> Serializer:
+    """The serializer called ``choice``, or ``choice`` itself when it is callable. None is never
+    serialized."""
+    if callable(choice):
+        return choice
+    if choice not in SERIALIZERS:
+        raise InvalidConfig(f"unknown serializer {choice!r}; give {', '.join(SERIALIZERS)} or a function")
+    return SERIALIZERS[choice]
+
+
+def deserializer(choice: str | Deserializer) -> Deserializer | None:
+    """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None."""
+    if callable(choice):
+        return choice
+    if choice not in DESERIALIZERS:
+        raise InvalidConfig(f"unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function")
+    return DESERIALIZERS[choice]
