@@ -1,7 +1,7 @@
 """What Spark's users write as ``startingOffsets`` and ``endingOffsets``, and the offsets it stands for.
 
-The text is ``earliest``, ``latest`` or JSON like ``{"flights": {"0": 23, "1": -2}}``, in which -2 is earliest and
--1 latest, as in Spark's own Kafka source. Sans-io: the bounds of the log are handed in.
+The text is ``earliest``, ``latest`` or JSON like ``{"flights": {"0": 23, "1": -2}}``, in which -2 is earliest
+and -1 latest, as in Spark's own Kafka source. Sans-io: the bounds of the log are handed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OffsetSpec = Offset | Mapping[TopicPartition, Offset]
 
 
 class LogBounds(NamedTuple):
-    """What a partition's log holds for consumers: ``first`` is its start, ``next`` is behind its last record."""
+    """What a partition's log holds for consumers: from ``first`` to ``next``, without ``next``."""
 
     first: Offset
     next: Offset
