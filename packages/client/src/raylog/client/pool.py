@@ -1,0 +1,218 @@
+"""Connections to all brokers behind one selector. One thread owns a pool; only :meth:`Pool.wakeup` is for
+others.
+
+Bytes come in, replies go out of :meth:`Pool.poll`: nothing is called back. A connection is made when somebody
+asks whether it is ready, and made again after a pause when it was lost.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.static.protocol import RequestPayload
+
+from raylog.client.config import CLIENT_ID, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from raylog.client.connection import Address, Connection, Part, Reply, State
+from raylog.client.metadata import backoff_ms
+from raylog.protocol.errors import NetworkException, RaylogError
+from raylog.protocol.messages import encode_request
+from raylog.protocol.settings import Settings
+
+
+def monotonic_ms() -> int:
+    """Milliseconds on the clock that never jumps."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Pool:
+    """All connections of one client."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.client_id = settings[CLIENT_ID]
+        self._timeout_ms = settings[REQUEST_TIMEOUT_MS]
+        self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[Address, Connection] = {}
+        self._failures: dict[Address, tuple[int, int, RaylogError]] = {}
+        """Per address that can't be reached: failures in a row, when to try again, and why it failed."""
+        self._lost: list[Reply] = []
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._woken = False
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+
+    def ready(self, address: Address) -> bool:
+        """True when requests can be sent there now; otherwise begins to connect unless it is too soon to."""
+        connection = self._connections.get(address)
+        if connection is None:
+            now_ms = monotonic_ms()
+            if address in self._failures and now_ms < self._failures[address][1]:
+                return False
+            self._connect(address, now_ms)
+            return False
+        return connection.state is State.READY
+
+    def problem(self, address: Address) -> RaylogError | None:
+        """Why the address can't be reached; None while nothing is known against it."""
+        failure = self._failures.get(address)
+        return failure[2] if failure else None
+
+    def in_flight(self, address: Address) -> int:
+        """Requests that wait for an answer from there."""
+        connection = self._connections.get(address)
+        return len(connection.in_flight) if connection else 0
+
+    def send_message(
+        self, address: Address, message: RequestPayload, context: Any, *, timeout_ms: int | None = None
+    ) -> None:
+        """Send a request of kio's type to a ready address."""
+        self.send(
+            address,
+            int(message.__api_key__),
+            int(message.__version__),
+            lambda correlation_id: (encode_request(message, correlation_id, self.client_id),),
+            context,
+            timeout_ms=timeout_ms,
+        )
+
+    def send(
+        self,
+        address: Address,
+        api_key: int,
+        version: int,
+        build: Callable[[int], Sequence[Part]],
+        context: Any,
+        *,
+        timeout_ms: int | None = None,
+        expects_reply: bool = True,
+    ) -> None:
+        """Send to a ready address the frame that ``build(correlation_id)`` makes.
+
+        ``context`` must not be None: it comes back with the answer, or with the error when the connection is
+        lost. Raises UnsupportedVersion when the broker doesn't speak the version.
+        """
+        connection = self._connections[address]
+        connection.check_version(api_key, version)
+        try:
+            connection.send(
+                api_key,
+                version,
+                build,
+                context,
+                now_ms=monotonic_ms(),
+                timeout_ms=timeout_ms or self._timeout_ms,
+                expects_reply=expects_reply,
+            )
+        except NetworkException as error:
+            self._lose(connection, error)
+        else:
+            self._watch(connection)
+
+    def poll(self, timeout_ms: float) -> list[Reply]:
+        """Wait for something to happen, at most ``timeout_ms``; the answers that came and those that never
+        will.
+
+        Frames are valid until the next poll. An empty list says that the time is over, that somebody called
+        :meth:`wakeup`, or that connections changed.
+        """
+        now_ms = monotonic_ms()
+        if self._lost:
+            timeout_ms = 0
+        for connection in self._connections.values():
+            deadline_ms = connection.next_deadline_ms()
+            if deadline_ms is not None:
+                timeout_ms = min(timeout_ms, max(0, deadline_ms - now_ms))
+        replies: list[Reply] = []
+        for key, events in self._selector.select(timeout_ms / 1_000):
+            if key.data is None:
+                self._woken = False
+                self._drain_wakeups()
+            else:
+                self._serve(key.data, events, replies)
+        now_ms = monotonic_ms()
+        for connection in list(self._connections.values()):
+            overdue = connection.expired(now_ms)
+            if overdue is not None:
+                self._lose(connection, overdue)
+        if self._lost:
+            replies += self._lost
+            self._lost = []
+        return replies
+
+    def wakeup(self) -> None:
+        """Make a poll that is waiting, or the next one, return at once. From any thread."""
+        if not self._woken:
+            self._woken = True
+            try:
+                self._wake_sender.send(b"\0")
+            except OSError:
+                pass  # full: a poll is bound to wake; closed: nobody polls any more
+
+    def close(self) -> None:
+        """Close all connections; requests that wait for answers get none."""
+        for connection in self._connections.values():
+            connection.close(NetworkException("the client was closed"))
+        self._connections.clear()
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    def _connect(self, address: Address, now_ms: int) -> None:
+        try:
+            connection = Connection(address, self.client_id, now_ms, self._timeout_ms)
+        except NetworkException as error:
+            self._note_failure(address, error)
+            return
+        self._connections[address] = connection
+        self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+
+    def _serve(self, connection: Connection, events: int, replies: list[Reply]) -> None:
+        before = connection.state
+        try:
+            if events & selectors.EVENT_WRITE and connection.wants_write():
+                connection.on_writable(monotonic_ms())
+            if events & selectors.EVENT_READ and connection.state is not State.CONNECTING:
+                replies += connection.on_readable()
+        except RaylogError as error:
+            self._selector.unregister(connection.socket)
+            if connection.next_candidate():
+                self._selector.register(
+                    connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection
+                )
+            else:
+                self._forget(connection, error)
+            return
+        if before is not State.READY and connection.state is State.READY:
+            self._failures.pop(connection.address, None)
+        self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write() else 0)
+        if self._selector.get_key(connection.socket).events != events:
+            self._selector.modify(connection.socket, events, connection)
+
+    def _lose(self, connection: Connection, error: RaylogError) -> None:
+        self._selector.unregister(connection.socket)
+        self._forget(connection, error)
+
+    def _forget(self, connection: Connection, error: RaylogError) -> None:
+        self._note_failure(connection.address, error)
+        self._connections.pop(connection.address, None)
+        self._lost += connection.close(error)
+
+    def _note_failure(self, address: Address, error: RaylogError) -> None:
+        failures = self._failures.get(address, (0, 0, error))[0] + 1
+        pause_ms = backoff_ms(failures, *self._backoff)
+        self._failures[address] = (failures, monotonic_ms() + pause_ms, error)
+
+    def _drain_wakeups(self) -> None:
+        try:
+            while self._wake_receiver.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
