@@ -7,46 +7,158 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kit.waiting import wait_until
 from raylog.broker.broker import Broker
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.storage.files import FileSystem
+from raylog.coordination.controller import NewTopic
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
 __all__ = ["InProcessCluster"]
 
+WAIT_S = 10.0
+
+
+class InProcessPeerControl:
+    """PeerControl by plain calls."""
+
+    def __init__(self, brokers: Mapping[int, Broker]) -> None:
+        self._brokers = brokers
+
+    def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            raise BrokerNotAvailable(f"broker {broker_id} does not run")
+        return broker.control(payload)
+
 
 class InProcessCluster:
-    """``brokers`` brokers over one metadata store, on free loopback ports, with their logs below ``root``.
+    """``brokers`` brokers over one metadata store, on free loopback ports, with their data below ``root``.
 
     with InProcessCluster(tmp_path, brokers=3) as cluster:
-        cluster.create_topic("t", partitions=6)
+        cluster.create_topic("flights", partitions=6)
         client = connect(cluster.bootstrap_servers)
     """
 
-    def __init__(self, root: Path, *, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        brokers: int = 1,
+        config: Mapping[str, str] | None = None,
+        fs: FileSystem | None = None,
+        session_timeout_ms: int = 6_000,
+    ) -> None:
+        """``config``: broker settings as text, the same for all brokers."""
+        self.root = root
+        self.tree = MemoryTree()
+        self.stores: dict[int, MemoryStore] = {}
+        """Each broker's session, to script its loss."""
         self.brokers: dict[int, Broker] = {}
-        raise NotImplementedError
+        self._size = brokers
+        self._config = dict(config or {})
+        self._fs = fs
+        self._session_timeout_ms = session_timeout_ms
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        try:
+            for broker_id in range(self._size):
+                self.start(broker_id)
+            wait_until(
+                lambda: all(len(broker.partitions.state().brokers) == self._size for broker in self._all()),
+                WAIT_S,
+                "every broker knows all brokers",
+            )
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        self.close()
+
+    def close(self) -> None:
+        """Stop all brokers."""
+        for broker_id in list(self.brokers):
+            self.stop(broker_id)
+
+    def start(self, broker_id: int) -> Broker:
+        """Start a broker on its directory and port."""
+        settings = BROKER_SETTINGS.settings({**self._config, "broker.id": str(broker_id)})
+        store = MemoryStore(self.tree, session_timeout_ms=self._session_timeout_ms)
+        broker = Broker(
+            settings,
+            self.root / f"broker-{broker_id}",
+            store=store,
+            peer_control=InProcessPeerControl(self.brokers),
+            fs=self._fs,
+        )
+        self.brokers[broker_id] = broker
+        self.stores[broker_id] = store
+        try:
+            broker.start()
+        except BaseException:
+            del self.brokers[broker_id]
+            raise
+        return broker
+
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker in an orderly way."""
+        self.brokers[broker_id].stop()
+        del self.brokers[broker_id]
+
+    def restart(self, broker_id: int) -> Broker:
+        """Stop a broker and start it again on its directory and port."""
+        self.stop(broker_id)
+        return self.start(broker_id)
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,host:port`` of all brokers."""
-        raise NotImplementedError
+        """``host:port,host:port`` of all brokers that run."""
+        return ",".join(broker.address for broker in self._all())
+
+    @property
+    def controller(self) -> Broker:
+        """The broker that is the controller."""
+
+        def elected() -> Broker | None:
+            return next((broker for broker in self._all() if broker.is_controller), None)
+
+        found = wait_until(elected, WAIT_S, "a controller")
+        assert found is not None
+        return found
 
     def create_topic(
         self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic by the controller and wait until every broker knows it."""
-        raise NotImplementedError
+        topic = NewTopic(TopicName(name), partitions, configs=dict(config or {}))
+        [result] = self.controller.topics.create_topics(
+            [topic], timeout_ms=int(WAIT_S * 1000), validate_only=False
+        )
+        if isinstance(result, RaylogError):
+            raise result
+        wait_until(
+            lambda: all(broker.partitions.state().topic(TopicName(name)) for broker in self._all()),
+            WAIT_S,
+            f"every broker knows {name}",
+        )
 
     def leader(self, topic: str, partition: int) -> Broker:
         """The broker that leads the partition."""
-        raise NotImplementedError
+        tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
 
-    def restart(self, broker_id: int, *, clean: bool = True) -> Broker:
-        """Stop a broker and start it again on its directory and port."""
-        raise NotImplementedError
+        def leading() -> Broker | None:
+            return next((broker for broker in self._all() if tp in broker.partitions.led()), None)
+
+        found = wait_until(leading, WAIT_S, f"a leader of {tp}")
+        assert found is not None
+        return found
+
+    def _all(self) -> list[Broker]:
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]

@@ -1,0 +1,309 @@
+"""Runs the controller on the broker that is elected: the shell around ``coordination.controller``.
+
+One thread owns the machine and the election. Everything reaches it through one queue: the store's events,
+requests of handlers, and what the sender threads got back. It never waits for a broker: each broker has a
+sender thread, which delivers messages one at a time and in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raylog.coordination import controller as core
+from raylog.coordination import election, paths, snapshot
+from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
+from raylog.coordination.store import (
+    MetadataStore,
+    NodeEvent,
+    SessionEvent,
+    SessionState,
+    StoreError,
+    StoreEvent,
+    StoreUnavailable,
+)
+from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
+from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
+
+__all__ = ["ControllerRuntime"]
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+RETRY_S = 0.2
+REPLY_GRACE_S = 2.0
+"""How much longer than its deadline a request waits for the machine to say that the deadline is over."""
+
+Results: TypeAlias = "tuple[core.CreatedTopic | TopicName | RaylogError, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A handler's request, and where its answer goes."""
+
+    event: core.TopicCreateRequested | core.TopicDeleteRequested
+    answer: Future[Results]
+
+
+class _Stop:
+    """Ends the thread."""
+
+
+_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Stop"
+
+
+class ControllerRuntime:
+    """Campaigns, and while elected lets the machine decide and carries its effects out."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: MetadataStore,
+        peer_control: PeerControl,
+        *,
+        default_partitions: int,
+        check_configs: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._peer_control = peer_control
+        self._default_partitions = default_partitions
+        self._check_configs = check_configs
+        self._machine: core.Controller | None = None
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._answers: dict[object, Future[Results]] = {}
+        self._senders: dict[BrokerId, _Sender] = {}
+        self._campaign_at: float | None = 0.0
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+
+    @property
+    def is_active(self) -> bool:
+        """True while this broker is the controller, as far as it knows."""
+        return self._machine is not None
+
+    def start(self) -> None:
+        """Begin to campaign; the broker is registered by now."""
+        self._store.watch_session(self._queue)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Resign if elected, and end the threads."""
+        if self._thread.is_alive():
+            self._queue.put(_Stop())
+            self._thread.join()
+
+    # --- requests, from any thread ---
+
+    def create_topics(
+        self, topics: Sequence[core.NewTopic], *, timeout_ms: int, validate_only: bool
+    ) -> Results:
+        """One result per topic. Raises NotController, RequestTimedOut."""
+        ids = tuple(TopicId(uuid.uuid4()) for _ in topics)
+        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
+        return self._ask(
+            core.TopicCreateRequested(uuid.uuid4(), tuple(topics), ids, deadline, validate_only), timeout_ms
+        )
+
+    def delete_topics(self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int) -> Results:
+        """One result per topic. Raises NotController, RequestTimedOut."""
+        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
+        return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), deadline), timeout_ms)
+
+    def _ask(self, event: core.TopicCreateRequested | core.TopicDeleteRequested, timeout_ms: int) -> Results:
+        if self._machine is None:
+            raise NotController(f"broker {self._broker_id} is not the controller")
+        answer: Future[Results] = Future()
+        self._queue.put(_Request(event, answer))
+        try:
+            return answer.result(max(timeout_ms, 0) / 1000 + REPLY_GRACE_S)
+        except TimeoutError:
+            raise RequestTimedOut(f"the controller did not answer within {timeout_ms} ms") from None
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while True:
+            self._campaign_when_due()
+            try:
+                item = self._queue.get(timeout=TICK_S)
+            except queue.Empty:
+                item = core.Tick(_monotonic_ms())
+            if isinstance(item, _Stop):
+                break
+            try:
+                self._take(item)
+            except StoreError as error:
+                logger.warning("controller: the metadata store failed, starting over: %s", error)
+                self._step_down(RETRY_S)
+            except Exception:
+                # A defect must not end the thread: it starts over from what the store says.
+                logger.exception("controller: unexpected failure, starting over")
+                self._step_down(RETRY_S)
+        with contextlib.suppress(StoreError):
+            election.resign(self._store)
+        self._step_down(None)
+
+    def _campaign_when_due(self) -> None:
+        if self._machine is not None or self._campaign_at is None or time.monotonic() < self._campaign_at:
+            return
+        self._campaign_at = None
+        try:
+            now = TimestampMs(time.time_ns() // 1_000_000)
+            mandate = election.campaign(self._store, self._broker_id, now, self._queue)
+            if mandate is None:
+                return
+            found = snapshot.load(self._store, self._queue)
+        except StoreUnavailable:
+            self._campaign_at = time.monotonic() + RETRY_S
+            return
+        except StoreError as error:
+            logger.warning("controller: election failed, trying again: %s", error)
+            self._campaign_at = time.monotonic() + RETRY_S
+            return
+        logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
+        self._machine = core.Controller(
+            default_partitions=self._default_partitions, check_configs=self._check_configs
+        )
+        self._handle(
+            core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting)
+        )
+
+    def _take(self, item: _Item) -> None:
+        match item:
+            case SessionEvent():
+                self._session_changed(item)
+            case NodeEvent():
+                self._node_changed(item)
+            case _Request():
+                if self._machine is None:
+                    item.answer.set_exception(NotController("another broker was elected"))
+                else:
+                    self._answers[item.event.token] = item.answer
+                    self._handle(item.event)
+            case _Stop():
+                pass
+            case _:
+                self._handle(item)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        match event.state:
+            case SessionState.CONNECTED:
+                if self._machine is None:
+                    self._campaign_at = 0.0
+                else:
+                    self._reload()  # watches were lost while the connection was
+            case SessionState.LOST:
+                self._step_down(None)
+            case SessionState.SUSPENDED:
+                pass
+
+    def _node_changed(self, event: NodeEvent) -> None:
+        if event.path == paths.CONTROLLER:
+            if self._machine is not None:
+                self._step_down(0.0)
+            self._campaign_at = 0.0
+        elif self._machine is not None:
+            if event.path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
+                self._handle(core.BrokersChanged(snapshot.load_brokers(self._store, self._queue)))
+            else:
+                self._reload()
+
+    def _reload(self) -> None:
+        found = snapshot.load(self._store, self._queue)
+        self._handle(core.Loaded(found.state, found.deleting))
+
+    def _handle(self, event: core.Event) -> None:
+        if self._machine is None:
+            return  # an answer that came after stepping down
+        effects = self._machine.handle(event)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: core.Effect) -> None:
+        match effect:
+            case core.Write():
+                self._write(effect)
+            case core.Send():
+                self._sender(effect.broker_id).put(effect.message)
+            case core.Reply():
+                answer = self._answers.pop(effect.token, None)
+                if answer is not None:
+                    answer.set_result(effect.results)
+            case core.Reload():
+                self._reload()
+            case core.StepDown():
+                logger.warning("broker %d is no longer the controller: its write was fenced", self._broker_id)
+                self._step_down(RETRY_S)
+
+    def _write(self, effect: core.Write) -> None:
+        try:
+            for multi in effect.multis:
+                self._store.multi(multi)
+        except StoreError as error:
+            self._queue.put(core.WriteFailed(effect.token, error))
+        else:
+            self._queue.put(core.Written(effect.token))
+
+    def _step_down(self, campaign_in_s: float | None) -> None:
+        """Forget the machine, refuse what waits; campaign again after that time (None: when told to)."""
+        self._machine = None
+        for sender in self._senders.values():
+            sender.stop()
+        self._senders.clear()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer.set_exception(NotController(f"broker {self._broker_id} is no longer the controller"))
+        if campaign_in_s is not None:
+            self._campaign_at = time.monotonic() + campaign_in_s
+
+    def _sender(self, broker_id: BrokerId) -> _Sender:
+        sender = self._senders.get(broker_id)
+        if sender is None:
+            sender = self._senders[broker_id] = _Sender(broker_id, self._peer_control, self._queue.put)
+        return sender
+
+
+class _Sender:
+    """Delivers the controller's messages to one broker, in order, on a thread of its own."""
+
+    def __init__(
+        self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[core.Event], None]
+    ) -> None:
+        self._broker_id = broker_id
+        self._peer_control = peer_control
+        self._answer = answer
+        self._queue: queue.SimpleQueue[UpdateState | None] = queue.SimpleQueue()
+        self._stopped = False
+        threading.Thread(target=self._run, name=f"control-to-{broker_id}", daemon=True).start()
+
+    def put(self, message: UpdateState) -> None:
+        self._queue.put(message)
+
+    def stop(self) -> None:
+        """Send nothing more; a message that is under way is not waited for."""
+        self._stopped = True
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (message := self._queue.get()) is not None and not self._stopped:
+            try:
+                event: core.Event = core.Acked(
+                    Ack.decode(self._peer_control.send(self._broker_id, message.encode()))
+                )
+            except RaylogError as error:
+                logger.info("controller: broker %d did not answer: %s", self._broker_id, error)
+                event = core.SendFailed(self._broker_id, message.sequence)
+            if not self._stopped:
+                self._answer(event)
+
+
+def _monotonic_ms() -> MonotonicMs:
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)

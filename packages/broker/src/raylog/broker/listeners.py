@@ -1,0 +1,129 @@
+"""Where a broker listens and what it tells clients; ports are chosen once and kept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from raylog.broker.config import ADVERTISED_LISTENERS, LISTENERS
+from raylog.broker.handlers.context import Ports
+from raylog.broker.net.server import Listener, SocketServer
+from raylog.coordination.model import Endpoint
+from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.settings import Settings
+
+__all__ = ["bind", "endpoints", "parse_listeners"]
+
+FREE_PORTS = range(20_000, 32_768)
+"""Below those that the system takes for outgoing connections: a port stays free while its broker restarts."""
+TRIES = 50
+WILDCARDS = ("", "0.0.0.0", "::")
+
+_LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://\[?(?P<host>[^\]/]*?)\]?:(?P<port>\d{1,5})")
+
+
+class AddressInUse(RaylogError):
+    """Another process listens where this broker should."""
+
+
+def parse_listeners(texts: Sequence[str], setting: str = LISTENERS.name) -> list[Listener]:
+    """Listeners from ``NAME://host:port`` each. Raises InvalidConfig, naming ``setting``."""
+    listeners = []
+    for text in texts:
+        match = _LISTENER.fullmatch(text)
+        if match is None or int(match["port"]) > 65535:
+            raise InvalidConfig(
+                f"{setting}={text!r} must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
+            )
+        listeners.append(Listener(match["name"].upper(), match["host"], int(match["port"])))
+    names = [listener.name for listener in listeners]
+    if not names or len(set(names)) != len(names):
+        raise InvalidConfig(f"{setting} must name at least one listener, and each name once")
+    return listeners
+
+
+def bind(settings: Settings, ports: Ports, ports_file: Path) -> SocketServer:
+    """A server bound to the listeners in ``settings``, not accepting yet.
+
+    A port 0 becomes the port of the last time, which ``ports_file`` keeps, or at first a free one. Raises
+    InvalidConfig, AddressInUse.
+    """
+    texts = settings[LISTENERS]
+    wanted = parse_listeners(texts)
+    saved = _load_ports(ports_file)
+    for _ in range(TRIES):
+        listeners = [_with_port(listener, saved) for listener in wanted]
+        server = SocketServer(listeners, ports, settings)
+        try:
+            bound = server.bind()
+        except OSError as error:
+            chosen = any(want.port == 0 and want.name not in saved for want in wanted)
+            if error.errno == errno.EADDRINUSE and chosen:
+                continue
+            raise _refused(listeners, error) from error
+        _save_ports(ports_file, {listener.name: listener.port for listener in bound})
+        return server
+    raise AddressInUse(f"found no free port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}")
+
+
+def endpoints(settings: Settings, bound: Sequence[Listener], host: str) -> tuple[Endpoint, ...]:
+    """What clients are told for each listener: `advertised.listeners`, else where it listens.
+
+    ``host`` is this node's own address, told where a listener takes connections at all addresses.
+    """
+    advertised = settings[ADVERTISED_LISTENERS]
+    if not advertised:
+        return tuple(
+            Endpoint(listener.name, host if listener.host in WILDCARDS else listener.host, listener.port)
+            for listener in bound
+        )
+    listening = {listener.name: listener for listener in bound}
+    told = parse_listeners(advertised, ADVERTISED_LISTENERS.name)
+    unknown = sorted({listener.name for listener in told} - set(listening))
+    if unknown:
+        raise InvalidConfig(
+            f"{ADVERTISED_LISTENERS.name} names {unknown[0]}, which is not among the listeners"
+        )
+    return tuple(
+        Endpoint(listener.name, listener.host or host, listener.port or listening[listener.name].port)
+        for listener in told
+    )
+
+
+def _with_port(listener: Listener, saved: Mapping[str, int]) -> Listener:
+    if listener.port:
+        return listener
+    port = saved.get(listener.name) or random.choice(FREE_PORTS)
+    return Listener(listener.name, listener.host, port)
+
+
+def _refused(listeners: Sequence[Listener], error: OSError) -> RaylogError:
+    where = ", ".join(f"{listener.host}:{listener.port}" for listener in listeners)
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"cannot listen on {where}: the address is in use; end what uses it or set listeners"
+        )
+    return InvalidConfig(
+        f"cannot listen on {where}: {error.strerror or error}; set listeners to an address of this node"
+    )
+
+
+def _load_ports(path: Path) -> dict[str, int]:
+    try:
+        return {str(name): int(port) for name, port in json.loads(path.read_text()).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise RaylogError(
+            f"{path} is damaged ({error}): restore it or delete it to choose new ports"
+        ) from error
+
+
+def _save_ports(path: Path, ports: Mapping[str, int]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(ports) + "\n")
+    temporary.replace(path)

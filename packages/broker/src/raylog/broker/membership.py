@@ -1,0 +1,143 @@
+"""A broker's membership: its registration, the session behind it, and the lease that ends before it.
+
+One thread renews the lease and registers again after a lost session. The lease is checked by handlers
+(D9c): a broker that was cut off stops serving before its session can lapse, by its own clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+from raylog.broker.partitions import PartitionTable
+from raylog.coordination.lease import Lease
+from raylog.coordination.model import BrokerInfo
+from raylog.coordination.registration import BrokerRegistration
+from raylog.coordination.store import (
+    MetadataStore,
+    SessionEvent,
+    SessionState,
+    StoreError,
+    StoreEvent,
+    StoreUnavailable,
+)
+from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
+from raylog.protocol.ids import BrokerEpoch, MonotonicMs
+
+__all__ = ["Membership"]
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_SESSION = 10
+RETRY_S = 0.2
+
+
+class Membership:
+    """Keeps one broker registered. Also the handlers' Lease port."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registration: BrokerRegistration,
+        partitions: PartitionTable,
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._partitions = partitions
+        self._broker: BrokerInfo | None = None
+        self._lease = Lease()
+        self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+
+    @property
+    def broker(self) -> BrokerInfo:
+        """This broker as registered last."""
+        if self._broker is None:
+            raise BrokerNotAvailable("the broker is not registered yet")
+        return self._broker
+
+    def check(self) -> None:
+        """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""
+        if not self._lease.held(_monotonic_ms()):
+            raise NotLeaderOrFollower(
+                "this broker has lost touch with the metadata store: it serves again once that is back"
+            )
+
+    @property
+    def lease_held(self) -> bool:
+        return self._lease.held(_monotonic_ms())
+
+    def start(self, broker: BrokerInfo) -> None:
+        """Register ``broker`` (its epoch is not used), take the lease, and keep both.
+
+        Raises DuplicateBroker, StoreUnavailable.
+        """
+        self._store.watch_session(self._events)
+        self._register(broker)
+        self._renew()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give up the lease and the registration; the logs are closed by now."""
+        self._lease.revoke()
+        if not self._thread.is_alive():
+            return
+        self._events.put(None)
+        self._thread.join()
+        try:
+            self._registration.deregister(clean_stop=True)
+        except StoreError as error:
+            logger.warning("broker %d could not sign off: %s", self.broker.id, error)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                event = self._events.get(timeout=self._renewal_interval_s())
+            except queue.Empty:
+                self._keep()
+                continue
+            if event is None:
+                return
+            if isinstance(event, SessionEvent):
+                self._session_changed(event)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if event.state is SessionState.LOST:
+            self._lease.revoke()
+            logger.warning("broker %d lost its session: it registers again", self.broker.id)
+        elif event.state is SessionState.CONNECTED:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Register again where the registration is an ended session's, and renew the lease."""
+        try:
+            if not self._registration.is_current:
+                self._register(self.broker)
+            self._renew()
+        except StoreUnavailable:
+            pass  # the lease runs out by itself; the next round tries again
+        except RaylogError as error:
+            logger.error("broker %d cannot register, trying again: %s", self.broker.id, error)
+
+    def _register(self, broker: BrokerInfo) -> None:
+        def register() -> BrokerEpoch:
+            self._broker = registered = self._registration.register(broker)
+            return registered.epoch
+
+        self._partitions.register_with(register)
+        logger.info("broker %d is registered with epoch %d", broker.id, self.broker.epoch)
+
+    def _renew(self) -> None:
+        sent = self._store.heartbeat()
+        self._lease.renew(sent, self._store.session_timeout_ms)
+
+    def _renewal_interval_s(self) -> float:
+        if not self._registration.is_current:
+            return RETRY_S
+        return self._store.session_timeout_ms / 1000 / RENEWALS_PER_SESSION
+
+
+def _monotonic_ms() -> MonotonicMs:
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)

@@ -1,0 +1,220 @@
+"""The partitions that this broker keeps: the controller's decisions carried out on the log dirs.
+
+One lock orders everything that changes the table (control messages, registration, closing). Handlers only
+look partitions up, and take no lock: the table is replaced entry by entry, never rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raylog.broker.config import topic_settings
+from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.model import ClusterState, TopicState
+from raylog.coordination.peer_control import AckStatus, Lead, LocalChanges, Receiver, local_changes
+from raylog.protocol.errors import (
+    InconsistentTopicId,
+    NotLeaderOrFollower,
+    RaylogError,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.settings import Settings
+
+__all__ = ["PartitionTable"]
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionTable:
+    """Local partitions, the cluster's newest state, the topics' settings: three of the handlers' ports."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        cluster_id: str,
+        settings: Settings,
+        log_dirs: LogDirs,
+        delayed: DelayedFetches,
+        now_ms: Callable[[], TimestampMs],
+    ) -> None:
+        """``log_dirs`` are open already; ``settings`` are the broker's."""
+        self.broker_id = broker_id
+        self.cluster_id = cluster_id
+        self._settings = settings
+        self._log_dirs = log_dirs
+        self._delayed = delayed
+        self._now_ms = now_ms
+        self._receiver = Receiver(broker_id)
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._failed: dict[TopicPartition, RaylogError] = {}
+        self._topic_settings: dict[TopicName, Settings] = {}
+        self._lock = threading.Lock()
+        self._synced = threading.Event()
+
+    # --- what handlers ask ---
+
+    def get(self, tp: TopicPartition) -> Partition:
+        """The partition that this broker leads.
+
+        Raises UnknownTopicOrPartition, NotLeaderOrFollower, or StorageError when its directory is offline.
+        """
+        partition = self._partitions.get(tp)
+        if partition is not None and partition.is_leader:
+            return partition
+        state = self._receiver.state.partition(tp)
+        if state is None:
+            raise UnknownTopicOrPartition(f"{tp}: there is no such partition")
+        if state.leader == self.broker_id and tp in self._failed:
+            raise StorageError(f"{tp}: {self._failed[tp]}")
+        where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
+        raise NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}")
+
+    def state(self) -> ClusterState:
+        """The newest state that the controller sent."""
+        return self._receiver.state
+
+    @property
+    def controller_id(self) -> BrokerId:
+        return self._receiver.state.controller_id
+
+    def broker(self) -> Settings:
+        """This broker's settings."""
+        return self._settings
+
+    def topic(self, topic: TopicName) -> Settings:
+        """The topic's overrides over this broker's settings. Raises UnknownTopicOrPartition."""
+        settings = self._topic_settings.get(topic)
+        if settings is not None:
+            return settings
+        state = self._receiver.state.topic(topic)
+        if state is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        return topic_settings(self._settings, state.configs)
+
+    # --- what the controller decides ---
+
+    def register_with(self, register: Callable[[], BrokerEpoch]) -> None:
+        """Run ``register`` and count only messages for the incarnation that it answers, a full one first.
+
+        No message is taken in meanwhile: the controller may send before ``register`` has returned.
+        """
+        with self._lock:
+            self._synced.clear()
+            self._receiver.registered(register())
+
+    def control(self, payload: bytes) -> bytes:
+        """Take one message of the controller in, act on it, and answer it (see peer_control)."""
+        with self._lock:
+            received = self._receiver.receive(payload)
+            if received.after is not received.before:
+                self._apply(local_changes(self.broker_id, received.before, received.after), received.after)
+            if received.ack.status is AckStatus.OK:
+                self._synced.set()
+            return received.ack.encode()
+
+    def wait_synced(self, timeout_s: float) -> bool:
+        """True once the controller's full state for this registration has been applied."""
+        return self._synced.wait(timeout_s)
+
+    def _apply(self, changes: LocalChanges, state: ClusterState) -> None:
+        for tp, topic_id in changes.deleted:
+            self._delete(tp, topic_id)
+        for tp in changes.resigned:
+            self._resign(tp)
+        for topic in changes.configs:
+            self._configure(topic)
+        for lead in changes.lead:
+            self._lead(lead)
+        if not self._synced.is_set():
+            self._report_strays(state)
+        for name in [name for name in self._topic_settings if state.topic(name) is None]:
+            del self._topic_settings[name]
+
+    def _delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
+        partition = self._partitions.get(tp)
+        if partition is not None and partition.topic_id != topic_id:
+            return
+        self._resign(tp)
+        self._partitions.pop(tp, None)
+        try:
+            self._log_dirs.delete(tp)
+        except RaylogError as error:
+            logger.error("%s: could not be deleted: %s", tp, error)
+
+    def _resign(self, tp: TopicPartition) -> None:
+        self._failed.pop(tp, None)
+        partition = self._partitions.get(tp)
+        if partition is not None:
+            partition.resign()
+            self._delayed.interrupt(tp)
+
+    def _configure(self, topic: TopicState) -> None:
+        try:
+            settings = topic_settings(self._settings, topic.configs)
+        except RaylogError as error:
+            logger.error("topic %s: its settings are refused and the former ones kept: %s", topic.name, error)
+            return
+        known = self._topic_settings.setdefault(topic.name, settings)
+        if known is not settings:
+            known.update(settings.overrides)
+
+    def _lead(self, lead: Lead) -> None:
+        tp = lead.tp
+        try:
+            partition = self._partitions.get(tp)
+            if partition is not None and partition.topic_id != lead.topic_id:
+                self._delete(tp, partition.topic_id)
+                partition = None
+            if partition is None:
+                partition = self._open(tp, lead.topic_id)
+            partition.become_leader(lead.partition.leader_epoch)
+            self._failed.pop(tp, None)
+        except RaylogError as error:
+            logger.error("%s: cannot lead in epoch %d: %s", tp, lead.partition.leader_epoch, error)
+            self._failed[tp] = error
+        self._delayed.interrupt(tp)
+
+    def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+        settings = self._topic_settings.setdefault(tp.topic, topic_settings(self._settings))
+        try:
+            log = self._log_dirs.create(tp, topic_id, settings, self._now_ms())
+        except InconsistentTopicId:
+            logger.warning("%s: a deleted topic of the same name left a log; it is replaced", tp)
+            self._log_dirs.delete(tp)
+            log = self._log_dirs.create(tp, topic_id, settings, self._now_ms())
+        partition = Partition(tp, topic_id, log, settings)
+        partition.on_advance = self._delayed.advanced
+        self._partitions[tp] = partition
+        return partition
+
+    def _report_strays(self, state: ClusterState) -> None:
+        """Logs of topics that the cluster does not have (any more) stay, unserved."""
+        for tp, (topic_id, _) in self._log_dirs.partitions().items():
+            topic = state.topic(tp.topic)
+            if topic is None or topic.id != topic_id:
+                logger.warning(
+                    "%s: the cluster has no such topic (id %s); its log is left alone", tp, topic_id
+                )
+
+    # --- what the broker itself does ---
+
+    def led(self) -> Mapping[TopicPartition, Partition]:
+        """The partitions that this broker leads, a snapshot."""
+        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_leader}
+
+    def resign_all(self) -> None:
+        """Lead nothing any more: the broker stops."""
+        with self._lock:
+            for tp in list(self._partitions):
+                self._resign(tp)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Plain facts about each local partition."""
+        return [partition.describe() for _, partition in sorted(self._partitions.copy().items())]
