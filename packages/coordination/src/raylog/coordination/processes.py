@@ -1,0 +1,50 @@
+"""Processes that outlive the one that started them, told apart by pid *and* start time: pids are used
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple, Self
+
+
+class ProcessRef(NamedTuple):
+    """A process, as recorded in a file; another one with the same pid is not it."""
+
+    pid: int
+    start_time: int
+    """In clock ticks since the machine booted, as /proc has it."""
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The process that now has this pid; None when there is none, or only a dead one not yet waited
+        for.
+        """
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        state, *fields = text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+        return None if state in "ZX" else cls(pid, int(fields[18]))
+
+    @property
+    def is_alive(self) -> bool:
+        return ProcessRef.of(self.pid) == self
+
+    def end(self, timeout_s: float) -> None:
+        """SIGTERM, then SIGKILL when it is not gone after ``timeout_s``. Does nothing to a process not
+        alive.
+        """
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.is_alive:
+                return
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+            deadline = time.monotonic() + timeout_s
+            while self.is_alive and time.monotonic() < deadline:
+                time.sleep(0.01)

@@ -1,0 +1,360 @@
+"""The MetadataStore contract over ZooKeeper: the only place that imports kazoo, and of it only the
+primitives.
+ kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
+behaviour is not obvious: it drops all watches when the connection drops (before it reconnects), it replaces
+an expired session by itself, and it would queue requests while disconnected, which would then be carried
+out long after their caller gave up: so requests are refused at once while the store is not connected.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+
+from raylog.coordination.store import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EventSink,
+    NoChildrenForEphemerals,
+    NodeChange,
+    NodeEvent,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    OpResult,
+    Session,
+    SessionEvent,
+    SessionExpired,
+    SessionState,
+    Set,
+    Stat,
+    StoreClosed,
+    StoreError,
+    StoreUnavailable,
+    Versioned,
+)
+from raylog.protocol.ids import MonotonicMs
+
+_CHANGES = {
+    EventType.CREATED: NodeChange.CREATED,
+    EventType.CHANGED: NodeChange.CHANGED,
+    EventType.DELETED: NodeChange.DELETED,
+    EventType.CHILD: NodeChange.CHILDREN,
+}
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_ERRORS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (NodeExistsError, NodeExists, "exists already"),
+    (NoNodeError, NoNode, "does not exist, or its parent does not"),
+    (BadVersionError, BadVersion, "is at another version than was named"),
+    (NotEmptyError, NotEmpty, "has children"),
+    (NoChildrenForEphemeralsError, NoChildrenForEphemerals, "cannot have children: its parent is ephemeral"),
+    (SessionExpiredError, SessionExpired, "was not answered before the session expired"),
+    (ConnectionLoss, StoreUnavailable, "was not answered: the connection to ZooKeeper was lost"),
+    (ConnectionClosedError, StoreUnavailable, "was not answered: the connection to ZooKeeper is closed"),
+    (KazooTimeoutError, StoreUnavailable, "was not answered by ZooKeeper in time"),
+)
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+
+
+def _translated(error: Exception, path: str, index: int = 0) -> StoreError:
+    for kind, translation, phrase in _ERRORS:
+        if isinstance(error, kind):
+            return translation(f"{path} {phrase}", path, index)
+    return StoreError(f"{path}: ZooKeeper answered {error!r}", path, index)
+
+
+class _Watcher:
+    """Puts what happens to a node on a sink. Equal for equal sinks, so that kazoo keeps one per node and
+    sink.
+    """
+
+    def __init__(self, sink: EventSink, chroot: str) -> None:
+        self._sink = sink
+        self._chroot = chroot
+
+    def __call__(self, event: WatchedEvent) -> None:
+        change = _CHANGES.get(event.type)  # NONE: the connection dropped, which the session's sinks hear of
+        if change is not None:
+            self._sink.put(NodeEvent(event.path.removeprefix(self._chroot) or "/", change))
+
+    def __hash__(self) -> int:
+        return id(self._sink)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watcher) and self._sink is other._sink
+
+
+class ZkStore:
+    """A ZooKeeper client; see ``store.MetadataStore`` for the contract."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 6_000,
+        connect_timeout_ms: int = 15_000,
+        request_timeout_ms: int | None = None,
+    ) -> None:
+        """``hosts`` is ``host:port,…`` with an optional chroot, ``/raylog`` at the end (made when missing).
+
+        Requests wait for their answer for ``request_timeout_ms``, by default the session timeout.
+        """
+        self._hosts, slash, chroot = hosts.partition("/")
+        self._chroot = (slash + chroot).rstrip("/")
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._request_timeout_s = (request_timeout_ms or session_timeout_ms) / 1000
+        self._asked_timeout_ms = self._granted_timeout_ms = session_timeout_ms
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._state = SessionState.SUSPENDED
+        self._acknowledged: MonotonicMs | None = None
+        self._sinks: tuple[EventSink, ...] = ()
+        self._connected = threading.Event()
+        self._closed = False
+        self._client = self._new_client()
+        self._client.add_listener(self._on_state)
+        self._learn_granted_timeout()
+
+    def _new_client(self, session: Session | None = None) -> Any:
+        return KazooClient(
+            hosts=self._hosts,
+            timeout=self._asked_timeout_ms / 1000,
+            client_id=session and tuple(session),
+            connection_retry=_RECONNECT,
+        )
+
+    def _learn_granted_timeout(self) -> None:
+        """kazoo keeps what the server granted to itself, as two thirds of it: a connection's read timeout."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def wrapped(*args: Any) -> tuple[float, float]:
+            read_timeout, connect_timeout = connect(*args)
+            self._granted_timeout_ms = round(read_timeout * 3 / 2)
+            return read_timeout, connect_timeout
+
+        connection._connect = wrapped
+
+    # --- sessions
+
+    def start(self) -> None:
+        try:
+            self._client.start(timeout=self._connect_timeout_s)
+        except KazooTimeoutError as error:
+            raise StoreUnavailable(
+                f"ZooKeeper at {self._hosts} does not answer: check the address and that it runs"
+            ) from error
+        if not self._connected.wait(self._connect_timeout_s):
+            raise StoreUnavailable(f"ZooKeeper at {self._hosts} dropped the connection: try again")
+        if self._chroot:
+            self.ensure("/")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._client.stop()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise StoreUnavailable("the store was not started")
+        return self._session
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._granted_timeout_ms
+
+    @property
+    def last_acknowledged_send_ms(self) -> MonotonicMs | None:
+        return self._acknowledged
+
+    def watch_session(self, sink: EventSink) -> None:
+        with self._lock:
+            self._sinks = (*self._sinks, sink)
+
+    def _on_state(self, kazoo_state: str) -> None:
+        """In kazoo's connection thread: note the state, tell the sinks, do nothing else."""
+        with self._lock:
+            if self._closed:
+                return
+            self._state = _STATES[kazoo_state]
+            if self._state is SessionState.CONNECTED:
+                session_id, password = self._client.client_id
+                self._session = Session(session_id, password)
+                self._connected.set()
+            elif self._state is SessionState.LOST:
+                self._acknowledged = None
+            sinks, event = self._sinks, SessionEvent(self._state, self.session.id)
+        for sink in sinks:
+            sink.put(event)
+
+    def heartbeat(self) -> MonotonicMs:
+        session = self.session
+        sent = MonotonicMs(time.monotonic_ns() // 1_000_000)
+        # A follower that is cut off from its leader still answers reads, but keeps no session alive: a sync
+        # asks the leader.
+        self._ask("/", lambda: self._client.sync_async(self._at("/")))
+        with self._lock:
+            if self._session != session or self._state is not SessionState.CONNECTED:
+                raise SessionExpired("the session changed while its heartbeat was under way")
+            self._acknowledged = sent
+        return sent
+
+    def end_session(self, session: Session) -> None:
+        client = self._new_client(session)
+        try:
+            client.start(timeout=self._connect_timeout_s)
+            client.stop()
+        except KazooTimeoutError as error:
+            raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer") from error
+        finally:
+            client.close()
+
+    # --- requests
+
+    def _ask(self, path: str, request: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise StoreClosed("the store is closed", path)
+        if self._state is not SessionState.CONNECTED:
+            raise StoreUnavailable(
+                f"{path} was not asked for: not connected to ZooKeeper at {self._hosts}", path
+            )
+        try:
+            return request().get(timeout=self._request_timeout_s)
+        except (KazooException, KazooTimeoutError) as error:
+            raise _translated(error, path) from error
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        while True:
+            try:
+                data, stat = self._ask(
+                    path, lambda: self._client.get_async(self._at(path), self._watcher(watch))
+                )
+                return Versioned(data, stat.version)
+            except NoNode:
+                # a failed get leaves no watch: exists does. It was made between the two: get again.
+                if watch is None or self.exists(path, watch) is None:
+                    return None
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        stat = self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch)))
+        return None if stat is None else Stat(stat.version, stat.ephemeralOwner)
+
+    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
+        while True:
+            try:
+                names = self._ask(
+                    path, lambda: self._client.get_children_async(self._at(path), self._watcher(watch))
+                )
+                return sorted(names)
+            except NoNode:
+                if watch is None or self.exists(path, watch) is None:
+                    return []
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
+    ) -> str:
+        made: str = self._ask(
+            path,
+            lambda: self._client.create_async(
+                self._at(path), data, ephemeral=ephemeral, sequence=sequence, makepath=parents
+            ),
+        )
+        return made.removeprefix(self._chroot)
+
+    def ensure(self, path: str) -> None:
+        self._ask(path, lambda: self._client.ensure_path_async(self._at(path)))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        stat = self._ask(path, lambda: self._client.set_async(self._at(path), data, version))
+        new: int = stat.version
+        return new
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._ask(path, lambda: self._client.delete_async(self._at(path), version))
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        transaction = self._client.transaction()
+        for op in ops:
+            path = self._at(op.path)
+            match op:
+                case Create():
+                    transaction.create(path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
+                case Set():
+                    transaction.set_data(path, op.data, op.version)
+                case Delete():
+                    transaction.delete(path, op.version)
+                case Check():
+                    transaction.check(path, op.version)
+        results = self._ask(ops[0].path if ops else "/", transaction.commit_async)
+        for index, result in enumerate(results):
+            if isinstance(result, Exception) and not isinstance(
+                result, (RolledBackError, RuntimeInconsistency)
+            ):
+                raise _translated(result, ops[index].path, index)
+        return [self._result(op, result) for op, result in zip(ops, results, strict=True)]
+
+    def _at(self, path: str) -> str:
+        return self._chroot + path if path != "/" else self._chroot or "/"
+
+    def _watcher(self, sink: EventSink | None) -> _Watcher | None:
+        return None if sink is None else _Watcher(sink, self._chroot)
+
+    def _result(self, op: Op, result: Any) -> OpResult:
+        match op:
+            case Create():
+                return str(result).removeprefix(self._chroot)
+            case Set():
+                return int(result.version)
+            case _:
+                return None
