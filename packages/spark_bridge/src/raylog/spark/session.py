@@ -14,6 +14,7 @@ the raylet starts as ``java`` from its own PATH. What RayDP leaves to its users 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -114,8 +115,8 @@ def clean_node(scratch: str, application: str) -> None:
     """Remove from this node the session's directory, and RayDP's for the application's executors."""
     shutil.rmtree(scratch, ignore_errors=True)
     if application:
-        session_dir = ray._private.worker._global_node.get_session_dir_path()
-        shutil.rmtree(Path(session_dir) / application, ignore_errors=True)
+        node: Any = ray._private.worker._global_node
+        shutil.rmtree(Path(node.get_session_dir_path()) / application, ignore_errors=True)
 
 
 def on_every_node(function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -187,7 +188,10 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
         namespace = f"spark-{uuid4().hex[:12]}"
         try:
             ray.init(
-                address=address or "auto", namespace=namespace, log_to_driver=False, logging_level="warning"
+                address=address or "auto",
+                namespace=namespace,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
             )
         except ConnectionError as error:
             raise SparkNotStarted(f"no Ray cluster at {address or 'this machine'}: {error}") from error
@@ -236,10 +240,10 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings for every session, under the user's ``overrides``; Java options add up."""
     java = f"-XX:-UsePerfData -Djava.io.tmpdir={scratch}"
     opened = " ".join(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
-    logging = Path(scratch) / "log4j2.properties"
-    logging.write_text(_LOGGING)
+    log4j = Path(scratch) / "log4j2.properties"
+    log4j.write_text(_LOGGING)
     configs = {
-        "spark.log4j.config.file.name": str(logging),
+        "spark.log4j.config.file.name": str(log4j),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": scratch,
         "spark.sql.session.timeZone": "UTC",
@@ -275,6 +279,7 @@ def start_spark(
 ) -> SparkSession:
     """RayDP's session, once all executors have registered. Raises SparkNotStarted."""
     java = find_java()
+    spark: SparkSession
     with environment(JAVA_HOME=str(java.path), SPARK_LOCAL_IP=ray.util.get_node_ip_address()):
         spark = raydp.init_spark(
             app_name, executors, cores, memory, fault_tolerant_mode=False, configs=configs
@@ -334,10 +339,10 @@ def session(
     address: str | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A SparkSession whose executors are Ray actors; at the end, also by an exception, nothing of it is left.
+    """A SparkSession whose executors are Ray actors; at its end, however that comes, nothing is left.
 
-    ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray cluster's
-    as in ``ray.init``; without it, the cluster this process is connected to, else the one of this machine.
+    ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray
+    cluster's, as in ``ray.init``; without it, the one this process is connected to, else this machine's.
     ``configs`` are Spark settings. One session at a time in a process. Raises SparkNotStarted in one sentence
     when a node has no fit Java, CPUs are missing or executors don't start.
     """
