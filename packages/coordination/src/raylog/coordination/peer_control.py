@@ -10,13 +10,25 @@ is new) is answered NEEDS_FULL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.model import (
+    NO_CONTROLLER_EPOCH,
+    BrokerInfo,
+    ClusterState,
+    PartitionState,
+    TopicState,
+)
+from raylog.coordination.peer_codec import pack, pack_broker, pack_topic, unpack, unpack_broker, unpack_topic
+from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
+
+
+NO_BROKER_EPOCH = BrokerEpoch(-1)
+"""Before the first registration: no message is for it."""
 
 
 class PeerControl(Protocol):
@@ -51,12 +63,41 @@ class UpdateState:
     """All dynamic broker configs, in a delta, too."""
 
     def encode(self) -> bytes:
-        raise NotImplementedError
+        return pack(
+            "update",
+            {
+                "controller": self.controller_id,
+                "controller_epoch": self.controller_epoch,
+                "broker_epoch": self.broker_epoch,
+                "sequence": self.sequence,
+                "full": self.full,
+                "cluster": self.cluster_id,
+                "brokers": [pack_broker(broker) for broker in self.brokers],
+                "topics": [pack_topic(topic) for topic in self.topics],
+                "deleted": list(self.deleted),
+                "broker_configs": {name: dict(configs) for name, configs in self.broker_configs.items()},
+            },
+        )
 
     @classmethod
-    def decode(cls, payload: bytes) -> UpdateState:
+    def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
-        raise NotImplementedError
+        fields = unpack("update", payload)
+        try:
+            return cls(
+                controller_id=BrokerId(fields["controller"]),
+                controller_epoch=ControllerEpoch(fields["controller_epoch"]),
+                broker_epoch=BrokerEpoch(fields["broker_epoch"]),
+                sequence=fields["sequence"],
+                full=fields["full"],
+                cluster_id=fields["cluster"],
+                brokers=tuple(unpack_broker(broker) for broker in fields["brokers"]),
+                topics=tuple(unpack_topic(topic) for topic in fields["topics"]),
+                deleted=tuple(TopicName(name) for name in fields["deleted"]),
+                broker_configs=fields.get("broker_configs", {}),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
 
 
 class AckStatus(IntEnum):
@@ -79,11 +120,31 @@ class Ack:
     """That of the message answered."""
 
     def encode(self) -> bytes:
-        raise NotImplementedError
+        return pack(
+            "ack",
+            {
+                "status": self.status,
+                "broker": self.broker_id,
+                "broker_epoch": self.broker_epoch,
+                "controller_epoch": self.controller_epoch,
+                "sequence": self.sequence,
+            },
+        )
 
     @classmethod
-    def decode(cls, payload: bytes) -> Ack:
-        raise NotImplementedError
+    def decode(cls, payload: bytes) -> Self:
+        """Raises InvalidRequest when it is no such message."""
+        fields = unpack("ack", payload)
+        try:
+            return cls(
+                AckStatus(fields["status"]),
+                BrokerId(fields["broker"]),
+                BrokerEpoch(fields["broker_epoch"]),
+                ControllerEpoch(fields["controller_epoch"]),
+                fields["sequence"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
 
 
 class Received(NamedTuple):
@@ -105,16 +166,55 @@ class Receiver:
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.state = ClusterState()
+        self._broker_id = broker_id
+        self._broker_epoch = NO_BROKER_EPOCH
+        self._controller_epoch = NO_CONTROLLER_EPOCH
+        self._sequence = 0
+        self._in_step = False  # a full state of this controller and this incarnation was taken in
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """The broker has (re-)registered: from now on only messages for this incarnation count, a full one
-        first.
-        """
-        raise NotImplementedError
+        """The broker has (re-)registered: now only messages for this incarnation count, a full one first."""
+        self._broker_epoch = epoch
+        self._sequence, self._in_step = 0, False
 
     def receive(self, payload: bytes) -> Received:
         """Judge one message and take it in; InvalidRequest when it is none."""
-        raise NotImplementedError
+        message = UpdateState.decode(payload)
+        before = self.state
+        status = self._judge(message)
+        if status is AckStatus.OK and message.sequence > self._sequence:
+            self._sequence, self._in_step = message.sequence, True
+            self.state = _updated(before, message)
+        return Received(self._ack(status, message), before, self.state)
+
+    def _judge(self, message: UpdateState) -> AckStatus:
+        if message.controller_epoch < self._controller_epoch:
+            return AckStatus.STALE_CONTROLLER_EPOCH
+        if message.controller_epoch > self._controller_epoch:
+            self._controller_epoch = message.controller_epoch
+            self._sequence, self._in_step = 0, False
+        if message.broker_epoch != self._broker_epoch:
+            return AckStatus.STALE_BROKER_EPOCH
+        if message.full or message.sequence <= self._sequence:
+            return AckStatus.OK
+        if not self._in_step or message.sequence > self._sequence + 1:
+            return AckStatus.NEEDS_FULL
+        return AckStatus.OK
+
+    def _ack(self, status: AckStatus, message: UpdateState) -> Ack:
+        return Ack(status, self._broker_id, self._broker_epoch, self._controller_epoch, message.sequence)
+
+
+def _updated(before: ClusterState, message: UpdateState) -> ClusterState:
+    kept = {} if message.full else {n: t for n, t in before.topics.items() if n not in message.deleted}
+    return ClusterState(
+        cluster_id=message.cluster_id,
+        controller_id=message.controller_id,
+        controller_epoch=message.controller_epoch,
+        brokers={broker.id: broker for broker in message.brokers},
+        topics={**kept, **{topic.name: topic for topic in message.topics}},
+        broker_configs=message.broker_configs,
+    )
 
 
 class Lead(NamedTuple):
@@ -140,4 +240,50 @@ class LocalChanges(NamedTuple):
 
 def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState) -> LocalChanges:
     """The difference between two states, as seen by one broker."""
-    raise NotImplementedError
+    mine_before = dict(_replicas_of(broker_id, before))
+    mine_after = dict(_replicas_of(broker_id, after))
+    deleted = []
+    for tp, (topic, _) in mine_before.items():
+        now = after.topic(tp.topic)
+        if now is None or now.id != topic.id:
+            deleted.append((tp, topic.id))
+    gone = {tp for tp, _ in deleted}
+    resigned = [
+        tp
+        for tp, (_, partition) in mine_before.items()
+        if partition.leader == broker_id and tp not in gone and after.leader_of(tp) != broker_id
+    ]
+    lead = [
+        Lead(tp, topic.id, partition)
+        for tp, (topic, partition) in mine_after.items()
+        if partition.leader == broker_id and _is_new_leadership(tp, topic, partition, mine_before)
+    ]
+    topics_after = {topic.name: topic for topic, _ in mine_after.values()}
+    configs = [topic for name, topic in topics_after.items() if _has_new_configs(topic, before.topic(name))]
+    return LocalChanges(tuple(deleted), tuple(resigned), tuple(lead), tuple(configs))
+
+
+_Mine = tuple[TopicState, PartitionState]
+
+
+def _replicas_of(broker_id: BrokerId, state: ClusterState) -> Iterator[tuple[TopicPartition, _Mine]]:
+    for topic in state.topics.values():
+        for tp, partition in topic.topic_partitions():
+            if broker_id in partition.replicas:
+                yield tp, (topic, partition)
+
+
+def _is_new_leadership(
+    tp: TopicPartition, topic: TopicState, partition: PartitionState, before: Mapping[TopicPartition, _Mine]
+) -> bool:
+    if tp not in before:
+        return True
+    topic_before, old = before[tp]
+    return topic_before.id != topic.id or (old.leader, old.leader_epoch) != (
+        partition.leader,
+        partition.leader_epoch,
+    )
+
+
+def _has_new_configs(topic: TopicState, before: TopicState | None) -> bool:
+    return before is None or before.id != topic.id or before.configs != topic.configs
