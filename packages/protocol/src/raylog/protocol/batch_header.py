@@ -115,7 +115,11 @@ class BatchHeader(NamedTuple):
     @property
     def timestamp_type(self) -> TimestampType:
         """Whose clock the timestamps come from."""
-        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_FLAG else TimestampType.CREATE_TIME
+        return (
+            TimestampType.LOG_APPEND_TIME
+            if self.attributes & TIMESTAMP_TYPE_FLAG
+            else TimestampType.CREATE_TIME
+        )
 
     @property
     def is_transactional(self) -> bool:
@@ -205,9 +209,13 @@ def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse:
     """
     limit = len(buf) if end is None else end
     if pos < 0 or limit - pos < HEADER_SIZE:
-        raise CorruptMessage(f"{limit - pos} bytes are left at position {pos}; a batch header has {HEADER_SIZE}")
+        raise CorruptMessage(
+            f"{limit - pos} bytes are left at position {pos}; a batch header has {HEADER_SIZE}"
+        )
     if buf[pos + MAGIC_POSITION] < MAGIC:
-        raise InvalidRecord("the batch is in message format 0 or 1 (before Kafka 0.11), which is not supported")
+        raise InvalidRecord(
+            "the batch is in message format 0 or 1 (before Kafka 0.11), which is not supported"
+        )
     header = whole_batch(buf, pos, end=limit)
     check_crc(buf, pos, header)
     complaint = _contradiction(header, sparse)

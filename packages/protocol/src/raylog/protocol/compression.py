@@ -80,12 +80,23 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES
         return bytes(data)
     try:
         return _DECOMPRESSORS[codec](data, max_bytes)
-    except (zlib.error, cramjam.DecompressionError, RuntimeError, EOFError, zstandard.ZstdError, struct.error) as error:
-        raise CorruptMessage(f"cannot decompress {codec.name.lower()} data of {len(data)} bytes: {error}") from error
+    except (
+        zlib.error,
+        cramjam.DecompressionError,
+        RuntimeError,
+        EOFError,
+        zstandard.ZstdError,
+        struct.error,
+    ) as error:
+        raise CorruptMessage(
+            f"cannot decompress {codec.name.lower()} data of {len(data)} bytes: {error}"
+        ) from error
 
 
 def _too_large(codec: Codec, max_bytes: int) -> CorruptMessage:
-    return CorruptMessage(f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed")
+    return CorruptMessage(
+        f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed"
+    )
 
 
 # --- gzip ---------------------------------------------------------------------------------------------------------

@@ -13,15 +13,20 @@ from typing import NamedTuple
 from uuid import UUID
 
 from raylog.protocol.compression import Buffer
-from raylog.protocol.errors import CorruptMessage, UnsupportedVersion
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.frames import frame_length
 from raylog.protocol.wire import (
     INT32,
+    INT64,
     ZERO_UUID,
     NodeEndpoint,
     Reader,
     Writer,
+    check_version,
     encode_node_endpoints,
+    encode_request_header,
     read_node_endpoints,
+    tagged,
 )
 
 API_KEY = 0
@@ -32,7 +37,6 @@ FIRST_TOPIC_ID = 13
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_ERROR_OFFSET_TIME = struct.Struct(">ihqq")
-_LOG_START = struct.Struct(">q")
 _LEADER = struct.Struct(">ii")
 
 
@@ -103,21 +107,164 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     Records are slices of ``body``. Raises InvalidRequest when it is malformed, UnsupportedVersion for a version that
     is not between 3 and 13.
     """
-    raise NotImplementedError
+    check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    reader = Reader(body, flexible=version >= FIRST_FLEXIBLE)
+
+    def partition() -> PartitionRecords:
+        parsed = PartitionRecords(reader.int32(), reader.bytes())
+        reader.tags()
+        return parsed
+
+    def topic() -> TopicRecords:
+        name, topic_id = _read_topic(version, reader)
+        parsed = TopicRecords(name, topic_id, reader.array(partition))
+        reader.tags()
+        return parsed
+
+    transactional_id = reader.nullable_string()
+    acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
+    request = ProduceRequest(transactional_id, acks, timeout_ms, reader.array(topic))
+    reader.tags()
+    reader.finish()
+    return request
 
 
 def encode_produce_request(
     version: int, request: ProduceRequest, *, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """The request's frame with its length, in wire order, records uncopied: for ``sendmsg`` or ``b"".join``."""
-    raise NotImplementedError
+    """The request's frame with its length, in wire order, records uncopied: for ``sendmsg`` or ``b"".join``.
+
+    Raises UnsupportedVersion.
+    """
+    check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    writer = Writer(flexible=version >= FIRST_FLEXIBLE)
+
+    def partition(data: PartitionRecords) -> None:
+        writer.pack(INT32, data.partition)
+        writer.nullable_records(data.records)
+        writer.tags()
+
+    def topic(data: TopicRecords) -> None:
+        _write_topic(version, writer, data.name, data.topic_id)
+        writer.array(data.partitions, partition)
+        writer.tags()
+
+    encode_request_header(writer, API_KEY, version, correlation_id, client_id)
+    writer.string(request.transactional_id)
+    writer.pack(_ACKS_TIMEOUT, request.acks, request.timeout_ms)
+    writer.array(request.topics, topic)
+    writer.tags()
+    parts = writer.parts()
+    return [frame_length(parts), *parts]
 
 
 def encode_produce_response(version: int, correlation_id: int, response: ProduceResponse) -> bytes:
-    """The response with its header, without a length before it."""
-    raise NotImplementedError
+    """The response with its header, without a length before it. Raises UnsupportedVersion."""
+    check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    writer = Writer(flexible=version >= FIRST_FLEXIBLE)
+
+    def record_error(error: RecordError) -> None:
+        writer.pack(INT32, error.batch_index)
+        writer.string(error.message)
+        writer.tags()
+
+    def partition(data: ProducedPartition) -> None:
+        writer.pack(
+            _INDEX_ERROR_OFFSET_TIME, data.partition, data.error_code, data.base_offset, data.log_append_time
+        )
+        if version >= 5:
+            writer.pack(INT64, data.log_start_offset)
+        if version >= 8:
+            writer.array(data.record_errors, record_error)
+            writer.string(data.error_message)
+        if version >= 10 and (data.leader_id, data.leader_epoch) != (-1, -1):
+            writer.tags([(0, tagged(_LEADER, data.leader_id, data.leader_epoch))])
+        else:
+            writer.tags()
+
+    def topic(data: ProducedTopic) -> None:
+        _write_topic(version, writer, data.name, data.topic_id)
+        writer.array(data.partitions, partition)
+        writer.tags()
+
+    writer.pack(INT32, correlation_id)
+    writer.tags()
+    writer.array(response.topics, topic)
+    writer.pack(INT32, response.throttle_ms)
+    if version >= 10 and response.node_endpoints:
+        writer.tags([(0, encode_node_endpoints(response.node_endpoints))])
+    else:
+        writer.tags()
+    return b"".join(writer.parts())
 
 
 def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceResponse]:
-    """Correlation id and response of a frame without its length. Raises CorruptMessage when it is malformed."""
-    raise NotImplementedError
+    """Correlation id and response of a frame without its length.
+
+    Raises CorruptMessage when it is malformed, UnsupportedVersion.
+    """
+    check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    reader = Reader(frame, flexible=version >= FIRST_FLEXIBLE, error=CorruptMessage)
+
+    def record_error() -> RecordError:
+        parsed = RecordError(reader.int32(), reader.nullable_string())
+        reader.tags()
+        return parsed
+
+    def partition() -> ProducedPartition:
+        index, error_code, base_offset, log_append_time = reader.unpack(_INDEX_ERROR_OFFSET_TIME)
+        log_start_offset = reader.unpack(INT64)[0] if version >= 5 else -1
+        record_errors = reader.array(record_error) if version >= 8 else []
+        error_message = reader.nullable_string() if version >= 8 else None
+        leader = (-1, -1)
+
+        def known(tag: int, value: Reader) -> None:
+            nonlocal leader
+            if tag == 0:
+                leader_id, leader_epoch = value.unpack(_LEADER)
+                leader = leader_id, leader_epoch
+
+        reader.tags(known)
+        return ProducedPartition(
+            index,
+            error_code,
+            base_offset,
+            log_append_time,
+            log_start_offset,
+            record_errors,
+            error_message,
+            *leader,
+        )
+
+    def topic() -> ProducedTopic:
+        name, topic_id = _read_topic(version, reader)
+        parsed = ProducedTopic(name, topic_id, reader.array(partition))
+        reader.tags()
+        return parsed
+
+    endpoints: list[NodeEndpoint] = []
+
+    def known(tag: int, value: Reader) -> None:
+        if tag == 0:
+            endpoints.extend(read_node_endpoints(value))
+
+    correlation_id = reader.int32()
+    reader.tags()
+    topics = reader.array(topic)
+    throttle_ms = reader.int32()
+    reader.tags(known)
+    reader.finish()
+    return correlation_id, ProduceResponse(topics, throttle_ms, endpoints)
+
+
+def _read_topic(version: int, reader: Reader) -> tuple[str, UUID]:
+    if version >= FIRST_TOPIC_ID:
+        return "", reader.uuid()
+    return reader.string(), ZERO_UUID
+
+
+def _write_topic(version: int, writer: Writer, name: str, topic_id: UUID) -> None:
+    if version >= FIRST_TOPIC_ID:
+        writer.uuid(topic_id)
+    else:
+        writer.string(name)

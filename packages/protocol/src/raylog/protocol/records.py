@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from raylog.protocol.batch_header import (
-    ATTRIBUTES_POSITION,
     CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -53,7 +52,9 @@ __all__ = [
     "validate_batch",
 ]
 
-_NOT_COVERED = struct.Struct(">qiibI")  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
+_NOT_COVERED = struct.Struct(
+    ">qiibI"
+)  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
 _COVERED = struct.Struct(">hiqqqhii")  # attributes to record count
 
 

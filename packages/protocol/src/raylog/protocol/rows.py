@@ -104,7 +104,13 @@ def _append_nullable(parts: list[bytes], data: bytes | None) -> None:
 
 
 def decode_records(
-    data: bytes, count: int, *, base_offset: int, last_delta: int, base_timestamp: int, append_time: int | None
+    data: bytes,
+    count: int,
+    *,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    append_time: int | None,
 ) -> list[Record]:
     """``count`` records that fill ``data`` exactly; with ``append_time`` that is the timestamp of each.
 
@@ -177,7 +183,9 @@ def _decode_into(
             pos += number >> 1
             key = data[start:pos]
             if number & 1:
-                raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
+                raise CorruptMessage(
+                    f"record {len(records)} in a batch has a key of length {_signed(number)}"
+                )
 
         number = data[pos]  # value
         if number < 0x80:
@@ -189,7 +197,9 @@ def _decode_into(
             number, pos = _long(data, pos)
         if number & 1:
             if number != 1:
-                raise CorruptMessage(f"record {len(records)} in a batch has a value of length {_signed(number)}")
+                raise CorruptMessage(
+                    f"record {len(records)} in a batch has a value of length {_signed(number)}"
+                )
             value = None
         else:
             start = pos

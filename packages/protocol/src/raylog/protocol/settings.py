@@ -159,7 +159,9 @@ class SettingsTable:
         try:
             return self._rows[name]
         except KeyError:
-            raise InvalidConfig(f"unknown setting {name!r}; the known ones are in docs/configuration.md") from None
+            raise InvalidConfig(
+                f"unknown setting {name!r}; the known ones are in docs/configuration.md"
+            ) from None
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Values by name; InvalidConfig for an unknown name or an unfit value."""
@@ -177,7 +179,11 @@ class Settings:
     """
 
     def __init__(
-        self, table: SettingsTable, overrides: Mapping[str, Any] | None = None, *, parent: Settings | None = None
+        self,
+        table: SettingsTable,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        parent: Settings | None = None,
     ) -> None:
         self.table = table
         self._overrides: dict[str, Any] = dict(overrides or {})

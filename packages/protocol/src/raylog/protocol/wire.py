@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from raylog.protocol.compression import Buffer
-from raylog.protocol.errors import InvalidRequest, RaylogError
+from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 
 T = TypeVar("T")
 
@@ -21,7 +21,9 @@ INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 
-MAX_MESSAGE_BYTES = (1 << 31) - 1
+REQUEST_HEADER = struct.Struct(">hhi")
+"""API key, version and correlation id: what every request begins with."""
+
 ZERO_UUID = UUID(int=0)
 
 
@@ -162,7 +164,9 @@ class Reader:
         return self.data[start:stop]
 
     def _short(self) -> RaylogError:
-        return self.error(f"the message of {self.end} bytes ends inside a field that begins at byte {self.pos}")
+        return self.error(
+            f"the message of {self.end} bytes ends inside a field that begins at byte {self.pos}"
+        )
 
 
 class Writer:
@@ -213,10 +217,7 @@ class Writer:
 
     def array(self, items: Sequence[T] | None, item: Callable[[T], None]) -> None:
         """An array, or null; ``item`` writes each."""
-        if self.flexible:
-            self.uvarint(0 if items is None else len(items) + 1)
-        else:
-            self.pack(INT32, -1 if items is None else len(items))
+        self._size(-1 if items is None else len(items))
         for each in items or ():
             item(each)
 
@@ -228,13 +229,24 @@ class Writer:
             size = len(data)
         else:
             size = data.length
+        self._size(size)
+        if size:
+            self._flush()
+            self._parts.append(data)
+
+    def nullable_records(self, data: Buffer | None) -> None:
+        """As :meth:`records`, but None is sent as null."""
+        if data is None:
+            self._size(-1)
+        else:
+            self.records(data)
+
+    def _size(self, size: int) -> None:
+        """The length of bytes or an array, -1 for null."""
         if self.flexible:
             self.uvarint(size + 1)
         else:
             self.pack(INT32, size)
-        if size:
-            self._flush()
-            self._parts.append(data)
 
     def tags(self, fields: Sequence[tuple[int, bytes]] = ()) -> None:
         """Tagged fields, lowest tag first; nothing in a message that is not flexible."""
@@ -255,6 +267,28 @@ class Writer:
         if self._out:
             self._parts.append(bytes(self._out))
             self._out.clear()
+
+
+def check_version(api: str, version: int, lowest: int, highest: int) -> None:
+    """Raises UnsupportedVersion unless ``version`` is between ``lowest`` and ``highest``."""
+    if not lowest <= version <= highest:
+        raise UnsupportedVersion(f"{api} version {version} is not known; known are {lowest} to {highest}")
+
+
+def encode_request_header(
+    writer: Writer, api_key: int, version: int, correlation_id: int, client_id: str | None
+) -> None:
+    """The header that goes before a request's body. The client id's length has 16 bits in flexible messages, too."""
+    writer.pack(REQUEST_HEADER, api_key, version, correlation_id)
+    data = None if client_id is None else client_id.encode()
+    writer.pack(INT16, -1 if data is None else len(data))
+    writer.raw(data or b"")
+    writer.tags()
+
+
+def tagged(layout: struct.Struct, *fields: int) -> bytes:
+    """The value of a tagged field that is a structure without strings, arrays or tags of its own."""
+    return layout.pack(*fields) + b"\x00"
 
 
 def encode_node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
