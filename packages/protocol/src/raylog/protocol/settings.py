@@ -200,6 +200,11 @@ class Settings:
         return setting.default
 
     @property
+    def parent(self) -> Settings | None:
+        """The settings that give those rows a value that name a ``broker_default``."""
+        return self._parent
+
+    @property
     def overrides(self) -> Mapping[str, Any]:
         """What was set explicitly, by name."""
         return self._overrides

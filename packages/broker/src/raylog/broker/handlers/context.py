@@ -1,13 +1,13 @@
 """What a handler may see: the request's context, and narrow ports to everything else.
 
-A handler gets a :class:`RequestContext` (who asks, in which version) and the broker's :class:`Ports`. It never sees
-the socket, ZooKeeper, Ray or another handler. The composition root (``broker.py``) fills the ports; tests fill them
-with the smallest thing that keeps the contract.
+A handler gets a :class:`RequestContext` (who asks, in which version) and the broker's :class:`Ports`. It
+never sees the socket, ZooKeeper, Ray or another handler. The composition root (``broker.py``) fills the
+ports; tests fill them with the smallest thing that keeps the contract.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias, TypeVar
@@ -15,10 +15,10 @@ from typing import Protocol, TypeAlias, TypeVar
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.storage.files import FileSlice
+from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
-    NO_TOPIC_ID,
     BrokerId,
     ProducerId,
     TimestampMs,
@@ -56,7 +56,8 @@ class Resource(StrEnum):
     NONE = "None"
 
 
-CLUSTER_RESOURCE_NAME = "kafka-cluster"
+CLUSTER_NAME = "kafka-cluster"
+"""The one resource of type CLUSTER, as in Kafka's ACLs."""
 
 
 class Peer(Protocol):
@@ -138,7 +139,7 @@ class RequestContext:
 
 
 Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | None"
-"""A response without its length prefix, whole or in wire order; None when the request gets no response (acks=0)."""
+"""A response without its length prefix, whole or in wire order; None: the request gets none (acks=0)."""
 
 
 class CloseConnection(Exception):
@@ -151,8 +152,8 @@ class Partitions(Protocol):
     def get(self, tp: TopicPartition) -> Partition:
         """The partition that this broker leads.
 
-        Raises UnknownTopicOrPartition, NotLeaderOrFollower when another broker leads it (or none), and StorageError
-        when its log directory is offline.
+        Raises UnknownTopicOrPartition, NotLeaderOrFollower when another broker leads it (or none), and
+        StorageError when its log directory is offline.
         """
 
 
@@ -160,63 +161,50 @@ class ClusterView(Protocol):
     """What this broker knows of the cluster: the newest state that the controller sent."""
 
     @property
-    def cluster_id(self) -> str: ...
-
-    @property
     def broker_id(self) -> BrokerId: ...
-
-    @property
-    def controller_id(self) -> BrokerId:
-        """The active controller, or -1."""
 
     def state(self) -> ClusterState:
         """The state in force: immutable, replaced as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create, as asked for; -1 stands for the broker's default."""
-
-    name: TopicName
-    num_partitions: int = -1
-    replication_factor: int = -1
-    assignments: Mapping[int, Sequence[BrokerId]] = field(default_factory=dict)
-    """Partition to replicas, in order of preference; empty: the controller places them."""
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicOutcome:
-    """What became of one topic that was to be created or deleted."""
-
-    name: TopicName | None
-    topic_id: TopicId = NO_TOPIC_ID
-    error: RaylogError | None = None
-    num_partitions: int = -1
-    replication_factor: int = -1
-
-
 class TopicAdmin(Protocol):
-    """Creates and deletes topics when this broker is the controller; else each outcome is NotController."""
+    """Creates and deletes topics when this broker is the controller.
+
+    Both calls raise NotController on another broker; what is wrong with one topic is its result.
+    """
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
-    ) -> Sequence[TopicOutcome]:
-        """One outcome per topic, in order. Waits up to ``timeout_ms`` until the topics can be used.
+    ) -> Sequence[CreatedTopic | RaylogError]:
+        """One result per topic, in order, once the topics can be used or ``timeout_ms`` have passed.
 
-        Outcomes' errors: NotController, InvalidTopic, TopicAlreadyExists, InvalidPartitions,
-        InvalidReplicationFactor, InvalidReplicaAssignment, InvalidConfig, RequestTimedOut.
+        Errors in results: InvalidTopic, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
+        InvalidReplicaAssignment, InvalidConfig, RequestTimedOut.
         """
 
-    def delete_topics(self, topics: Sequence[TopicName], *, timeout_ms: int) -> Sequence[TopicOutcome]:
-        """One outcome per topic, in order. Outcomes' errors: NotController, UnknownTopicOrPartition, RequestTimedOut."""
+    def delete_topics(
+        self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int
+    ) -> Sequence[TopicName | RaylogError]:
+        """One result per topic, in order: its name or an error.
+
+        Errors in results: UnknownTopicOrPartition, UnknownTopicId, RequestTimedOut.
+        """
+
+    def auto_create(self, topics: Sequence[TopicName]) -> None:
+        """Ask the controller, wherever it is, to create topics with default settings; does not wait or raise.
+
+        A client that asks for metadata again will see what became of it.
+        """
 
 
 class ProducerIds(Protocol):
     """Gives each producer a number of its own in the whole cluster (KIP-98)."""
 
     def next_producer_id(self) -> ProducerId:
-        """A producer id that was never given out. Raises CoordinatorNotAvailable when no block can be had now."""
+        """A producer id that was never given out.
+
+        Raises CoordinatorNotAvailable when no block of ids can be had now.
+        """
 
 
 class ConfigView(Protocol):
@@ -230,7 +218,9 @@ class ConfigView(Protocol):
 
 
 class Lease(Protocol):
-    """Whether this broker may still act as an owner (D9c): asked before work is begun and again before it is answered."""
+    """Whether this broker may still act as an owner (D9c): asked before work begins and before it is
+    answered.
+    """
 
     def check(self) -> None:
         """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""

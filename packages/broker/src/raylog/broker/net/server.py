@@ -1,12 +1,50 @@
-"""The socket server: one accept thread per listener, one blocking thread per connection."""
+"""The socket server: one accept thread per listener, one blocking thread per connection (D4).
+
+A connection's thread reads a frame, runs its handler and sends the reply before it looks at the next frame,
+so replies are in request order, and a slow disk or a long poll holds up one client only. What a client can
+do wrong ends at its own connection: a frame that lost its framing, an API or version that was never
+offered, or a body that does not parse closes it, with a log line that says why; all else is an error code
+in a reply.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import select
+import socket
+import struct
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from raylog.broker.handlers.context import Counters, Ports
+from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
+from raylog.broker.handlers import answer
+from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports
+from raylog.broker.net.transmit import limit_sends, timeval, transmit
+from raylog.broker.storage.files import FileSlice
+from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
+from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
+
+log = logging.getLogger(__name__)
+
+STACK_BYTES = 512 * 1024
+"""A connection thread's stack; only what it touches is ever resident."""
+
+SEND_TIMEOUT_S = 30.0
+"""How long a client may take to read one reply: Kafka clients' own request timeout."""
+
+QUIET_S = 1.0
+"""A connection that says nothing for so long gives its large buffer back."""
+
+MAX_POLL_MS = 2**31 - 1
+BACKLOG = 512
+LINGER_BYTES = 1 << 20
+"""How much of a bad client's further input is read and dropped, so that it sees an orderly end."""
+
+_LENGTH = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +61,253 @@ class SocketServer:
 
     def __init__(self, listeners: Sequence[Listener], ports: Ports, settings: Settings) -> None:
         """``settings``: the broker's; limits are read from them at each use."""
-        raise NotImplementedError
-
-    def bind(self) -> Sequence[Listener]:
-        """Bind all listeners and return them with their actual ports; connections queue but get no answer yet.
-
-        Raises OSError, naming the address, when a port is taken.
-        """
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Begin to accept; binds first when :meth:`bind` was not called."""
-        raise NotImplementedError
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop accepting, let replies that are being sent finish for up to ``timeout`` seconds, close everything."""
-        raise NotImplementedError
+        self._listeners = tuple(listeners)
+        self._ports = ports
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._acceptors: list[threading.Thread] = []
+        self._clients: dict[_Client, threading.Thread] = {}
+        self._closed = Counters()
+        self._stopping = threading.Event()
 
     @property
     def endpoints(self) -> Sequence[Listener]:
-        """The bound listeners."""
-        raise NotImplementedError
+        """The listeners, with their actual ports once bound."""
+        return self._listeners
+
+    def bind(self) -> Sequence[Listener]:
+        """Bind all listeners and return them with their actual ports; connections queue but get no answer
+        yet.
+
+        Raises OSError, naming the address, when a port is taken.
+        """
+        bound = []
+        try:
+            for listener in self._listeners:
+                sock = _listen(listener)
+                self._sockets.append(sock)
+                bound.append(replace(listener, port=sock.getsockname()[1]))
+        except OSError:
+            self._close_listeners()
+            raise
+        self._listeners = tuple(bound)
+        return self._listeners
+
+    def start(self) -> None:
+        """Begin to accept; binds first when :meth:`bind` was not called."""
+        if not self._sockets:
+            self.bind()
+        for listener, sock in zip(self._listeners, self._sockets, strict=True):
+            acceptor = threading.Thread(
+                target=self._accept_all, args=(listener, sock), name=f"accept-{listener.name}", daemon=True
+            )
+            self._acceptors.append(acceptor)
+            acceptor.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop accepting, let replies in progress finish for up to ``timeout`` seconds, close everything."""
+        self._stopping.set()
+        self._close_listeners()
+        deadline = time.monotonic() + timeout
+        for acceptor in self._acceptors:
+            acceptor.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            clients = dict(self._clients)
+        for client in clients:
+            client.shutdown(socket.SHUT_RD)
+        self._ports.delayed.interrupt_all()
+        for client, thread in clients.items():
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                client.shutdown(socket.SHUT_RDWR)
+        for thread in clients.values():
+            thread.join(1.0)
 
     def counters(self) -> Counters:
         """Sums over all connections since the start, closed ones included."""
-        raise NotImplementedError
+        sums = Counters()
+        with self._lock:
+            sums.add(self._closed)
+            for client in self._clients:
+                sums.add(client.connection.counters)
+        return sums
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._clients)
+
+    def _close_listeners(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes its accept(), which close() does not
+            sock.close()
+        self._sockets.clear()
+
+    def _accept_all(self, listener: Listener, listening: socket.socket) -> None:
+        while not self._stopping.is_set():
+            try:
+                sock, address = listening.accept()
+            except OSError as error:
+                if self._stopping.is_set():
+                    return
+                # Out of descriptors or memory: the connection stays queued, so do not spin on it.
+                log.warning("accepting at %s:%d failed: %s", listener.host, listener.port, error)
+                self._stopping.wait(0.1)
+                continue
+            try:
+                self._admit(listener, sock, f"{address[0]}:{address[1]}")
+            except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
+                log.warning("the connection from %s could not be served: %s", address, error)
+                sock.close()
+
+    def _admit(self, listener: Listener, sock: socket.socket, peer: str) -> None:
+        limit = self._settings[MAX_CONNECTIONS]
+        if len(self._clients) >= limit:
+            log.warning("refused a connection from %s: max.connections=%d are open", peer, limit)
+            sock.close()
+            return
+        client = _Client(sock, peer, listener.name, self._ports, self._settings)
+        with self._lock:
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                thread = threading.Thread(
+                    target=self._run, args=(client,), name=f"client-{peer}", daemon=True
+                )
+                self._clients[client] = thread
+                thread.start()
+            except RuntimeError:
+                del self._clients[client]
+                raise
+            finally:
+                threading.stack_size(before)
+
+    def _run(self, client: _Client) -> None:
+        try:
+            client.serve(self._stopping)
+        finally:
+            client.close()
+            with self._lock:
+                del self._clients[client]
+                self._closed.add(client.connection.counters)
+
+
+def _listen(listener: Listener) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((listener.host, listener.port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(
+            error.errno,
+            f"listener {listener.name} cannot use {listener.host}:{listener.port}: {error.strerror}",
+        ) from error
+    return sock
+
+
+def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
+    """The parts of a reply with their length before them, in as few parts as can be."""
+    length = _LENGTH.pack(sum(map(len, reply)))
+    first = reply[0]
+    return [length + first, *reply[1:]] if isinstance(first, bytes) else [length, *reply]
+
+
+class _Client:
+    """One connection, used by its own thread; only :meth:`shutdown` may be called by others."""
+
+    def __init__(
+        self, sock: socket.socket, address: str, listener: str, ports: Ports, settings: Settings
+    ) -> None:
+        sock.setblocking(True)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
+            raise OSError("TCP_NODELAY cannot be set: small replies would wait 40 ms")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(QUIET_S))
+        limit_sends(sock, SEND_TIMEOUT_S)
+        self._sock = sock
+        self._address = address
+        self._ports = ports
+        self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
+        self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
+        self._hang_up = select.poll()
+        self._hang_up.register(sock, select.POLLRDHUP)
+        self.connection = Connection(listener=listener, peer=self)
+
+    def gone(self) -> bool:
+        """True when the client closed its end (Peer)."""
+        return bool(self._hang_up.poll(0))
+
+    def shutdown(self, how: int) -> None:
+        """End one or both directions; the thread notices at once."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(how)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def serve(self, stopping: threading.Event) -> None:
+        """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
+        frames = self._frames
+        try:
+            while not stopping.is_set():
+                frame = frames.next_frame()
+                if frame is not None:
+                    self._answer(frame)
+                elif not self._receive():
+                    return
+        except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
+            log.warning("closed the connection from %s: %s", self._address, error)
+            self._part()
+        except OSError as error:
+            log.info("lost the connection from %s: %s", self._address, error)
+        except Exception:
+            log.exception("closed the connection from %s: a defect of the broker", self._address)
+
+    def _answer(self, frame: memoryview) -> None:
+        begun = time.perf_counter_ns()
+        api_key = int.from_bytes(frame[:2], "big")
+        reply = answer(self.connection, frame, self._ports)
+        if isinstance(reply, bytes):
+            transmit(self._sock, (_LENGTH.pack(len(reply)) + reply,), timeout=SEND_TIMEOUT_S)
+        elif reply is not None:
+            transmit(self._sock, framed(reply), timeout=SEND_TIMEOUT_S)
+        counters = self.connection.counters
+        counters.requests[api_key] = counters.requests.get(api_key, 0) + 1
+        spent = time.perf_counter_ns() - begun
+        counters.request_ns[api_key] = counters.request_ns.get(api_key, 0) + spent
+
+    def _receive(self) -> bool:
+        """Read what is there, waiting for it; False when the client left or was idle for too long."""
+        frames = self._frames
+        quiet_ms = 0
+        while True:
+            try:
+                count = self._sock.recv_into(frames.writable())
+            except BlockingIOError:
+                quiet_ms += int(QUIET_S * 1000)
+                frames.trim()
+                if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
+                    log.info("closed the connection from %s: idle for connections.max.idle.ms", self._address)
+                    return False
+                continue
+            frames.advance(count)
+            return count > 0
+
+    def _wait(self, waited_ms: int) -> bool:
+        """Wait for something to read; False when nothing comes within the idle limit."""
+        readable = select.poll()
+        readable.register(self._sock, select.POLLIN)
+        return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
+
+    def _part(self) -> None:
+        """End the connection so that the client sees its end, not a reset: read and drop what it sent
+        already.
+        """
+        self.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            dropped = 0
+            while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
+                dropped += len(data)

@@ -1,15 +1,16 @@
 """Delayed fetches: requests that wait until enough new bytes can be read (Kafka's purgatory).
 
-A fetch that finds less than ``fetch.min.bytes`` registers a :class:`DelayedFetch` under each of its partitions and
-sleeps. Whoever moves a high watermark calls :meth:`DelayedFetches.advanced` with the bytes that became readable; they
-are counted against what each waiter misses, and only a waiter that misses nothing more is woken.
+A fetch that finds less than ``fetch.min.bytes`` registers a :class:`DelayedFetch` under each of its
+partitions and sleeps. Whoever moves a high watermark calls :meth:`DelayedFetches.advanced` with the bytes
+that became readable; they are counted against what each waiter misses, and only a waiter that misses
+nothing more is woken.
 
 No wake-up is lost, because a waiter registers first and counts what it can read afterwards
-(:meth:`DelayedFetches.credit`): an advance is seen by the count, or finds the waiter registered, or both. In the last
-case bytes are counted twice and the waiter wakes early, reads less than it wanted, and waits again.
+(:meth:`DelayedFetches.credit`): an advance is seen by the count, or finds the waiter registered, or both. In
+the last case bytes are counted twice and the waiter wakes early, reads less than it wanted, and waits again.
 
-A waiter that was woken, timed out or was abandoned is removed from all its partitions, idle ones too, so that a
-partition without traffic collects none.
+A waiter that was woken, timed out or was abandoned is removed from all its partitions, idle ones too, so
+that a partition without traffic collects none.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class DelayedFetches:
             self._remove(fetch)
 
     def advanced(self, tp: TopicPartition, readable: int) -> None:
-        """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches that this satisfies."""
+        """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches this satisfies."""
         if tp not in self._waiting:
             return
         with self._lock:
@@ -77,6 +78,11 @@ class DelayedFetches:
                 self._remove(fetch)
         for fetch in woken:
             fetch.wake()
+
+    def interrupt_all(self) -> None:
+        """The broker stops: wake every fetch."""
+        for tp in tuple(self._waiting):
+            self.interrupt(tp)
 
     def __len__(self) -> int:
         """How many (fetch, partition) pairs wait: what an idle broker must not pile up."""

@@ -1,0 +1,69 @@
+"""DescribeCluster (API 60): the cluster's id, its controller and its brokers. KIP-700.
+
+v0      brokers, through the request's listener; authorized operations on request (none before ACLs are built)
+v1      an endpoint type: brokers (1); controllers (2) have no endpoints of their own here, they are brokers
+v2      fenced brokers on request: there are none
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.broker.handlers.context import (
+    CLUSTER_NAME,
+    Operation,
+    Ports,
+    RequestContext,
+    Resource,
+)
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.coordination.model import ClusterState
+from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
+
+BROKERS = 1
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        raise ClusterAuthorizationFailed(f"{ctx.principal} may not describe the cluster")
+    asked = getattr(request, "endpoint_type", BROKERS)
+    if asked != BROKERS:
+        return _response(
+            ctx,
+            ClusterState(),
+            ErrorCode.unsupported_endpoint_type,
+            f"endpoint type {asked}: only brokers (1)",
+        )
+    return _response(ctx, ports.cluster.state(), ErrorCode.none, None)
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return _response(ctx, ClusterState(), code_of(error), str(error))
+
+
+def _response(ctx: RequestContext, state: ClusterState, code: ErrorCode, message: str | None) -> Any:
+    types = types_of(ctx)
+    brokers = []
+    for broker in state.brokers.values():
+        endpoint = broker.endpoint(ctx.listener)
+        if endpoint is not None:
+            brokers.append(
+                make(
+                    types.DescribeClusterBroker,
+                    broker_id=broker.id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                    is_fenced=False,
+                )
+            )
+    return make(
+        types.DescribeClusterResponse,
+        throttle_time=throttle(ctx),
+        error_code=code,
+        error_message=message,
+        endpoint_type=BROKERS,
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        brokers=tuple(brokers),
+    )

@@ -1,0 +1,83 @@
+"""What the handlers of cold APIs share: kio's request in, kio's response out, whatever happens in between.
+
+Kafka's versions differ by fields. A handler names all fields of the newest version; :func:`make` leaves out
+those that the request's version does not have yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from raylog.broker.handlers.context import Ports, Reply, RequestContext
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.messages import decode_request, encode_response
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[RequestContext, Any, Ports], Any]
+"""Request entity to response entity."""
+
+Refuse = Callable[[RequestContext, Any, RaylogError], Any]
+"""The response that tells of one error for everything that was asked."""
+
+
+def types_of(ctx: RequestContext) -> ModuleType:
+    """kio's module of response types for the request's API and version."""
+    return _types(ctx.api_key, ctx.version)
+
+
+@cache
+def _types(api_key: int, version: int) -> ModuleType:
+    return load_payload_module(api_key, version, EntityType.response)
+
+
+@cache
+def _field_names(entity: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(entity))
+
+
+def make(entity: type[Any], **values: Any) -> Any:
+    """An ``entity`` of those ``values`` that its version has."""
+    known = _field_names(entity)
+    return entity(**{name: value for name, value in values.items() if name in known})
+
+
+def throttle(ctx: RequestContext) -> timedelta:
+    """How long the quota asks the client to wait."""
+    return timedelta(milliseconds=ctx.throttle_ms)
+
+
+def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
+    """``error`` if it is one of ours; else it is logged as a defect and stands for UNKNOWN_SERVER_ERROR."""
+    if isinstance(error, RaylogError):
+        return error
+    counters = ctx.connection.counters
+    counters.defects[ctx.api_key] = counters.defects.get(ctx.api_key, 0) + 1
+    log.error("%s failed: a defect of the broker", what, exc_info=error)
+    return RaylogError(f"{what} failed in the broker, see its log: {error}")
+
+
+def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryview, Ports], Reply]:
+    """The bytes-to-bytes handler around ``decide``. Its failure is an error code, never a dead connection.
+
+    Raises InvalidRequest for a body that cannot be parsed: there is nothing to answer to.
+    """
+
+    def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
+        request = decode_request(ctx.api_key, ctx.version, body)
+        try:
+            response = decide(ctx, request, ports)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client gets an answer)
+            response = refuse(ctx, request, failure(error, ctx, type(request).__name__))
+        return encode_response(ctx.api_key, ctx.version, ctx.correlation_id, response)
+
+    return handle

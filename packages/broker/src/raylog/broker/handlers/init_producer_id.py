@@ -1,0 +1,55 @@
+"""InitProducerId (API 22): a number and an epoch for an idempotent producer. KIP-98, 360.
+
+v0, v1  a producer id
+v2      flexible
+v3      the producer names the id and epoch that it had, to go on as a transactional producer
+v4, v5  other error codes for transactional producers
+
+Any broker answers. A transactional id gets COORDINATOR_NOT_AVAILABLE until transactions are built. An
+idempotent producer that asks again gets a new id, as with Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.broker.handlers.context import (
+    CLUSTER_NAME,
+    Operation,
+    Ports,
+    RequestContext,
+    Resource,
+)
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.protocol.errors import (
+    ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    RaylogError,
+    code_of,
+)
+from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    if request.transactional_id is not None:
+        raise CoordinatorNotAvailable(
+            f"transactional.id={request.transactional_id}: transactions are not built yet"
+        )
+    if not ports.authorizer.allows(ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
+        raise ClusterAuthorizationFailed(f"{ctx.principal} may not be an idempotent producer")
+    return _response(ctx, ErrorCode.none, ports.producer_ids.next_producer_id(), ProducerEpoch(0))
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return _response(ctx, code_of(error), NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+def _response(ctx: RequestContext, code: ErrorCode, producer_id: ProducerId, epoch: ProducerEpoch) -> Any:
+    return make(
+        types_of(ctx).InitProducerIdResponse,
+        throttle_time=throttle(ctx),
+        error_code=code,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )

@@ -1,0 +1,175 @@
+"""Metadata (API 3): the brokers, and which of them lead the partitions of which topics.
+
+v0      topics by name; an empty list asks for all
+v1      controller id, racks, internal topics; a null list asks for all, an empty one for none
+v2      cluster id
+v4      the client says whether unknown topics may be created (until then it always may)
+v5      offline replicas
+v7      leader epochs (KIP-320)
+v8      authorized operations on request (none are computed before ACLs are built)
+v9      flexible
+v10     topic ids beside the names (KIP-516)
+v12     topics by id
+v13     an error code for the whole response
+
+Endpoints are those of the listener that the request came through. A topic that is unknown is asked of the
+controller when ``auto.create.topics.enable`` and the client allow it, and is reported as
+UNKNOWN_TOPIC_OR_PARTITION until the controller has made it, which makes clients ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raylog.coordination.topic_names import check_topic_name
+
+from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.coordination.model import ClusterState, PartitionState, TopicState
+from raylog.protocol.errors import (
+    ErrorCode,
+    InvalidTopic,
+    RaylogError,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    code_of,
+)
+from raylog.protocol.ids import NO_LEADER, NO_TOPIC_ID, TopicId, TopicName
+
+Answer = TopicState | tuple[TopicName | None, TopicId, RaylogError]
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    state = ports.cluster.state()
+    answers = _answers(ctx, request, ports, state)
+    return _response(ctx, state, answers)
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    asked = [(topic.name, _id_of(topic), error) for topic in request.topics or ()]
+    return _response(ctx, ClusterState(), asked, error)
+
+
+def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterState) -> list[Answer]:
+    may_see = ports.authorizer.allows
+    if request.topics is None or (ctx.version == 0 and not request.topics):
+        return [
+            topic
+            for topic in state.topics.values()
+            if may_see(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        ]
+    answers = [_answer(ctx, ports, state, topic.name, _id_of(topic)) for topic in request.topics]
+    missing = [
+        answer[0]
+        for answer in answers
+        if isinstance(answer, tuple)
+        and isinstance(answer[2], UnknownTopicOrPartition)
+        and answer[0] is not None
+    ]
+    may_create = getattr(request, "allow_auto_topic_creation", True)
+    if missing and may_create and ports.configs.broker()[AUTO_CREATE_TOPICS_ENABLE]:
+        ports.topics.auto_create(
+            [name for name in missing if ports.authorizer.allows(ctx, Operation.CREATE, Resource.TOPIC, name)]
+        )
+    return answers
+
+
+def _answer(
+    ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName | None, topic_id: TopicId
+) -> Answer:
+    by_id = name is None
+    topic = state.topic_by_id(topic_id) if name is None else state.topic(name)
+    if topic is None and by_id:
+        return None, topic_id, UnknownTopicId(f"no topic has the id {topic_id}")
+    name = topic.name if topic else name
+    assert name is not None
+    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+        shown = None if by_id else name
+        return shown, topic_id, TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {name}")
+    if topic is not None:
+        return topic
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        return name, NO_TOPIC_ID, error
+    return name, NO_TOPIC_ID, UnknownTopicOrPartition(f"there is no topic {name}")
+
+
+def _id_of(topic: Any) -> TopicId:
+    """The id that a request's topic carries from v10 on."""
+    return TopicId(getattr(topic, "topic_id", None) or NO_TOPIC_ID)
+
+
+def _response(
+    ctx: RequestContext, state: ClusterState, answers: Sequence[Answer], error: RaylogError | None = None
+) -> Any:
+    types = types_of(ctx)
+    brokers = []
+    for broker in state.brokers.values():
+        endpoint = broker.endpoint(ctx.listener)
+        if endpoint is not None:
+            brokers.append(
+                make(
+                    types.MetadataResponseBroker,
+                    node_id=broker.id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                )
+            )
+    return make(
+        types.MetadataResponse,
+        throttle_time=throttle(ctx),
+        brokers=tuple(brokers),
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        topics=tuple(_topic(ctx, state, answer) for answer in answers),
+        error_code=ErrorCode.none if error is None else code_of(error),
+    )
+
+
+def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
+    types = types_of(ctx)
+    if isinstance(answer, tuple):
+        name, topic_id, error = answer
+        return make(
+            types.MetadataResponseTopic,
+            error_code=code_of(error),
+            # Before version 12 a topic's name could not be null; none is asked for by id then.
+            name=name,
+            topic_id=topic_id,
+            partitions=(),
+        )
+    return make(
+        types.MetadataResponseTopic,
+        error_code=ErrorCode.none,
+        name=answer.name,
+        topic_id=answer.id,
+        is_internal=answer.is_internal,
+        partitions=tuple(
+            _partition(ctx, state, index, partition) for index, partition in enumerate(answer.partitions)
+        ),
+    )
+
+
+def _partition(ctx: RequestContext, state: ClusterState, index: int, partition: PartitionState) -> Any:
+    leader = state.brokers.get(partition.leader)
+    if partition.leader == NO_LEADER or leader is None:
+        code = ErrorCode.leader_not_available
+    elif leader.endpoint(ctx.listener) is None:
+        code = ErrorCode.listener_not_found
+    else:
+        code = ErrorCode.none
+    return make(
+        types_of(ctx).MetadataResponsePartition,
+        error_code=code,
+        partition_index=index,
+        leader_id=NO_LEADER if leader is None else partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=tuple(broker for broker in partition.replicas if broker not in state.brokers),
+    )
