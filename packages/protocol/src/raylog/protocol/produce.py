@@ -18,7 +18,6 @@ from raylog.protocol.frames import frame_length
 from raylog.protocol.wire import (
     INT32,
     INT64,
-    ZERO_UUID,
     NodeEndpoint,
     Reader,
     Writer,
@@ -26,14 +25,15 @@ from raylog.protocol.wire import (
     encode_node_endpoints,
     encode_request_header,
     read_node_endpoints,
+    read_topic,
     tagged,
+    write_topic,
 )
 
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 13
 FIRST_FLEXIBLE = 9
-FIRST_TOPIC_ID = 13
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_ERROR_OFFSET_TIME = struct.Struct(">ihqq")
@@ -116,7 +116,7 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
         return parsed
 
     def topic() -> TopicRecords:
-        name, topic_id = _read_topic(version, reader)
+        name, topic_id = read_topic(version, reader)
         parsed = TopicRecords(name, topic_id, reader.array(partition))
         reader.tags()
         return parsed
@@ -145,7 +145,7 @@ def encode_produce_request(
         writer.tags()
 
     def topic(data: TopicRecords) -> None:
-        _write_topic(version, writer, data.name, data.topic_id)
+        write_topic(version, writer, data.name, data.topic_id)
         writer.array(data.partitions, partition)
         writer.tags()
 
@@ -183,7 +183,7 @@ def encode_produce_response(version: int, correlation_id: int, response: Produce
             writer.tags()
 
     def topic(data: ProducedTopic) -> None:
-        _write_topic(version, writer, data.name, data.topic_id)
+        write_topic(version, writer, data.name, data.topic_id)
         writer.array(data.partitions, partition)
         writer.tags()
 
@@ -237,7 +237,7 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
         )
 
     def topic() -> ProducedTopic:
-        name, topic_id = _read_topic(version, reader)
+        name, topic_id = read_topic(version, reader)
         parsed = ProducedTopic(name, topic_id, reader.array(partition))
         reader.tags()
         return parsed
@@ -255,16 +255,3 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
     reader.tags(known)
     reader.finish()
     return correlation_id, ProduceResponse(topics, throttle_ms, endpoints)
-
-
-def _read_topic(version: int, reader: Reader) -> tuple[str, UUID]:
-    if version >= FIRST_TOPIC_ID:
-        return "", reader.uuid()
-    return reader.string(), ZERO_UUID
-
-
-def _write_topic(version: int, writer: Writer, name: str, topic_id: UUID) -> None:
-    if version >= FIRST_TOPIC_ID:
-        writer.uuid(topic_id)
-    else:
-        writer.string(name)

@@ -189,6 +189,11 @@ class Writer:
         except struct.error as error:
             raise InvalidRequest(f"cannot encode {fields}: {error}") from None
 
+    def pack_item(self, layout: struct.Struct, *fields: Any) -> None:
+        """A structure of nothing but the fields of ``layout``."""
+        self.pack(layout, *fields)
+        self.tags()
+
     def raw(self, data: Buffer) -> None:
         """Bytes as they are."""
         self._out += data
@@ -289,6 +294,32 @@ def encode_request_header(
 def tagged(layout: struct.Struct, *fields: int) -> bytes:
     """The value of a tagged field that is a structure without strings, arrays or tags of its own."""
     return layout.pack(*fields) + b"\x00"
+
+
+def encode_string(value: str) -> bytes:
+    """The value of a tagged field that is a string."""
+    writer = Writer(flexible=True)
+    writer.string(value)
+    return b"".join(writer.parts())
+
+
+FIRST_TOPIC_ID = 13
+"""From this version on Produce and Fetch have topic ids instead of names (KIP-516); the same in both by chance."""
+
+
+def read_topic(version: int, reader: Reader) -> tuple[str, UUID]:
+    """Name and id of a topic in Produce or Fetch, of which only one is there: the other is empty or zero."""
+    if version >= FIRST_TOPIC_ID:
+        return "", reader.uuid()
+    return reader.string(), ZERO_UUID
+
+
+def write_topic(version: int, writer: Writer, name: str, topic_id: UUID) -> None:
+    """The inverse of :func:`read_topic`."""
+    if version >= FIRST_TOPIC_ID:
+        writer.uuid(topic_id)
+    else:
+        writer.string(name)
 
 
 def encode_node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
