@@ -26,7 +26,7 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class DataLoss(RaylogError):
-    """Offsets that were asked for are not, or no longer, in the log; the message says which and what to do."""
+    """Offsets that were asked for are not in the log, or no longer; the message says what to do."""
 
 
 class LogBounds(NamedTuple):
