@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raylog.coordination.store import EventSink, MetadataStore
+from raylog.coordination import paths
+from raylog.coordination.store import (
+    BadVersion,
+    Create,
+    Delete,
+    EventSink,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    Set,
+)
 from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
 
 
@@ -20,16 +30,38 @@ def campaign(
 ) -> Mandate | None:
     """Try to become the controller: the mandate, or None when another is.
 
-    Leaves a watch on /controller either way. After StoreUnavailable, call it again: a win that was not
-    heard of is recognised by its session.
+    Leaves a watch on /controller either way; it also reports our own win, and campaigning again then
+    answers the same mandate. So does campaigning after StoreUnavailable, when a win was not heard of. Needs
+    ``registration.ensure_cluster`` once before.
     """
-    raise NotImplementedError
+    while True:
+        holder = store.exists(paths.CONTROLLER, watch)
+        found = store.get(paths.CONTROLLER_EPOCH)
+        if found is None:
+            raise NoNode(f"{paths.CONTROLLER_EPOCH} is missing", paths.CONTROLLER_EPOCH)
+        epoch = paths.decode_controller_epoch(found.data)
+        if holder is not None:
+            ours = holder.ephemeral_owner == store.session.id
+            return Mandate(epoch, found.version) if ours else None
+        try:
+            store.multi(
+                [
+                    Create(paths.CONTROLLER, paths.encode_controller(broker_id, now_ms), ephemeral=True),
+                    Set(paths.CONTROLLER_EPOCH, paths.encode_number(epoch + 1), found.version),
+                ]
+            )
+        except (NodeExists, BadVersion):
+            pass  # another was faster: look again
 
 
 def resign(store: MetadataStore) -> None:
     """Give up /controller when this session holds it."""
-    raise NotImplementedError
+    holder = store.exists(paths.CONTROLLER)
+    if holder is not None and holder.ephemeral_owner == store.session.id:
+        store.multi([Delete(paths.CONTROLLER)])
 
 
 def current_controller(store: MetadataStore, watch: EventSink | None = None) -> BrokerId | None:
-    raise NotImplementedError
+    """The controller's broker id; None while there is none."""
+    found = store.get(paths.CONTROLLER, watch)
+    return None if found is None else paths.decode_controller(found.data)

@@ -180,6 +180,9 @@ class MemoryStore:
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
         return self._ask(lambda: self._watched(path, watch, self._tree.get(path)))
 
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        return self._ask(lambda: [self._tree.get(path) for path in paths])
+
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         return self._ask(lambda: self._watched(path, watch, self._tree.stat(path)))
 

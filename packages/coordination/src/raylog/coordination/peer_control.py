@@ -26,7 +26,6 @@ from raylog.coordination.peer_codec import pack, pack_broker, pack_topic, unpack
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
 
-
 NO_BROKER_EPOCH = BrokerEpoch(-1)
 """Before the first registration: no message is for it."""
 

@@ -2,59 +2,183 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
+from raylog.coordination import paths
 from raylog.coordination.model import BrokerInfo
-from raylog.coordination.store import MetadataStore, Session
-from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch
+from raylog.coordination.processes import ProcessRef
+from raylog.coordination.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    Session,
+    SessionState,
+    Set,
+)
+from raylog.protocol.errors import RaylogError, UnsupportedVersion
+from raylog.protocol.ids import BrokerEpoch, TimestampMs
+
+FEATURE_LEVEL = 1
+"""What this release writes into the store; a cluster at a higher level needs a newer release."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DuplicateBroker(RaylogError):
-    """Another live process is registered under this broker id."""
+    """Another process is registered under this broker id, or was and its session has not lapsed yet."""
 
 
 class SessionFile:
-    """The session of this data dir's last process, kept in ``path`` (readable by the owner only)."""
+    """The session of a data dir's process, kept in ``path``, so that the process after a crash can end it.
+
+    Another process may be running on a copy of the dir: so a session is only handed out when the process
+    that had it ran on this machine since it booted, and is dead.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
 
     def load(self) -> Session | None:
-        raise NotImplementedError
+        """The session that a dead process left behind."""
+        try:
+            saved = json.loads(self._path.read_text())
+            holder = ProcessRef(*saved["process"])
+            session = Session(saved["id"], bytes.fromhex(saved["password"]))
+            boot_id = saved["boot_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if boot_id != _BOOT_ID.read_text() or (holder.is_alive and holder.pid != os.getpid()):
+            return None
+        return session
 
     def save(self, session: Session) -> None:
-        raise NotImplementedError
+        """Keep this process's session; only the owner may read the file, for the password is in it."""
+        record = {
+            "id": session.id,
+            "password": session.password.hex(),
+            "process": ProcessRef.of(os.getpid()),
+            "boot_id": _BOOT_ID.read_text(),
+        }
+        new = self._path.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(record))
+        new.replace(self._path)
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
-def ensure_cluster(store: MetadataStore, proposed_id: str) -> str:
-    """Make the base nodes where missing and answer the cluster's id (the one proposed, when it had none)."""
-    raise NotImplementedError
+def ensure_cluster(store: MetadataStore, proposed_id: str | None = None) -> str:
+    """Make the base nodes where missing and answer the cluster's id: ``proposed_id`` or a new one, if it
+    had none.
+
+    UnsupportedVersion when a newer release has raised the cluster's feature level.
+    """
+    for path in paths.BASE_PATHS:
+        store.ensure(path)
+    firsts = {
+        paths.FEATURE_LEVEL: paths.encode_number(FEATURE_LEVEL),
+        paths.CONTROLLER_EPOCH: paths.encode_number(0),
+        paths.CLUSTER_ID: paths.encode_cluster_id(proposed_id or paths.encode_topic_id(uuid4())),
+    }
+    for path, data in firsts.items():
+        if store.exists(path) is None:
+            try:
+                store.create(path, data)
+            except NodeExists:
+                pass  # another broker came first
+    level = paths.decode_feature_level(_data(store, paths.FEATURE_LEVEL))
+    if level > FEATURE_LEVEL:
+        raise UnsupportedVersion(
+            f"the cluster is at feature level {level}, this release knows {FEATURE_LEVEL}: upgrade this broker"
+        )
+    return paths.decode_cluster_id(_data(store, paths.CLUSTER_ID))
+
+
+def _data(store: MetadataStore, path: str) -> bytes:
+    found = store.get(path)
+    if found is None:
+        raise NoNode(f"{path} vanished", path)
+    return found.data
 
 
 class BrokerRegistration:
-    """Registers one broker. After a lost session (SessionEvent CONNECTED with another id), call register
-    again.
-    """
+    """Registers one broker. After a lost session (CONNECTED with another id), call :meth:`register` again."""
 
-    def __init__(self, store: MetadataStore, session_file: SessionFile) -> None: ...
+    def __init__(self, store: MetadataStore, session_file: SessionFile) -> None:
+        self._store = store
+        self._session_file = session_file
+        self._broker: BrokerInfo | None = None
+        self._session_id = 0
 
     def register(self, broker: BrokerInfo) -> BrokerInfo:
-        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new epoch.
+        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new
+        epoch.
 
-        First ends the session that a crashed process of the same data dir left. DuplicateBroker when a live
-        process, or a crashed one of another data dir until its session lapses, has the id.
+        First ends the session that a crashed process of the same data dir left. Raises DuplicateBroker when
+        a live process has the id, or a dead one whose session is not ours to end: that lapses within its
+        timeout, so call again. After StoreUnavailable call again, too: a success that was not heard of is
+        recognised.
         """
-        raise NotImplementedError
+        left = self._session_file.load()
+        session = self._store.session
+        if left is not None and left != session:
+            self._store.end_session(left)
+        self._session_file.save(session)  # before the ephemeral: a crash in between must not strand it
+        epoch_path, info_path = paths.broker_epoch(broker.id), paths.raylog_broker(broker.id)
+        self._store.ensure(epoch_path)
+        self._store.ensure(info_path)
+        now_ms = TimestampMs(time.time_ns() // 1_000_000)
+        try:
+            results = self._store.multi(
+                [
+                    Create(paths.broker(broker.id), paths.encode_broker(broker, now_ms), ephemeral=True),
+                    Set(info_path, paths.encode_raylog_broker(broker)),
+                    Set(epoch_path, b""),
+                ]
+            )
+            epoch = results[2]
+        except NodeExists:
+            epoch = self._epoch_if_ours(broker, session)
+        assert isinstance(epoch, int)
+        self._broker, self._session_id = replace(broker, epoch=BrokerEpoch(epoch)), session.id
+        return self._broker
 
-    def deregister(self, *, clean_stop: bool) -> None:
-        """Take the registration back at once, noting whether the logs were closed in an orderly way."""
-        raise NotImplementedError
+    def _epoch_if_ours(self, broker: BrokerInfo, session: Session) -> int:
+        """The incarnation when the node that exists is this session's; nobody else raises it meanwhile."""
+        path = paths.broker(broker.id)
+        node, found = self._store.exists(path), self._store.get(path)
+        epoch = self._store.exists(paths.broker_epoch(broker.id))
+        if node is not None and epoch is not None and node.ephemeral_owner == session.id:
+            return epoch.version
+        where = "another process"
+        if found is not None:
+            other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
+            where = f"a process at {', '.join(map(str, other.endpoints))}"
+        raise DuplicateBroker(
+            f"broker id {broker.id} is registered by {where}: choose another broker.id, or, if that one "
+            f"is dead, wait for its session to lapse"
+        )
+
+    def deregister(self) -> None:
+        """Take the registration back at once (a clean stop). Does nothing when it is no longer ours."""
+        if self._broker is not None and self.is_current:
+            self._store.multi([Delete(paths.broker(self._broker.id))])
+            self._session_file.clear()
+        self._broker = None
 
     @property
     def is_current(self) -> bool:
-        """True while the session of the registration is the store's session."""
-        raise NotImplementedError
-
-
-_ = BrokerEpoch
+        """True while the registration's session is the store's and was not seen to end."""
+        return (
+            self._broker is not None
+            and self._store.session_state is not SessionState.LOST
+            and self._store.session.id == self._session_id
+        )

@@ -2,26 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.store import EventSink, MetadataStore
-from raylog.protocol.ids import BrokerId, TopicName
+from raylog.coordination import configs, paths
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.store import EventSink, MetadataStore, Versioned
+from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicName, TopicPartition
 
 
 class Snapshot(NamedTuple):
+    """The store's content at about one moment."""
+
     state: ClusterState
+    """Without a controller. A partition that has no state node yet has version -1 and no leader."""
     deleting: frozenset[TopicName]
+    """Topics whose deletion was asked for and is not complete."""
 
 
 def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
-    """Everything; watches /brokers/ids, /brokers/topics, /admin/delete_topics and /config/changes."""
-    raise NotImplementedError
+    """Everything; watches /brokers/ids, /brokers/topics and /admin/delete_topics.
+
+    Take the config notices (``configs.take_changes``, which watches) before, so that no change falls in
+    between.
+    """
+    deleting = frozenset(TopicName(name) for name in store.children(paths.DELETE_TOPICS, watch))
+    brokers = load_brokers(store, watch)
+    topics = load_topics(store, map(TopicName, store.children(paths.BROKER_TOPICS, watch)))
+    found = store.get(paths.CLUSTER_ID)
+    state = ClusterState(
+        cluster_id="" if found is None else paths.decode_cluster_id(found.data),
+        brokers=brokers,
+        topics=topics,
+        broker_configs={
+            name: configs.broker_configs(store, name) for name in store.children(paths.CONFIG_BROKERS)
+        },
+    )
+    return Snapshot(state, deleting)
 
 
 def load_brokers(store: MetadataStore, watch: EventSink | None = None) -> Mapping[BrokerId, BrokerInfo]:
-    """The registered brokers with their incarnations; watches /brokers/ids and each
-    /raylog/broker_epochs/B.
+    """The registered brokers with their incarnations; watches /brokers/ids.
+
+    A broker that registers anew leaves and comes back, so the watch reports that, too.
     """
-    raise NotImplementedError
+    brokers = {}
+    for name in store.children(paths.BROKER_IDS, watch):
+        broker_id = BrokerId(int(name))
+        epoch = store.exists(paths.broker_epoch(broker_id))
+        found, extra = store.get_many([paths.broker(broker_id), paths.raylog_broker(broker_id)])
+        if found is not None and epoch is not None:
+            brokers[broker_id] = paths.decode_broker(
+                broker_id, found.data, extra.data if extra else None, BrokerEpoch(epoch.version)
+            )
+    return brokers
+
+
+def load_topics(store: MetadataStore, names: Iterable[TopicName]) -> dict[TopicName, TopicState]:
+    """The topics of these names, those that exist."""
+    names = list(names)
+    found = store.get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
+    topics = {}
+    for name, assigned, config in zip(names, found[::2], found[1::2], strict=True):
+        if assigned is not None:
+            topics[name] = _topic(store, name, assigned, config)
+    return topics
+
+
+def _topic(
+    store: MetadataStore, name: TopicName, assigned: Versioned, config: Versioned | None
+) -> TopicState:
+    topic_id, replicas = paths.decode_topic(name, assigned.data)
+    tps = [TopicPartition(name, PartitionIndex(index)) for index in range(len(replicas))]
+    states = store.get_many([paths.partition_state(tp) for tp in tps])
+    partitions = tuple(
+        PartitionState(of_it)
+        if state is None
+        else paths.decode_partition_state(tp, state.data, state.version, of_it)
+        for tp, of_it, state in zip(tps, replicas, states, strict=True)
+    )
+    overrides = paths.decode_config(paths.topic_config(name), config.data) if config and config.data else {}
+    return TopicState(name, topic_id, partitions, overrides)

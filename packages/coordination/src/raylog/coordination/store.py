@@ -233,6 +233,9 @@ class MetadataStore(Protocol):
         deletion.
         """
 
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        """As many :meth:`get` at once, which costs about one round trip; each is read at its own moment."""
+
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         """The node's stat or None; the watch is that of :meth:`get`."""
 

@@ -81,6 +81,8 @@ _ERRORS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (ConnectionClosedError, StoreUnavailable, "was not answered: the connection to ZooKeeper is closed"),
     (KazooTimeoutError, StoreUnavailable, "was not answered by ZooKeeper in time"),
 )
+_PIPELINED = 500
+"""How many requests are under way at most."""
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
 
@@ -257,14 +259,20 @@ class ZkStore:
     # --- requests
 
     def _ask(self, path: str, request: Callable[[], Any]) -> Any:
+        self._refuse_unless_connected(path)
+        return self._answer(path, request())
+
+    def _refuse_unless_connected(self, path: str) -> None:
         if self._closed:
             raise StoreClosed("the store is closed", path)
         if self._state is not SessionState.CONNECTED:
             raise StoreUnavailable(
                 f"{path} was not asked for: not connected to ZooKeeper at {self._hosts}", path
             )
+
+    def _answer(self, path: str, result: Any) -> Any:
         try:
-            return request().get(timeout=self._request_timeout_s)
+            return result.get(timeout=self._request_timeout_s)
         except (KazooException, KazooTimeoutError) as error:
             raise _translated(error, path) from error
 
@@ -279,6 +287,20 @@ class ZkStore:
                 # a failed get leaves no watch: exists does. It was made between the two: get again.
                 if watch is None or self.exists(path, watch) is None:
                     return None
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        found: list[Versioned | None] = []
+        for start in range(0, len(paths), _PIPELINED):
+            batch = paths[start : start + _PIPELINED]
+            self._refuse_unless_connected(batch[0])
+            results = [self._client.get_async(self._at(path)) for path in batch]
+            for path, result in zip(batch, results, strict=True):
+                try:
+                    data, stat = self._answer(path, result)
+                    found.append(Versioned(data, stat.version))
+                except NoNode:
+                    found.append(None)
+        return found
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         stat = self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch)))
