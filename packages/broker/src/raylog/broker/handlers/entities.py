@@ -45,7 +45,7 @@ def _field_names(entity: Any) -> frozenset[str]:
     return frozenset(field.name for field in fields(entity))
 
 
-def make(entity: type[Any], **values: Any) -> Any:
+def make(entity: Any, **values: Any) -> Any:
     """An ``entity`` of those ``values`` that its version has."""
     known = _field_names(entity)
     return entity(**{name: value for name, value in values.items() if name in known})

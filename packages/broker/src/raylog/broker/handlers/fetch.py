@@ -41,7 +41,6 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.fetch import (
-    FIRST_TOPIC_ID,
     AbortedTransaction,
     FetchedPartition,
     FetchedTopic,
@@ -52,6 +51,7 @@ from raylog.protocol.fetch import (
     parse_fetch_request,
 )
 from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.wire import FIRST_TOPIC_ID
 
 PEER_CHECK_S = 1.0
 """How often a waiting fetch looks whether its client is still there."""

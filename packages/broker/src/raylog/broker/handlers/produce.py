@@ -30,7 +30,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.produce import (
-    FIRST_TOPIC_ID,
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -40,6 +39,7 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
+from raylog.protocol.wire import FIRST_TOPIC_ID
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:

@@ -1,0 +1,123 @@
+"""Delayed fetches: who is woken when, and that nobody is left behind."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.broker.replication.delayed import DelayedFetch, DelayedFetches
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
+
+
+class Waiter:
+    """Counts its wake-ups."""
+
+    def __init__(self, table: DelayedFetches, *partitions: TopicPartition, min_bytes: int = 1) -> None:
+        self.woken = 0
+        self.fetch = DelayedFetch(partitions, min_bytes, self._wake)
+        table.watch(self.fetch)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_wakes_only_those_who_have_enough() -> None:
+    table = DelayedFetches(nullcontext())
+    small, large = Waiter(table, A, min_bytes=10), Waiter(table, A, min_bytes=100)
+    table.advanced(A, 40)
+    assert (small.woken, large.woken) == (1, 0)
+    table.advanced(A, 60)
+    assert (small.woken, large.woken) == (1, 1)
+
+
+def test_counts_over_all_partitions_of_a_fetch() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, B, min_bytes=100)
+    table.advanced(A, 50)
+    table.advanced(B, 50)
+    assert waiter.woken == 1
+
+
+def test_bytes_that_were_there_before_count() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, min_bytes=100)
+    table.credit(waiter.fetch, 60)
+    assert waiter.woken == 0
+    table.advanced(A, 40)
+    assert waiter.woken == 1
+
+
+def test_a_satisfied_fetch_leaves_its_idle_partitions_too() -> None:
+    table = DelayedFetches(nullcontext())
+    for _ in range(100):
+        Waiter(table, A, B)
+        table.advanced(A, 1)
+    assert len(table) == 0
+
+
+def test_a_removed_fetch_is_not_woken() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, B)
+    table.remove(waiter.fetch)
+    table.advanced(A, 1)
+    table.credit(waiter.fetch, 1)
+    table.interrupt(B)
+    assert waiter.woken == 0
+    assert len(table) == 0
+
+
+def test_an_interruption_wakes_whatever_is_missing() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter, other = Waiter(table, A, min_bytes=1 << 30), Waiter(table, B)
+    table.interrupt(A)
+    assert (waiter.woken, other.woken) == (1, 0)
+    table.interrupt_all()
+    assert (waiter.woken, other.woken) == (1, 1)
+    assert len(table) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 50)), max_size=30), st.integers(1, 300))
+def test_is_woken_exactly_when_enough_has_come(
+    advances: list[tuple[TopicPartition, int]], wanted: int
+) -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, B, min_bytes=wanted)
+    come = 0
+    for tp, count in advances:
+        table.advanced(tp, count)
+        come += count
+        assert waiter.woken == (come >= wanted)
+    assert len(table) == (0 if come >= wanted else 2)
+
+
+def test_no_wake_up_is_lost_between_threads() -> None:
+    """The rule of the module: watch first, count afterwards; appenders count first and tell afterwards."""
+    table = DelayedFetches(threading.Lock())
+    rounds = 2000
+    total = 0
+    turn = threading.Semaphore(0)
+
+    def append() -> None:
+        nonlocal total
+        for _ in range(rounds):
+            turn.acquire()
+            total += 1
+            table.advanced(A, 1)
+
+    appender = threading.Thread(target=append)
+    appender.start()
+    for expected in range(1, rounds + 1):
+        gate = threading.Semaphore(0)
+        fetch = DelayedFetch([A, B], 1, gate.release)
+        turn.release()
+        table.watch(fetch)
+        table.credit(fetch, total - (expected - 1))
+        assert gate.acquire(timeout=10), f"nobody woke the fetch of round {expected}"
+        table.remove(fetch)
+    appender.join()
+    assert len(table) == 0

@@ -1,0 +1,200 @@
+"""One broker's data plane without a cluster around it: real logs, real handlers, and topics by a plain call.
+
+For tests of handlers and of the socket server. Who needs a controller, a metadata store or several brokers
+takes ``kit.cluster.InProcessCluster``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.handlers import answer
+from raylog.broker.handlers.context import Connection, Ports, Reply
+from raylog.broker.net.server import Listener, SocketServer
+from raylog.broker.partition import Partition
+from raylog.broker.partitions import PartitionTable
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.controller import CreatedTopic, NewTopic
+from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.protocol.errors import NotController, NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionIndex,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+BROKER = BrokerId(1)
+LISTENER = "PLAINTEXT"
+
+
+class Node:
+    """Broker 1. It is its own controller: topics are made by :meth:`create_topic` or through the TopicAdmin
+    port.
+
+    with Node(tmp_path) as node:
+        node.create_topic("t", partitions=2)
+        reply = node.answer(frame)          # a request's frame without its length
+    """
+
+    def __init__(self, root: Path, *, config: Mapping[str, str] | None = None) -> None:
+        """``config``: broker settings as text. ``clock_ms`` and ``lease_held`` may be changed at any time."""
+        self.settings = BROKER_SETTINGS.settings(
+            {"broker.id": str(BROKER), "log.dirs": str(root), **(config or {})}
+        )
+        self.clock_ms: int | None = None
+        """The wall clock in ms; None: the real one."""
+        self.lease_held = True
+        self.is_controller = True
+        self.auto_created: list[TopicName] = []
+        self.delayed = DelayedFetches(threading.Lock())
+        self._log_dirs = LogDirs(self.settings, RealFileSystem(), "test-cluster", BROKER)
+        self._log_dirs.open(self.now_ms())
+        self.table = PartitionTable(
+            BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms
+        )
+        self.table.register_with(lambda: BrokerEpoch(1))
+        self._sequence = itertools.count(1)
+        self._producer_ids = itertools.count(1000)
+        self._endpoint = Endpoint(LISTENER, "127.0.0.1", 9092)
+        self._update(full=True)
+        self.ports = Ports(
+            partitions=self.table,
+            cluster=self.table,
+            topics=self,
+            producer_ids=self,
+            configs=self.table,
+            lease=self,
+            delayed=self.delayed,
+            now_ms=self.now_ms,
+        )
+        self.server: SocketServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.server is not None:
+            self.server.stop()
+        self.table.resign_all()
+        self._log_dirs.close()
+
+    def serve(self) -> tuple[str, int]:
+        """Open the socket server on a free port; its address."""
+        self.server = SocketServer([Listener(LISTENER, "127.0.0.1", 0)], self.ports, self.settings)
+        [listener] = self.server.bind()
+        self._endpoint = Endpoint(LISTENER, listener.host, listener.port)
+        self._update()
+        self.server.start()
+        return listener.host, listener.port
+
+    def answer(self, frame: bytes, connection: Connection | None = None) -> Reply:
+        """The reply to one request without any socket."""
+        return answer(connection or Connection(LISTENER), memoryview(bytearray(frame)), self.ports)
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.table.get(TopicPartition(TopicName(topic), PartitionIndex(index)))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        leader: int = BROKER,
+        leader_epoch: int = 0,
+    ) -> TopicState:
+        """Make a topic, or give an existing one another leader."""
+        known = self.table.state().topic(TopicName(name))
+        state = PartitionState((BROKER,), BrokerId(leader), LeaderEpoch(leader_epoch), (BROKER,))
+        topic = TopicState(
+            TopicName(name),
+            known.id if known else TopicId(uuid4()),
+            (state,) * partitions,
+            dict(config or {}),
+        )
+        self._update(topics=(topic,))
+        return topic
+
+    def _update(
+        self, *, full: bool = False, topics: Sequence[TopicState] = (), deleted: Sequence[TopicName] = ()
+    ) -> None:
+        message = UpdateState(
+            controller_id=BROKER,
+            controller_epoch=ControllerEpoch(1),
+            broker_epoch=BrokerEpoch(1),
+            sequence=next(self._sequence),
+            full=full,
+            cluster_id="test-cluster",
+            brokers=(BrokerInfo(BROKER, BrokerEpoch(1), (self._endpoint,), rack="rack-1"),),
+            topics=tuple(topics),
+            deleted=tuple(deleted),
+        )
+        ack = Ack.decode(self.table.control(message.encode()))
+        assert ack.status is AckStatus.OK, ack
+
+    # --- the ports that a controller and a store would fill ---
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[CreatedTopic | RaylogError]:
+        self._check_controller()
+        results = []
+        for new in topics:
+            count = max(new.partitions, 1)
+            topic_id = TopicId(uuid4())
+            if not validate_only:
+                topic_id = self.create_topic(new.name, partitions=count, config=new.configs).id
+            results.append(CreatedTopic(new.name, topic_id, count, 1, new.configs))
+        return results
+
+    def delete_topics(
+        self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int
+    ) -> Sequence[TopicName | RaylogError]:
+        self._check_controller()
+        results: list[TopicName | RaylogError] = []
+        for asked in topics:
+            state = self.table.state()
+            known = state.topic(asked) if isinstance(asked, str) else state.topic_by_id(asked)
+            if known is None:
+                results.append(UnknownTopicOrPartition(f"there is no topic {asked}"))
+            else:
+                self._update(deleted=(known.name,))
+                results.append(known.name)
+        return results
+
+    def auto_create(self, topics: Sequence[TopicName]) -> None:
+        self.auto_created += topics
+
+    def next_producer_id(self) -> ProducerId:
+        return ProducerId(next(self._producer_ids))
+
+    def check(self) -> None:
+        if not self.lease_held:
+            raise NotLeaderOrFollower("the lease has lapsed")
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(int(time.time() * 1000) if self.clock_ms is None else self.clock_ms)
+
+    def _check_controller(self) -> None:
+        if not self.is_controller:
+            raise NotController("another broker is the controller")
