@@ -41,14 +41,14 @@ def read(
 ) -> DataFrame:
     """The batch DataFrame over the topics of ``subscribe`` (comma-separated, or several).
 
-    Its columns are Spark's for Kafka: key, value, topic, partition, offset, timestamp, timestampType and, with
-    ``includeHeaders``, headers; ``columns`` names those to read, and fewer cost less. Offsets are resolved now,
-    so every action on the DataFrame sees the same records. ``options`` are ``kafka.*`` consumer settings, given
-    as ``**{"kafka.client.id": "etl"}``. Without ``bootstrap_servers``, ``connect`` finds the cluster.
+    Its columns are Spark's for Kafka: key, value, topic, partition, offset, timestamp, timestampType and,
+    with ``includeHeaders``, headers; ``columns`` names those to read, and fewer cost less. Offsets are
+    resolved now, so every action on the DataFrame sees the same records. ``options`` are ``kafka.*`` consumer
+    settings, as ``**{"kafka.client.id": "etl"}``. ``connect`` finds the cluster without ``bootstrap_servers``.
 
-    Raises ValueError for an unfit option, UnknownTopicOrPartition, BrokerNotAvailable, and DataLoss for offsets
-    that the log does not have unless ``failOnDataLoss`` is false; tasks raise DataLoss for what goes while
-    they read.
+    Raises ValueError for an unfit option, UnknownTopicOrPartition, BrokerNotAvailable, and DataLoss for
+    offsets that the log does not have unless ``failOnDataLoss`` is false; tasks raise DataLoss for what goes
+    while they read.
     """
     chosen = choose_columns(columns, include_headers=includeHeaders)
     starting = parse_offsets("startingOffsets", startingOffsets)
