@@ -1,7 +1,8 @@
 """The header of a record batch (format 2, KIP-98): read, checked, and stamped in place.
 
-A batch is the unit of everything: what a producer sent is kept and served byte for byte. A broker looks at headers
-only and writes two fields of it, base offset and leader epoch, which the checksum does not cover. Layout:
+A batch is the unit of everything: what a producer sent is kept and served byte for byte. A broker looks at
+headers only and writes two fields of it, base offset and leader epoch, which the checksum does not cover.
+Layout:
 
 ======  =====  ==================  ==========================================================
 offset  bytes  field
@@ -11,7 +12,7 @@ offset  bytes  field
 12      4      leader epoch        stamped by the leader
 16      1      magic               2
 17      4      CRC-32C             of all that follows
-21      2      attributes          bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+21      2      attributes          bits 0-2 codec, 3 append time, 4 transactional, 5 control, 6 horizon
 23      4      last offset delta
 27      8      base timestamp
 35      8      max timestamp
@@ -115,11 +116,7 @@ class BatchHeader(NamedTuple):
     @property
     def timestamp_type(self) -> TimestampType:
         """Whose clock the timestamps come from."""
-        return (
-            TimestampType.LOG_APPEND_TIME
-            if self.attributes & TIMESTAMP_TYPE_FLAG
-            else TimestampType.CREATE_TIME
-        )
+        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_FLAG else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
@@ -133,7 +130,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True when compaction put the time from which tombstones may go into the base timestamp (KIP-534)."""
+        """True when the base timestamp is the time from which tombstones may go (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
@@ -181,7 +178,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def whole_batch(buf: Buffer, pos: int = 0, *, end: int | None = None) -> BatchHeader:
-    """As :func:`read_header`, for a batch that lies wholly before ``end`` (default: the buffer's); else CorruptMessage."""
+    """As :func:`read_header`; CorruptMessage also when the batch does not end before ``end``."""
     header = read_header(buf, pos)
     room = (len(buf) if end is None else end) - pos
     if header.size > room:
@@ -190,7 +187,7 @@ def whole_batch(buf: Buffer, pos: int = 0, *, end: int | None = None) -> BatchHe
 
 
 def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """Raises CorruptMessage when the checksum of the whole batch at ``pos`` is not what its ``header`` says."""
+    """Raises CorruptMessage when the checksum of the batch at ``pos`` is not what its header says."""
     crc = crc32c(memoryview(buf)[pos + ATTRIBUTES_POSITION : pos + header.size])
     if crc != header.crc:
         raise CorruptMessage(
@@ -200,22 +197,18 @@ def check_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
 
 
 def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse: bool = False) -> BatchHeader:
-    """The header at ``pos`` of a batch that lies wholly before ``end`` (default: the buffer's), agrees with itself
-    and has the right checksum. Looks at no record.
+    """The header at ``pos`` of a batch that lies wholly before ``end`` (default: the buffer's), agrees with
+    itself and has the right checksum. Looks at no record.
 
-    A producer's batch has a record for each of its offsets; with ``sparse`` fewer or none will do, as compaction
-    leaves them. Raises CorruptMessage (damaged), InvalidRecord (a header that contradicts itself, an old format) or
-    UnsupportedCompressionType. Whether a control batch is welcome is the caller's to say.
+    A producer's batch has a record for each of its offsets; with ``sparse`` fewer or none will do, as
+    compaction leaves them. Raises CorruptMessage (damaged), InvalidRecord (a header that contradicts itself,
+    an old format) or UnsupportedCompressionType. Whether a control batch is welcome is the caller's to say.
     """
     limit = len(buf) if end is None else end
     if pos < 0 or limit - pos < HEADER_SIZE:
-        raise CorruptMessage(
-            f"{limit - pos} bytes are left at position {pos}; a batch header has {HEADER_SIZE}"
-        )
+        raise CorruptMessage(f"{limit - pos} bytes are left at position {pos}; a batch header has {HEADER_SIZE}")
     if buf[pos + MAGIC_POSITION] < MAGIC:
-        raise InvalidRecord(
-            "the batch is in message format 0 or 1 (before Kafka 0.11), which is not supported"
-        )
+        raise InvalidRecord("the batch is in message format 0 or 1 (before Kafka 0.11), which is not supported")
     header = whole_batch(buf, pos, end=limit)
     check_crc(buf, pos, header)
     complaint = _contradiction(header, sparse)
@@ -234,9 +227,9 @@ def _contradiction(header: BatchHeader, sparse: bool) -> str | None:
     codec = header.codec
     if codec is Codec.NONE and header.size - HEADER_SIZE < count * MIN_RECORD_SIZE:
         return f"{count} records in {header.size - HEADER_SIZE} bytes"
-    if header.max_timestamp < header.base_timestamp and header.max_timestamp >= 0:
-        if header.timestamp_type is TimestampType.CREATE_TIME and not header.has_delete_horizon:
-            return f"max timestamp {header.max_timestamp} before base timestamp {header.base_timestamp}"
+    base_is_first = header.timestamp_type is TimestampType.CREATE_TIME and not header.has_delete_horizon
+    if base_is_first and 0 <= header.max_timestamp < header.base_timestamp:
+        return f"max timestamp {header.max_timestamp} before base timestamp {header.base_timestamp}"
     if header.is_control:
         return None
     if header.has_producer:
@@ -257,7 +250,7 @@ def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch:
 
 
 def stamp_log_append_time(buf: bytearray | memoryview, pos: int, now_ms: int) -> None:
-    """Make ``now_ms`` the timestamp of every record of the batch at ``pos``, in place; the checksum is redone."""
+    """Make ``now_ms`` the timestamp of all records of the batch at ``pos``, in place; redoes the checksum."""
     (length,) = _LENGTH.unpack_from(buf, pos + LENGTH_POSITION)
     (attributes,) = _ATTRIBUTES.unpack_from(buf, pos + ATTRIBUTES_POSITION)
     _ATTRIBUTES.pack_into(buf, pos + ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_FLAG)

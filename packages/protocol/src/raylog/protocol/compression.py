@@ -1,10 +1,10 @@
 """The four compressions of record batches, by well-kept libraries; what comes out is bounded.
 
-What goes in may be hostile: a kilobyte can stand for gigabytes. :func:`decompress` therefore never makes more than
-``max_bytes`` and raises :class:`CorruptMessage` instead, and it raises nothing else whatever the input.
+What goes in may be hostile: a kilobyte can stand for gigabytes. :func:`decompress` therefore never makes more
+than ``max_bytes`` and raises :class:`CorruptMessage` instead, and it raises nothing else whatever the input.
 
-Two formats have a trap for those who write them: Java's clients read snappy only in xerial's framing (blocks after a
-magic), and LZ4 frames only with independent blocks. librdkafka and we read raw snappy as well.
+Two formats have a trap for those who write them: Java's clients read snappy only in xerial's framing (blocks
+after a magic), and LZ4 frames only with independent blocks. librdkafka and we read raw snappy as well.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """What was compressed. Raises CorruptMessage when ``data`` is damaged or stands for more than ``max_bytes``."""
+    """What was compressed.
+
+    Raises CorruptMessage when ``data`` is damaged or stands for more than ``max_bytes``.
+    """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
@@ -88,18 +91,14 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES
         zstandard.ZstdError,
         struct.error,
     ) as error:
-        raise CorruptMessage(
-            f"cannot decompress {codec.name.lower()} data of {len(data)} bytes: {error}"
-        ) from error
+        raise CorruptMessage(f"cannot decompress {codec.name.lower()} data of {len(data)} bytes: {error}") from error
 
 
 def _too_large(codec: Codec, max_bytes: int) -> CorruptMessage:
-    return CorruptMessage(
-        f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed"
-    )
+    return CorruptMessage(f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed")
 
 
-# --- gzip ---------------------------------------------------------------------------------------------------------
+# --- gzip -----------------------------------------------------------------------------------------
 
 _GZIP_WBITS = 31
 
@@ -121,7 +120,7 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
     return out[0] if len(out) == 1 else b"".join(out)
 
 
-# --- snappy, raw and in xerial's framing --------------------------------------------------------------------------
+# --- snappy, raw and in xerial's framing ----------------------------------------------------------
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
@@ -163,7 +162,7 @@ def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-# --- lz4 ----------------------------------------------------------------------------------------------------------
+# --- lz4 ------------------------------------------------------------------------------------------
 
 
 def _unlz4(data: Buffer, max_bytes: int) -> bytes:
@@ -176,7 +175,7 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
     return out
 
 
-# --- zstd ---------------------------------------------------------------------------------------------------------
+# --- zstd -----------------------------------------------------------------------------------------
 
 _ZSTD_CHUNK_BYTES = 1 << 20
 

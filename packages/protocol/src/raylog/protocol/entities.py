@@ -1,8 +1,9 @@
 """Reads kio's message types from bytes that may be hostile.
 
-kio brings a native reader, but that one reserves memory for as many array items as a message claims, and ends the
-process when it gets none: nine bytes from anybody would take the broker down. So kio gives us the types, their
-schemas and the writers, and reading is done here, field by field, with every length checked against what is there.
+kio brings a native reader, but that one reserves memory for as many array items as a message claims, and ends
+the process when it gets none: nine bytes from anybody would take the broker down. So kio gives us the types,
+their schemas and the writers, and reading is done here, field by field, with every length checked against
+what is there.
 """
 
 from __future__ import annotations

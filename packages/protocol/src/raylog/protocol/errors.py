@@ -1,8 +1,8 @@
 """Every error that crosses a package's border, with the Kafka code it becomes on the wire.
 
 Domain code raises these exceptions and knows no codes; the edge (the broker's handlers, the client's response
-readers) translates with :func:`code_of` and :func:`exception_for`. One row per error in :data:`ROWS` is the whole
-mapping. A message says what happened, where (topic-partition, offset, broker) and what to do.
+readers) translates with :func:`code_of` and :func:`exception_for`. One row per error in :data:`ROWS` is the
+whole mapping. A message says what happened, where (topic-partition, offset, broker) and what to do.
 """
 
 from __future__ import annotations
@@ -15,143 +15,198 @@ __all__ = ["ROWS", "ErrorCode", "ErrorRow", "RaylogError", "code_of", "exception
 
 
 class RaylogError(Exception):
-    """Base of all errors that raylog raises on purpose. Alone it means a defect: UNKNOWN_SERVER_ERROR on the wire."""
+    """Base of all errors that raylog raises on purpose.
 
+    Alone it means a defect: UNKNOWN_SERVER_ERROR on the wire.
+    """
 
-class OffsetOutOfRange(RaylogError): ...
 
+class OffsetOutOfRange(RaylogError):
+    """The offset lies before the log's start or after its end."""
 
-class CorruptMessage(RaylogError): ...
 
+class CorruptMessage(RaylogError):
+    """Bytes are damaged: a checksum, a length or a compressed stream does not fit."""
 
-class UnknownTopicOrPartition(RaylogError): ...
 
+class UnknownTopicOrPartition(RaylogError):
+    """There is no such topic or partition, or none that this broker knows of."""
 
-class UnknownTopicId(RaylogError): ...
 
+class UnknownTopicId(RaylogError):
+    """No topic has this id: it was deleted, or this broker has not heard of it yet."""
 
-class InconsistentTopicId(RaylogError): ...
 
+class InconsistentTopicId(RaylogError):
+    """The topic's id is another than the request says: the topic was created anew."""
 
-class LeaderNotAvailable(RaylogError): ...
 
+class LeaderNotAvailable(RaylogError):
+    """The partition has no leader now."""
 
-class NotLeaderOrFollower(RaylogError): ...
 
+class NotLeaderOrFollower(RaylogError):
+    """Another broker leads the partition, or this one's lease has lapsed: ask for metadata anew."""
 
-class FencedLeaderEpoch(RaylogError): ...
 
+class FencedLeaderEpoch(RaylogError):
+    """The request names a leader epoch that is over."""
 
-class UnknownLeaderEpoch(RaylogError): ...
 
+class UnknownLeaderEpoch(RaylogError):
+    """The request names a leader epoch that this broker has not heard of yet."""
 
-class OffsetNotAvailable(RaylogError): ...
 
+class OffsetNotAvailable(RaylogError):
+    """A new leader does not yet know how far the log is committed."""
 
-class RequestTimedOut(RaylogError): ...
 
+class RequestTimedOut(RaylogError):
+    """The time that the request allows is over, and what it asked for may or may not have happened."""
 
-class BrokerNotAvailable(RaylogError): ...
 
+class BrokerNotAvailable(RaylogError):
+    """The broker is not up, or not yet registered."""
 
-class MessageTooLarge(RaylogError): ...
 
+class MessageTooLarge(RaylogError):
+    """A batch is larger than max.message.bytes."""
 
-class RecordListTooLarge(RaylogError): ...
 
+class RecordListTooLarge(RaylogError):
+    """The batches of one request are together larger than a segment."""
 
-class InvalidRecord(RaylogError): ...
 
+class InvalidRecord(RaylogError):
+    """A batch or record contradicts itself or breaks a rule, though its bytes are sound."""
 
-class InvalidTimestamp(RaylogError): ...
 
+class InvalidTimestamp(RaylogError):
+    """A record's timestamp is too far from the broker's clock."""
 
-class UnsupportedCompressionType(RaylogError): ...
 
+class UnsupportedCompressionType(RaylogError):
+    """The compression is unknown, or the request's version must not carry it."""
 
-class UnsupportedForMessageFormat(RaylogError): ...
 
+class UnsupportedForMessageFormat(RaylogError):
+    """The log's record format cannot serve what was asked."""
 
-class InvalidRequiredAcks(RaylogError): ...
 
+class InvalidRequiredAcks(RaylogError):
+    """acks is none of 0, 1 and -1 (all)."""
 
-class NotEnoughReplicas(RaylogError): ...
 
+class NotEnoughReplicas(RaylogError):
+    """Fewer replicas are in sync than min.insync.replicas; nothing was appended."""
 
-class NotEnoughReplicasAfterAppend(RaylogError): ...
 
+class NotEnoughReplicasAfterAppend(RaylogError):
+    """As NotEnoughReplicas, noticed after the leader appended."""
 
-class StaleControllerEpoch(RaylogError): ...
 
+class StaleControllerEpoch(RaylogError):
+    """The controller that sent this was deposed."""
 
-class StaleBrokerEpoch(RaylogError): ...
 
+class StaleBrokerEpoch(RaylogError):
+    """The message is meant for, or comes from, an earlier life of the broker."""
 
-class NotController(RaylogError): ...
 
+class NotController(RaylogError):
+    """This broker is not the controller: ask the one that metadata names."""
 
-class CoordinatorNotAvailable(RaylogError): ...
 
+class CoordinatorNotAvailable(RaylogError):
+    """The group's or transaction's coordinator, or the next producer id, cannot be had now."""
 
-class InvalidTopic(RaylogError): ...
 
+class InvalidTopic(RaylogError):
+    """The topic's name is illegal, or the topic is internal."""
 
-class TopicAlreadyExists(RaylogError): ...
 
+class TopicAlreadyExists(RaylogError):
+    """A topic has this name already."""
 
-class InvalidPartitions(RaylogError): ...
 
+class InvalidPartitions(RaylogError):
+    """The number of partitions is below 1 or too high."""
 
-class InvalidReplicationFactor(RaylogError): ...
 
+class InvalidReplicationFactor(RaylogError):
+    """The replication factor is below 1 or above what the brokers can hold."""
 
-class InvalidReplicaAssignment(RaylogError): ...
 
+class InvalidReplicaAssignment(RaylogError):
+    """A manual assignment names unknown or repeated brokers, or leaves out partitions."""
 
-class InvalidConfig(RaylogError): ...
 
+class InvalidConfig(RaylogError):
+    """A setting is unknown, or its value is unfit."""
 
-class InvalidRequest(RaylogError): ...
 
+class InvalidRequest(RaylogError):
+    """The request is malformed, or contradicts itself."""
 
-class UnsupportedVersion(RaylogError): ...
 
+class UnsupportedVersion(RaylogError):
+    """The API, or this version of it, is not served here."""
 
-class PolicyViolation(RaylogError): ...
 
+class PolicyViolation(RaylogError):
+    """A rule of this cluster forbids it."""
 
-class TopicDeletionDisabled(RaylogError): ...
 
+class TopicDeletionDisabled(RaylogError):
+    """Topics must not be deleted in this cluster."""
 
-class OutOfOrderSequence(RaylogError): ...
 
+class OutOfOrderSequence(RaylogError):
+    """A producer's sequence has a gap: a batch before this one is missing."""
 
-class DuplicateSequence(RaylogError): ...
 
+class DuplicateSequence(RaylogError):
+    """A batch was sent again whose offset is no longer remembered."""
 
-class InvalidProducerEpoch(RaylogError): ...
 
+class InvalidProducerEpoch(RaylogError):
+    """A newer producer has taken over this producer id."""
 
-class UnknownProducerId(RaylogError): ...
 
+class UnknownProducerId(RaylogError):
+    """The log remembers nothing of this producer id."""
 
-class TransactionalIdNotFound(RaylogError): ...
+
+class TransactionalIdNotFound(RaylogError):
+    """No transaction has this id."""
 
 
 class StorageError(RaylogError):
     """The disk failed, or is full: the log directory goes offline."""
 
 
-class TopicAuthorizationFailed(RaylogError): ...
+class TopicAuthorizationFailed(RaylogError):
+    """The principal may not do this to the topic."""
 
 
-class ClusterAuthorizationFailed(RaylogError): ...
+class ClusterAuthorizationFailed(RaylogError):
+    """The principal may not do this to the cluster."""
 
 
-class NetworkException(RaylogError): ...
+class NetworkException(RaylogError):
+    """The connection broke before the response came."""
 
 
-class ResourceNotFound(RaylogError): ...
+class ResourceNotFound(RaylogError):
+    """The thing that the request names does not exist."""
+
+
+class FetchSessionIdNotFound(RaylogError):
+    """The fetch session is over or was never there: begin a new one."""
+
+
+class InvalidFetchSessionEpoch(RaylogError):
+    """The fetch session is at another request than this one."""
 
 
 class ErrorRow(NamedTuple):
@@ -208,6 +263,8 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(ClusterAuthorizationFailed, ErrorCode.cluster_authorization_failed),
     ErrorRow(NetworkException, ErrorCode.network_exception),
     ErrorRow(ResourceNotFound, ErrorCode.resource_not_found),
+    ErrorRow(FetchSessionIdNotFound, ErrorCode.fetch_session_id_not_found),
+    ErrorRow(InvalidFetchSessionEpoch, ErrorCode.invalid_fetch_session_epoch),
 )
 
 _CODE_BY_EXCEPTION = {row.exception: row.code for row in ROWS}
@@ -225,7 +282,7 @@ def code_of(error: Exception) -> ErrorCode:
 def exception_for(code: int, message: str) -> RaylogError:
     """The exception that a response's ``code`` stands for, with ``message`` naming where it happened."""
     try:
-        known = ErrorCode(code)  # type: ignore[call-arg]
+        known = ErrorCode(code)
     except ValueError:
         return RaylogError(f"{message}: unknown error code {code}")
     exception = _EXCEPTION_BY_CODE.get(known, RaylogError)

@@ -1,9 +1,9 @@
 """Fetch (API 1) by hand, because it is hot: record data passes through as file slices or views, never copied.
 
-Versions, as Kafka 4.2.0 has them: 4 isolation level and record format 2; 5 log start offset; 7 fetch sessions (KIP-227);
-9 current leader epoch (KIP-320); 11 rack and preferred read replica (KIP-392); 12 flexible, last fetched epoch, diverging
-epoch; 13 topic ids instead of names (KIP-516); 15 replica state (KIP-903); 16 node endpoints (KIP-951); 17 directory id
-(KIP-853); 18 the follower's high watermark (KIP-1166).
+Versions, as Kafka 4.2.0 has them: 4 isolation level and record format 2; 5 log start offset; 7 fetch sessions
+(KIP-227); 9 current leader epoch (KIP-320); 11 rack and preferred read replica (KIP-392); 12 flexible, last
+fetched epoch, diverging epoch; 13 topic ids instead of names (KIP-516); 15 replica state (KIP-903); 16 node
+endpoints (KIP-951); 17 directory id (KIP-853); 18 the follower's high watermark (KIP-1166).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from raylog.protocol.wire import (
     encode_request_header,
     encode_string,
     read_node_endpoints,
-    read_topic,
+    read_topics,
     tagged,
-    write_topic,
+    write_topics,
 )
 
 API_KEY = 1
@@ -62,9 +62,7 @@ def _partition_layout(version: int) -> struct.Struct:
     return struct.Struct(">iqqi") if version >= 5 else struct.Struct(">iqi")
 
 
-_PARTITION_BY_VERSION = {
-    version: _partition_layout(version) for version in range(MIN_VERSION, MAX_VERSION + 1)
-}
+_PARTITION_BY_VERSION = {version: _partition_layout(version) for version in range(MIN_VERSION, MAX_VERSION + 1)}
 
 R = TypeVar("R", bound=bytes | bytearray | memoryview | Slice)
 
@@ -179,18 +177,6 @@ def parse_fetch_request(version: int, body: Buffer) -> FetchRequest:
     def partition() -> FetchPartition:
         return _read_partition(version, reader, layout)
 
-    def topic() -> FetchTopic:
-        name, topic_id = read_topic(version, reader)
-        parsed = FetchTopic(name, topic_id, reader.array(partition))
-        reader.tags()
-        return parsed
-
-    def forgotten_topic() -> ForgottenTopic:
-        name, topic_id = read_topic(version, reader)
-        parsed = ForgottenTopic(name, topic_id, reader.array(reader.int32))
-        reader.tags()
-        return parsed
-
     cluster_id: str | None = None
     replica_id = reader.int32() if version < 15 else -1
     replica_epoch = -1
@@ -204,8 +190,8 @@ def parse_fetch_request(version: int, body: Buffer) -> FetchRequest:
 
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_WAIT_MIN_MAX_ISOLATION)
     session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
-    topics = reader.array(topic)
-    forgotten = reader.array(forgotten_topic) if version >= 7 else []
+    topics = read_topics(version, reader, FetchTopic, partition)
+    forgotten = read_topics(version, reader, ForgottenTopic, reader.int32) if version >= 7 else []
     rack_id = reader.string() if version >= 11 else ""
     reader.tags(known)
     reader.finish()
@@ -246,25 +232,13 @@ def _read_partition(version: int, reader: Reader, layout: struct.Struct) -> Fetc
     )
 
 
-def encode_fetch_request(
-    version: int, request: FetchRequest, *, correlation_id: int, client_id: str | None
-) -> bytes:
+def encode_fetch_request(version: int, request: FetchRequest, *, correlation_id: int, client_id: str | None) -> bytes:
     """The request's frame with its length. Raises UnsupportedVersion."""
     check_version("Fetch", version, MIN_VERSION, MAX_VERSION)
     writer = Writer(flexible=version >= FIRST_FLEXIBLE)
 
     def partition(data: FetchPartition) -> None:
         _write_partition(version, writer, data)
-
-    def topic(data: FetchTopic) -> None:
-        write_topic(version, writer, data.name, data.topic_id)
-        writer.array(data.partitions, partition)
-        writer.tags()
-
-    def forgotten_topic(data: ForgottenTopic) -> None:
-        write_topic(version, writer, data.name, data.topic_id)
-        writer.array(data.partitions, lambda index: writer.pack(INT32, index))
-        writer.tags()
 
     encode_request_header(writer, API_KEY, version, correlation_id, client_id)
     if version < 15:
@@ -275,9 +249,9 @@ def encode_fetch_request(
     )  # fmt: skip
     if version >= 7:
         writer.pack(_SESSION, request.session_id, request.session_epoch)
-    writer.array(request.topics, topic)
+    write_topics(version, writer, request.topics, partition)
     if version >= 7:
-        writer.array(request.forgotten, forgotten_topic)
+        write_topics(version, writer, request.forgotten, lambda index: writer.pack(INT32, index))
     if version >= 11:
         writer.string(request.rack_id)
     tags: list[tuple[int, bytes]] = []
@@ -308,9 +282,10 @@ def _write_partition(version: int, writer: Writer, data: FetchPartition) -> None
 
 
 def encode_fetch_response(version: int, correlation_id: int, response: FetchResponse[R]) -> list[bytes | R]:
-    """The response with its header, without a length before it, in wire order: bytes and, uncopied, the record data.
+    """The response with its header, without a length before it, in wire order: bytes and record data.
 
-    Empty or missing record data leaves no part of its own. Raises UnsupportedVersion.
+    Missing record data leaves no part, and neither does empty: a slice of length 0 stays with the caller.
+    Raises UnsupportedVersion.
     """
     check_version("Fetch", version, MIN_VERSION, MAX_VERSION)
     writer = Writer(flexible=version >= FIRST_FLEXIBLE)
@@ -318,17 +293,12 @@ def encode_fetch_response(version: int, correlation_id: int, response: FetchResp
     def partition(data: FetchedPartition[R]) -> None:
         _write_fetched(version, writer, data)
 
-    def topic(data: FetchedTopic[R]) -> None:
-        write_topic(version, writer, data.name, data.topic_id)
-        writer.array(data.partitions, partition)
-        writer.tags()
-
     writer.pack(INT32, correlation_id)
     writer.tags()
     writer.pack(INT32, response.throttle_ms)
     if version >= 7:
         writer.pack(_ERROR_SESSION, response.error_code, response.session_id)
-    writer.array(response.topics, topic)
+    write_topics(version, writer, response.topics, partition)
     if version >= 16 and response.node_endpoints:
         writer.tags([(0, encode_node_endpoints(response.node_endpoints))])
     else:
@@ -367,12 +337,6 @@ def parse_fetch_response(version: int, frame: Buffer) -> tuple[int, FetchRespons
     def partition() -> FetchedPartition[memoryview]:
         return _read_fetched(version, reader)
 
-    def topic() -> FetchedTopic[memoryview]:
-        name, topic_id = read_topic(version, reader)
-        parsed = FetchedTopic(name, topic_id, reader.array(partition))
-        reader.tags()
-        return parsed
-
     endpoints: list[NodeEndpoint] = []
 
     def known(tag: int, value: Reader) -> None:
@@ -383,7 +347,7 @@ def parse_fetch_response(version: int, frame: Buffer) -> tuple[int, FetchRespons
     reader.tags()
     throttle_ms = reader.int32()
     error_code, session_id = reader.unpack(_ERROR_SESSION) if version >= 7 else (0, 0)
-    topics = reader.array(topic)
+    topics = read_topics(version, reader, FetchedTopic[memoryview], partition)
     reader.tags(known)
     reader.finish()
     return correlation_id, FetchResponse(topics, throttle_ms, error_code, session_id, endpoints)
@@ -415,6 +379,6 @@ def _read_fetched(version: int, reader: Reader) -> FetchedPartition[memoryview]:
 
     reader.tags(known)
     return FetchedPartition(
-        partition, error_code, high_watermark, last_stable_offset, log_start_offset, records, aborted_transactions,
-        preferred_read_replica, diverging_epoch, leader_id, leader_epoch, snapshot_id,
+        partition, error_code, high_watermark, last_stable_offset, log_start_offset, records,
+        aborted_transactions, preferred_read_replica, diverging_epoch, leader_id, leader_epoch, snapshot_id,
     )  # fmt: skip

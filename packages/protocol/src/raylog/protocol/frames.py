@@ -1,14 +1,15 @@
 """A stream of bytes to frames of bounded size: a 32-bit length, then as many bytes.
 
-The owner of a socket reads greedily into :meth:`FrameBuffer.writable` and takes out all frames that are whole:
+The owner of a socket reads greedily into :meth:`FrameBuffer.writable` and takes out all frames that are
+whole:
 
     while frame := buffer.next_frame():
         handle(frame)
     buffer.advance(sock.recv_into(buffer.writable()))
 
-Nothing is copied but the beginning of a frame whose rest is still to come, and that once. The buffer begins small and
-grows by what was really received (a length alone reserves nothing: whoever claims 2 GB must send it); it shrinks by
-itself when less is used for a while, and at once by :meth:`FrameBuffer.trim`.
+Nothing is copied but the beginning of a frame whose rest is still to come, and that once. The buffer begins
+small and grows by what was really received (a length alone reserves nothing: whoever claims 2 GB must send
+it); it shrinks by itself when less is used for a while, and at once by :meth:`FrameBuffer.trim`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class FrameBuffer:
         return self._end - self._start
 
     def writable(self) -> memoryview:
-        """Room for the next bytes of the stream, never empty. Frames handed out before are invalid from here on."""
+        """Room for the next bytes of the stream, never empty.
+
+        Frames handed out before are invalid from here on.
+        """
         view, start, end = self._view, self._start, self._end
         held = end - start
         if held == 0:
@@ -100,7 +104,7 @@ class FrameBuffer:
         return self._view[start + _LENGTH.size : start + size]
 
     def trim(self) -> None:
-        """Give the memory back when no frame has begun: for a connection on which nothing has come for a while."""
+        """Give the memory back when no frame has begun: for a connection that has been quiet for a while."""
         if self.pending == 0 and self.capacity > SMALL_BYTES:
             self._view = memoryview(bytearray(SMALL_BYTES))
             self._start = self._end = 0

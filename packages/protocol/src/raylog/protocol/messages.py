@@ -2,10 +2,10 @@
 
 kio writes; reading is done by :mod:`raylog.protocol.entities`, which also says why.
 
-A request on the wire is a header (API key, version, correlation id, client id) and a body; a response a header
-(correlation id) and a body. In a flexible message (KIP-482) the header ends with tagged fields, except that of an
-ApiVersions response, which must be readable before versions are agreed on. Responses come and go without the frame's
-length, requests that are made here carry it.
+A request on the wire is a header (API key, version, correlation id, client id) and a body; a response a
+header (correlation id) and a body. In a flexible message (KIP-482) the header ends with tagged fields, except
+that of an ApiVersions response, which must be readable before versions are agreed on. Responses come and go
+without the frame's length, requests that are made here carry it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class RequestHeader(NamedTuple):
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request's frame, of whatever API and version.
 
-    For an API or version that kio does not know, the client id is None and ``body_pos`` is behind the frame's fixed
-    part, so that an answer (UNSUPPORTED_VERSION) can still name the correlation id. Raises InvalidRequest.
+    For an API or version that kio does not know, the client id is None and ``body_pos`` is behind the frame's
+    fixed part, so that an answer (UNSUPPORTED_VERSION) can still name the correlation id. Raises
+    InvalidRequest.
     """
     reader = Reader(frame, flexible=False)
     api_key, version, correlation_id = reader.unpack(REQUEST_HEADER)
@@ -95,7 +96,8 @@ def decode_request(api_key: int, version: int, body: Buffer) -> RequestPayload:
 def encode_response(api_key: int, version: int, correlation_id: int, entity: ResponsePayload) -> bytes:
     """Header and body of a response, without a length before it.
 
-    ``entity`` must be of the type that ``response_type(api_key, version)`` gives; TypeError says that it is not.
+    ``entity`` must be of the type that ``response_type(api_key, version)`` gives; TypeError says that it is
+    not.
     """
     expected = response_type(api_key, version)
     if type(entity) is not expected:

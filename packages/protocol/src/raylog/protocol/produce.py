@@ -1,8 +1,9 @@
 """Produce (API 0) by hand, because it is hot: records are never copied, only pointed at.
 
 Versions, as Kafka 4.2.0 has them: 3 transactional id and record format 2; 5 log start offset; 8 record errors
-(KIP-467); 9 flexible; 10 current leader and node endpoints (KIP-951); 13 topic ids instead of names (KIP-516). Versions
-below 3 carry old record formats: they are advertised (librdkafka would otherwise not compress) but refused.
+(KIP-467); 9 flexible; 10 current leader and node endpoints (KIP-951); 13 topic ids instead of names
+(KIP-516). Versions below 3 carry old record formats: they are advertised (librdkafka would otherwise not
+compress) but refused.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from raylog.protocol.wire import (
     encode_node_endpoints,
     encode_request_header,
     read_node_endpoints,
-    read_topic,
+    read_topics,
     tagged,
-    write_topic,
+    write_topics,
 )
 
 API_KEY = 0
@@ -72,7 +73,10 @@ class RecordError(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one partition's batches. ``log_append_time`` is -1 unless the log's clock gave the timestamps."""
+    """What became of one partition's batches.
+
+    ``log_append_time`` is -1 unless the log's clock gave the timestamps.
+    """
 
     partition: int
     error_code: int = 0
@@ -104,8 +108,8 @@ class ProduceResponse(NamedTuple):
 def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     """The request in ``body``, which begins after the request header.
 
-    Records are slices of ``body``. Raises InvalidRequest when it is malformed, UnsupportedVersion for a version that
-    is not between 3 and 13.
+    Records are slices of ``body``. Raises InvalidRequest when it is malformed, UnsupportedVersion for a
+    version that is not between 3 and 13.
     """
     check_version("Produce", version, MIN_VERSION, MAX_VERSION)
     reader = Reader(body, flexible=version >= FIRST_FLEXIBLE)
@@ -115,18 +119,12 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
         reader.tags()
         return parsed
 
-    def topic() -> TopicRecords:
-        name, topic_id = read_topic(version, reader)
-        parsed = TopicRecords(name, topic_id, reader.array(partition))
-        reader.tags()
-        return parsed
-
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
-    request = ProduceRequest(transactional_id, acks, timeout_ms, reader.array(topic))
+    topics = read_topics(version, reader, TopicRecords, partition)
     reader.tags()
     reader.finish()
-    return request
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def encode_produce_request(
@@ -144,15 +142,10 @@ def encode_produce_request(
         writer.nullable_records(data.records)
         writer.tags()
 
-    def topic(data: TopicRecords) -> None:
-        write_topic(version, writer, data.name, data.topic_id)
-        writer.array(data.partitions, partition)
-        writer.tags()
-
     encode_request_header(writer, API_KEY, version, correlation_id, client_id)
     writer.string(request.transactional_id)
     writer.pack(_ACKS_TIMEOUT, request.acks, request.timeout_ms)
-    writer.array(request.topics, topic)
+    write_topics(version, writer, request.topics, partition)
     writer.tags()
     parts = writer.parts()
     return [frame_length(parts), *parts]
@@ -169,9 +162,7 @@ def encode_produce_response(version: int, correlation_id: int, response: Produce
         writer.tags()
 
     def partition(data: ProducedPartition) -> None:
-        writer.pack(
-            _INDEX_ERROR_OFFSET_TIME, data.partition, data.error_code, data.base_offset, data.log_append_time
-        )
+        writer.pack(_INDEX_ERROR_OFFSET_TIME, data.partition, data.error_code, data.base_offset, data.log_append_time)
         if version >= 5:
             writer.pack(INT64, data.log_start_offset)
         if version >= 8:
@@ -182,14 +173,9 @@ def encode_produce_response(version: int, correlation_id: int, response: Produce
         else:
             writer.tags()
 
-    def topic(data: ProducedTopic) -> None:
-        write_topic(version, writer, data.name, data.topic_id)
-        writer.array(data.partitions, partition)
-        writer.tags()
-
     writer.pack(INT32, correlation_id)
     writer.tags()
-    writer.array(response.topics, topic)
+    write_topics(version, writer, response.topics, partition)
     writer.pack(INT32, response.throttle_ms)
     if version >= 10 and response.node_endpoints:
         writer.tags([(0, encode_node_endpoints(response.node_endpoints))])
@@ -236,12 +222,6 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
             *leader,
         )
 
-    def topic() -> ProducedTopic:
-        name, topic_id = read_topic(version, reader)
-        parsed = ProducedTopic(name, topic_id, reader.array(partition))
-        reader.tags()
-        return parsed
-
     endpoints: list[NodeEndpoint] = []
 
     def known(tag: int, value: Reader) -> None:
@@ -250,7 +230,7 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
 
     correlation_id = reader.int32()
     reader.tags()
-    topics = reader.array(topic)
+    topics = read_topics(version, reader, ProducedTopic, partition)
     throttle_ms = reader.int32()
     reader.tags(known)
     reader.finish()

@@ -1,7 +1,7 @@
-"""Record batches (format 2, KIP-98) to and from rows: the one format on the wire, on disk and between replicas.
+"""Record batches (format 2, KIP-98) to and from rows: one format on the wire, on disk and between replicas.
 
-Headers are in :mod:`raylog.protocol.batch_header`, the loops over records in :mod:`raylog.protocol.rows`; the names of
-both can be had from here. Encoding and decoding are for clients; a broker never looks into a batch.
+Headers are in :mod:`raylog.protocol.batch_header`, the loops over records in :mod:`raylog.protocol.rows`; the
+names of both can be had from here. Encoding and decoding are for clients; a broker never looks into a batch.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ __all__ = [
     "validate_batch",
 ]
 
-_NOT_COVERED = struct.Struct(
-    ">qiibI"
-)  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
+_NOT_COVERED = struct.Struct(">qiibI")  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
 _COVERED = struct.Struct(">hiqqqhii")  # attributes to record count
 
 
@@ -72,10 +70,11 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One batch of all ``records``, in order; their offsets are base_offset and up, whatever they say themselves.
+    """One batch of all ``records``, in order; their offsets are base_offset and up, whatever they say
+    themselves.
 
-    ``level`` is the codec's compression level. Raises InvalidRecord when there is no record, when a number does not
-    fit its field or the batch is larger than the format allows (2 GiB).
+    ``level`` is the codec's compression level. Raises InvalidRecord when there is no record, when a number
+    does not fit its field or the batch is larger than the format allows (2 GiB).
     """
     if not records:
         raise InvalidRecord("a batch needs at least one record")
@@ -141,8 +140,8 @@ def decode_batches(
 ) -> list[Record]:
     """Data records at or above ``from_offset`` of all whole batches in ``buf``, as a fetch returned them.
 
-    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches. ``max_bytes`` bounds
-    each batch. Raises as :func:`decode_batch`.
+    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches. ``max_bytes``
+    bounds each batch. Raises as :func:`decode_batch`.
     """
     records: list[Record] = []
     for pos, header in batch_headers(buf):
@@ -159,7 +158,7 @@ def decode_batches(
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What a fetch returned, still encoded: whoever unpacks it decodes it (``records, high_watermark = batches``).
+    """What a fetch returned, still encoded: ``records, high_watermark = batches`` decodes it.
 
     Pickles as one byte string, so that an actor that serves it spends nothing on records.
     """
@@ -175,7 +174,7 @@ class Batches:
 
     @property
     def next_offset(self) -> int:
-        """Where the next fetch should begin: after the last whole batch, of which consumers may see nothing."""
+        """Where the next fetch should begin: after the last whole batch, whatever it holds."""
         offset = self.from_offset
         for _, header in batch_headers(self.data):
             offset = max(offset, header.next_offset)

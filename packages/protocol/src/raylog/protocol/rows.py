@@ -1,9 +1,10 @@
 """The records inside a batch to and from bytes: the two inner loops of the codec, and nothing else.
 
-A record is a length and, in so many bytes: attributes (one byte, unused), timestamp and offset as differences from the
-batch's, key, value, headers. All numbers are zigzag varints; a length of -1 stands for null. Most numbers take one or two
-bytes, so the loops look those up or unroll them and leave longer ones to functions. Bounds are not tested at each step:
-positions only grow, so one comparison at a record's end and one at the batch's find every overrun.
+A record is a length and, in so many bytes: attributes (one byte, unused), timestamp and offset as differences
+from the batch's, key, value, headers. All numbers are zigzag varints; a length of -1 stands for null. Most
+numbers take one or two bytes, so the loops look those up or unroll them and leave longer ones to functions.
+Bounds are not tested at each step: positions only grow, so one comparison at a record's end and one at the
+batch's find every overrun.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class Record:
-    """One record. ``timestamp`` is in ms since the epoch, -1 for none; ``offset`` is -1 until a log gave it one."""
+    """One record.
+
+    ``timestamp`` is in ms since the epoch, -1 for none; ``offset`` is -1 until a log gave it one.
+    """
 
     value: bytes | None
     key: bytes | None = None
@@ -47,7 +51,10 @@ _DELTA_SIZES = ((64, 1), (8192, 2), (1 << 20, 3), (1 << 27, 4), (1 << 31, 5))
 
 
 def encode_records(records: Sequence[Record]) -> tuple[list[bytes], int]:
-    """The records' bytes in pieces, in order, and the largest timestamp. Differences are from the first record's."""
+    """The records' bytes in pieces, in order, and the largest timestamp.
+
+    Differences are from the first record's.
+    """
     parts: list[bytes] = []
     extend = parts.extend
     varint, after_null_key = _VARINT, _AFTER_NULL_KEY
@@ -183,9 +190,7 @@ def _decode_into(
             pos += number >> 1
             key = data[start:pos]
             if number & 1:
-                raise CorruptMessage(
-                    f"record {len(records)} in a batch has a key of length {_signed(number)}"
-                )
+                raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
 
         number = data[pos]  # value
         if number < 0x80:
@@ -197,9 +202,7 @@ def _decode_into(
             number, pos = _long(data, pos)
         if number & 1:
             if number != 1:
-                raise CorruptMessage(
-                    f"record {len(records)} in a batch has a value of length {_signed(number)}"
-                )
+                raise CorruptMessage(f"record {len(records)} in a batch has a value of length {_signed(number)}")
             value = None
         else:
             start = pos

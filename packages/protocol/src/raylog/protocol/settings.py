@@ -1,8 +1,8 @@
 """Settings: each declared once, in Kafka's own name, with unit, default, check and doc.
 
 A package declares its rows in its ``config.py``; a :class:`Settings` holds the values in force. Texts (from a
-command line, a file, ZooKeeper or an AlterConfigs request) are parsed and checked here and nowhere else, and the
-reference page ``docs/configuration.md`` is generated from the rows.
+command line, a file, ZooKeeper or an AlterConfigs request) are parsed and checked here and nowhere else, and
+the reference page ``docs/configuration.md`` is generated from the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class ValueType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One setting. ``check`` answers None or what is wrong with a value, as a phrase: «must be at least 1»."""
+    """One setting.
+
+    ``check`` answers None or what is wrong with a value, as a phrase: «must be at least 1».
+    """
 
     name: str
     type: ValueType
@@ -159,9 +162,7 @@ class SettingsTable:
         try:
             return self._rows[name]
         except KeyError:
-            raise InvalidConfig(
-                f"unknown setting {name!r}; the known ones are in docs/configuration.md"
-            ) from None
+            raise InvalidConfig(f"unknown setting {name!r}; the known ones are in docs/configuration.md") from None
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Values by name; InvalidConfig for an unknown name or an unfit value."""
@@ -214,7 +215,7 @@ class Settings:
         return setting.name not in self._overrides
 
     def on_change(self, setting: Setting[T], callback: Callable[[T], None]) -> None:
-        """Call ``callback`` with the new value after each :meth:`update` that changes it, in the updater's thread."""
+        """Call ``callback`` with the new value after each :meth:`update` that changes it, in its thread."""
         self._callbacks.append((setting.name, callback))
 
     def update(self, overrides: Mapping[str, Any]) -> None:

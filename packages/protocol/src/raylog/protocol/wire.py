@@ -1,8 +1,9 @@
 """Kafka's primitive types on the wire, for the messages that are parsed by hand.
 
-A message is either *flexible* (compact strings and arrays, whose length is an unsigned varint and one too high so that
-0 stands for null, and tagged fields at the end of each structure, KIP-482) or not (16- and 32-bit lengths, -1 for null).
-:class:`Reader` and :class:`Writer` are told which and otherwise hide the difference.
+A message is either *flexible* (compact strings and arrays, whose length is an unsigned varint and one too
+high so that 0 stands for null, and tagged fields at the end of each structure, KIP-482) or not (16- and
+32-bit lengths, -1 for null). :class:`Reader` and :class:`Writer` are told which and otherwise hide the
+difference.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 
 T = TypeVar("T")
+U = TypeVar("U")
+Item = TypeVar("Item", covariant=True)
 
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -28,7 +31,7 @@ ZERO_UUID = UUID(int=0)
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a broker can be reached: sent beside NOT_LEADER_OR_FOLLOWER to spare a metadata request (KIP-951)."""
+    """Where a broker can be reached: beside NOT_LEADER_OR_FOLLOWER it spares a metadata request (KIP-951)."""
 
     node_id: int
     host: str
@@ -45,7 +48,7 @@ class Slice(Protocol):
 
 
 class Reader:
-    """Reads a message from ``data``, from ``pos`` on; every malformed field raises ``error`` (InvalidRequest)."""
+    """Reads a message from ``data``, from ``pos`` on; whatever is malformed raises ``error``."""
 
     __slots__ = ("data", "end", "error", "flexible", "pos")
 
@@ -137,7 +140,8 @@ class Reader:
     def tags(self, known: Callable[[int, Reader], None] | None = None) -> None:
         """The tagged fields that end a structure: each tag with a reader of its value goes to ``known``.
 
-        Tags that nobody asks for are skipped, as KIP-482 wants it. Does nothing in a message that is not flexible.
+        Tags that nobody asks for are skipped, as KIP-482 wants it. Does nothing in a message that is not
+        flexible.
         """
         if not self.flexible:
             return
@@ -164,9 +168,7 @@ class Reader:
         return self.data[start:stop]
 
     def _short(self) -> RaylogError:
-        return self.error(
-            f"the message of {self.end} bytes ends inside a field that begins at byte {self.pos}"
-        )
+        return self.error(f"the message of {self.end} bytes ends inside a field that begins at byte {self.pos}")
 
 
 class Writer:
@@ -283,7 +285,10 @@ def check_version(api: str, version: int, lowest: int, highest: int) -> None:
 def encode_request_header(
     writer: Writer, api_key: int, version: int, correlation_id: int, client_id: str | None
 ) -> None:
-    """The header that goes before a request's body. The client id's length has 16 bits in flexible messages, too."""
+    """The header that goes before a request's body.
+
+    The client id's length has 16 bits in flexible messages, too.
+    """
     writer.pack(REQUEST_HEADER, api_key, version, correlation_id)
     data = None if client_id is None else client_id.encode()
     writer.pack(INT16, -1 if data is None else len(data))
@@ -304,22 +309,47 @@ def encode_string(value: str) -> bytes:
 
 
 FIRST_TOPIC_ID = 13
-"""From this version on Produce and Fetch have topic ids instead of names (KIP-516); the same in both by chance."""
+"""From this version on Produce and Fetch name topics by id (KIP-516): by chance the same in both."""
 
 
-def read_topic(version: int, reader: Reader) -> tuple[str, UUID]:
-    """Name and id of a topic in Produce or Fetch, of which only one is there: the other is empty or zero."""
-    if version >= FIRST_TOPIC_ID:
-        return "", reader.uuid()
-    return reader.string(), ZERO_UUID
+class Topic(Protocol[Item]):
+    """A topic and something for each of its partitions, in Produce or Fetch: it has either a name or an id."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> UUID: ...
+    @property
+    def partitions(self) -> Sequence[Item]: ...
 
 
-def write_topic(version: int, writer: Writer, name: str, topic_id: UUID) -> None:
-    """The inverse of :func:`read_topic`."""
-    if version >= FIRST_TOPIC_ID:
-        writer.uuid(topic_id)
-    else:
-        writer.string(name)
+def read_topics(
+    version: int, reader: Reader, make: Callable[[str, UUID, list[T]], U], partition: Callable[[], T]
+) -> list[U]:
+    """An array of topics: ``partition`` reads one partition, ``make`` takes name, id and partitions."""
+
+    def topic() -> U:
+        with_id = version >= FIRST_TOPIC_ID
+        name, topic_id = ("", reader.uuid()) if with_id else (reader.string(), ZERO_UUID)
+        made = make(name, topic_id, reader.array(partition))
+        reader.tags()
+        return made
+
+    return reader.array(topic)
+
+
+def write_topics(version: int, writer: Writer, topics: Sequence[Topic[T]], partition: Callable[[T], None]) -> None:
+    """The inverse of :func:`read_topics`."""
+
+    def topic(data: Topic[T]) -> None:
+        if version >= FIRST_TOPIC_ID:
+            writer.uuid(data.topic_id)
+        else:
+            writer.string(data.name)
+        writer.array(data.partitions, partition)
+        writer.tags()
+
+    writer.array(topics, topic)
 
 
 def encode_node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
