@@ -8,10 +8,11 @@ nobody can need the batch any more. Nothing here is thread-safe: the producer ca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record
 
@@ -39,6 +40,7 @@ class Batch(Generic[O]):
         "attempts",
         "created_ms",
         "full",
+        "last_error",
         "limit",
         "outcome",
         "records",
@@ -62,6 +64,7 @@ class Batch(Generic[O]):
         self.full = False
         self.state = BatchState.QUEUED
         self.attempts = 0
+        self.last_error: RaylogError | None = None
         self.sequence = -1
         self.abandoned = False
         """In flight past its delivery timeout: its records have failed, but the answer still counts for
@@ -136,25 +139,32 @@ class Accumulator(Generic[O]):
             raise RuntimeError(f"{tp}: a batch was about to overtake an older one")
         if self.open.get(tp) is batch:
             self.close_batch(tp)
-        if not queue:
-            del self.waiting[tp]
+        del self.waiting[tp]
+        if queue:
+            self.waiting[tp] = queue  # behind the others: partitions take turns
 
     def release(self, batch: Batch[O]) -> None:
         """Nobody needs ``batch`` any more: its memory is free."""
         del self.incomplete[batch]
         self.free_memory += batch.reserved
 
-    def expire(self, deadline_ms: int) -> Iterator[Batch[O]]:
-        """Take out waiting batches that were opened at ``deadline_ms`` or before."""
-        for tp in list(self.waiting):
-            queue = self.waiting[tp]
-            while queue and queue[0].created_ms <= deadline_ms:
-                batch = queue[0]
-                self.take(batch)
-                yield batch
-                queue = self.waiting.get(tp, deque())
+    def older_than(self, deadline_ms: int) -> list[Batch[O]]:
+        """Incomplete batches that were opened at ``deadline_ms`` or before, oldest first."""
+        found = []
+        for batch in self.incomplete:
+            if batch.created_ms > deadline_ms:
+                break
+            found.append(batch)
+        return found
 
-    def next_linger_ms(self, now_ms: int) -> int | None:
-        """How long until the first open batch has waited for long enough; None when none waits."""
-        waits = [queue[0].created_ms for queue in self.waiting.values()]
-        return max(0, min(waits) + self.linger_ms - now_ms) if waits else None
+    def linger_left_ms(self, tp: TopicPartition, now_ms: int) -> int | None:
+        """How long the partition's oldest waiting batch still waits for company; None when there is none."""
+        queue = self.waiting.get(tp)
+        return queue[0].created_ms + self.linger_ms - now_ms if queue else None
+
+    def clear(self) -> None:
+        """Forget all batches."""
+        self.open.clear()
+        self.waiting.clear()
+        self.incomplete.clear()
+        self.free_memory = self.buffer_memory

@@ -6,11 +6,14 @@ event or callback list exists per record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from threading import Event, Lock
 
 from raylog.client.results import RecordMetadata
 from raylog.protocol.errors import RaylogError
+
+log = logging.getLogger(__name__)
 
 
 class BatchOutcome:
@@ -66,7 +69,10 @@ class BatchOutcome:
         if event is not None:
             event.set()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def wait(self, timeout_s: float | None) -> None:
         """Return once the outcome is known; TimeoutError after ``timeout_s``."""

@@ -89,7 +89,7 @@ class Metadata:
     def want(self, topics: Iterable[str]) -> None:
         """Ask for these topics, too, from now on."""
         if self._wanted is not None and not self._wanted.issuperset(names := set(topics)):
-            self._wanted |= names
+            self._wanted = self._wanted | names  # replaced, not changed: the owner may be reading it
             self._needed = True
 
     def need_update(self) -> None:
@@ -160,7 +160,8 @@ class Metadata:
             version=before.version + 1,
         )
         self._failures = self._failures + 1 if incomplete else 0
-        self._needed = self._needed or incomplete
+        if incomplete:
+            self._needed = True
 
 
 def _topic(entry: MetadataResponseTopic, before: TopicDescription | None) -> TopicDescription:

@@ -57,15 +57,25 @@ class Pool:
             return False
         return connection.state is State.READY
 
+    def connecting(self, address: Address) -> bool:
+        """True while a connection there is being made."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.state is not State.READY
+
     def problem(self, address: Address) -> RaylogError | None:
         """Why the address can't be reached; None while nothing is known against it."""
         failure = self._failures.get(address)
         return failure[2] if failure else None
 
-    def in_flight(self, address: Address) -> int:
-        """Requests that wait for an answer from there."""
+    def can_take(self, address: Address, max_in_flight: int) -> bool:
+        """True when everything sent there has left, and fewer than ``max_in_flight`` requests wait for
+        answers."""
         connection = self._connections.get(address)
-        return len(connection.in_flight) if connection else 0
+        return (
+            connection is not None
+            and not connection.wants_write()
+            and len(connection.in_flight) < max_in_flight
+        )
 
     def send_message(
         self, address: Address, message: RequestPayload, context: Any, *, timeout_ms: int | None = None

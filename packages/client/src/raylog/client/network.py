@@ -1,0 +1,123 @@
+"""A pool of connections that knows its cluster: it keeps the metadata fresh and finds brokers by id.
+
+One thread owns a Network, as it owns the pool in it. Producer, consumer and admin client each have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.static.protocol import RequestPayload
+
+from raylog.client.config import (
+    BOOTSTRAP_SERVERS,
+    METADATA_MAX_AGE_MS,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+    parse_address,
+)
+from raylog.client.connection import Address, Reply
+from raylog.client.metadata import Metadata
+from raylog.client.pool import Pool, monotonic_ms
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.messages import decode_response
+from raylog.protocol.settings import Settings
+
+_METADATA_CONTEXT = object()
+CONNECT_POLL_MS = 50
+"""How long to wait before asking again whether a broker can be connected to."""
+
+
+class Network:
+    """``topics`` are those to keep metadata of; None for all of the cluster's."""
+
+    def __init__(
+        self, settings: Settings, topics: Iterable[str] | None = (), *, allow_auto_create: bool = False
+    ) -> None:
+        self._bootstrap = [Address(*parse_address(text)) for text in settings[BOOTSTRAP_SERVERS]]
+        self.pool = Pool(settings)
+        self.metadata = Metadata(
+            topics,
+            max_age_ms=settings[METADATA_MAX_AGE_MS],
+            backoff_ms=settings[RETRY_BACKOFF_MS],
+            backoff_max_ms=settings[RETRY_BACKOFF_MAX_MS],
+            allow_auto_create=allow_auto_create,
+        )
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where the broker listens; None while it isn't known."""
+        broker = self.metadata.view.brokers.get(broker_id)
+        return Address(broker.host, broker.port) if broker else None
+
+    def leader_address(self, tp: TopicPartition) -> Address | None:
+        """Where the partition's leader listens; None, and fresh metadata is asked for, while nobody leads
+        it."""
+        address = self.address_of(self.metadata.view.leader_of(tp)[0])
+        if address is None:
+            self.metadata.need_update()
+        return address
+
+    def any_ready(self) -> Address | None:
+        """Some broker that a request can be sent to now; None when a connection is still being made, or none
+        can be."""
+        known = [Address(broker.host, broker.port) for broker in self.metadata.view.brokers.values()]
+        candidates = known + [address for address in self._bootstrap if address not in known]
+        for address in candidates:
+            if self.pool.ready(address):
+                return address
+            if self.pool.connecting(address):
+                return None
+        return None
+
+    def poll(self, timeout_ms: float) -> list[Reply]:
+        """As the pool's, with the metadata asked for and taken in on the way."""
+        metadata, now_ms = self.metadata, monotonic_ms()
+        due_ms = metadata.due_in_ms(now_ms)
+        if due_ms == 0:
+            address = self.any_ready()
+            if address is not None:
+                self.send(address, metadata.request(), _METADATA_CONTEXT)
+            else:
+                due_ms = CONNECT_POLL_MS
+        replies = self.pool.poll(min(timeout_ms, due_ms or timeout_ms))
+        others = []
+        for reply in replies:
+            if reply.request.context is _METADATA_CONTEXT:
+                self._take_metadata(reply)
+            else:
+                others.append(reply)
+        return others
+
+    def send(
+        self, address: Address, message: RequestPayload, context: object, *, timeout_ms: int | None = None
+    ) -> None:
+        """Send a request of kio's type to a ready address; see :meth:`Pool.send`."""
+        self.pool.send_message(address, message, context, timeout_ms=timeout_ms)
+
+    def unreachable(self) -> BrokerNotAvailable:
+        """The error for a caller who has waited for long enough: which addresses were tried, and what went
+        wrong."""
+        tried = ", ".join(map(str, self._bootstrap))
+        problems = [str(problem) for address in self._bootstrap if (problem := self.pool.problem(address))]
+        why = f" ({'; '.join(problems)})" if problems else ""
+        return BrokerNotAvailable(
+            f"no broker answers at {tried}{why}; check the addresses and that the cluster is up"
+        )
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def _take_metadata(self, reply: Reply) -> None:
+        now_ms = monotonic_ms()
+        if reply.error is not None:
+            self.metadata.on_failure(now_ms)
+            return
+        try:
+            _, response = decode_response(reply.request.api_key, reply.request.version, reply.frame)
+        except RaylogError:
+            self.metadata.on_failure(now_ms)
+        else:
+            self.metadata.on_response(cast(MetadataResponse, response), now_ms)

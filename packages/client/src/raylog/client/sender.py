@@ -1,0 +1,378 @@
+"""The producer's sender thread: takes batches out of the accumulator, sends them, and settles what came of
+them.
+
+Everything the cores decide happens under the producer's one lock, per batch and never per record; encoding,
+the network and the resolving of deliveries (whose callbacks may send again) happen outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+from threading import Condition, Thread, current_thread
+from typing import NamedTuple, cast
+
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
+from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
+from kio.static.primitive import i32Timedelta
+
+from raylog.client.accumulator import Accumulator, Batch, BatchState
+from raylog.client.config import (
+    COMPRESSION_TYPE,
+    DELIVERY_TIMEOUT_MS,
+    MAX_IN_FLIGHT,
+    MAX_REQUEST_SIZE,
+    REQUEST_TIMEOUT_MS,
+    RETRIES,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+    producer_guarantees,
+)
+from raylog.client.connection import Address, Reply
+from raylog.client.delivery import BatchOutcome
+from raylog.client.metadata import backoff_ms
+from raylog.client.network import CONNECT_POLL_MS, Network
+from raylog.client.pool import monotonic_ms
+from raylog.client.producer_state import NO_IDENTITY, Identity, PartitionState, RetryPolicy
+from raylog.protocol.compression import Codec
+from raylog.protocol.errors import (
+    CorruptMessage,
+    DuplicateSequence,
+    ErrorCode,
+    NetworkException,
+    RaylogError,
+    RequestTimedOut,
+    exception_for,
+    is_retriable,
+)
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.messages import decode_response
+from raylog.protocol.produce import (
+    API_KEY,
+    PartitionRecords,
+    ProducedPartition,
+    ProduceRequest,
+    TopicRecords,
+    encode_produce_request,
+    parse_produce_response,
+)
+from raylog.protocol.records import encode_batch
+from raylog.protocol.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PRODUCE_VERSION = 10
+_IDLE_MS = 60_000
+_IDENTITY_CONTEXT = object()
+
+
+class _Settled(NamedTuple):
+    """A batch whose outcome is known and whose owners are still to be told."""
+
+    batch: Batch[BatchOutcome]
+    base_offset: int
+    append_time: int
+    error: RaylogError | None
+
+
+class Sender:
+    """Owns the network and every :class:`PartitionState`. ``lock`` guards the accumulator and the states."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        network: Network,
+        accumulator: Accumulator[BatchOutcome],
+        lock: Condition,
+    ) -> None:
+        self._acks, self._idempotent = producer_guarantees(settings)
+        self._network = network
+        self._accumulator = accumulator
+        self._lock = lock
+        self._codec = Codec.from_name(settings[COMPRESSION_TYPE])
+        self._max_request_size = settings[MAX_REQUEST_SIZE]
+        self._max_in_flight = settings[MAX_IN_FLIGHT]
+        self._delivery_timeout_ms = settings[DELIVERY_TIMEOUT_MS]
+        self._request_timeout_ms = min(settings[REQUEST_TIMEOUT_MS], self._delivery_timeout_ms)
+        self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._identity: Identity | None = None
+        self._identity_asked = False
+        self._identity_failures = 0
+        self._identity_at_ms = 0
+        self._stopping = False
+        self.fatal: RaylogError | None = None
+        """Why nothing can be sent any more."""
+        self.wakes_at_ms = 0
+        """When the thread looks again by itself; who needs it earlier wakes it."""
+        self._thread = Thread(target=self._run, name="raylog-producer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what isn't settled yet fails."""
+        self._stopping = True
+        self._network.pool.wakeup()
+        if current_thread() is not self._thread:  # a delivery callback may close the producer
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._step()
+            self._fail_all(RaylogError("the producer was closed before the record was delivered"))
+        except Exception as error:
+            log.exception("the producer's sender thread failed")
+            self._fail_all(RaylogError(f"the producer's sender thread failed: {error!r}"))
+        finally:
+            self._network.close()
+
+    def _step(self) -> None:
+        now_ms = monotonic_ms()
+        settled: list[_Settled] = []
+        with self._lock:
+            self._expire(now_ms, settled)
+            requests, wait_ms = self._drain(now_ms)
+            self.wakes_at_ms = now_ms + wait_ms
+        self._tell(settled)
+        for address, batches in requests.items():
+            self._send(address, batches)
+        version = self._network.metadata.view.version
+        for reply in self._network.poll(0 if requests else wait_ms):
+            if reply.request.context is _IDENTITY_CONTEXT:
+                self._take_identity(reply)
+            else:
+                self._take_produced(reply)
+        if self._network.metadata.view.version != version:
+            with self._lock:
+                self._lock.notify_all()
+
+    def _drain(self, now_ms: int) -> tuple[dict[Address, list[Batch[BatchOutcome]]], int]:
+        """One request per broker that can take one, and how long to wait for more to do, in ms."""
+        requests: dict[Address, list[Batch[BatchOutcome]]] = {}
+        sizes: dict[Address, int] = {}
+        wait_ms = _IDLE_MS
+        for batch in self._accumulator.incomplete:
+            wait_ms = max(0, batch.created_ms + self._delivery_timeout_ms - now_ms)
+            if not batch.abandoned:
+                break
+        for state in self._candidates():
+            fresh = self._accumulator.ready(state.tp, now_ms)
+            batch_or_none = state.sendable(fresh, now_ms)
+            if batch_or_none is None:
+                wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
+                continue
+            batch = batch_or_none
+            address = self._network.leader_address(batch.tp)
+            if address is None or not self._network.pool.ready(address):
+                wait_ms = min(wait_ms, CONNECT_POLL_MS)
+                continue
+            size = sizes.get(address, 0)
+            if size == 0 and not self._network.pool.can_take(address, self._max_in_flight):
+                continue
+            if size and size + batch.size > self._max_request_size:
+                continue
+            sizes[address] = size + batch.size
+            if batch is fresh:
+                self._accumulator.take(batch)
+            state.sent(batch)
+            requests.setdefault(address, []).append(batch)
+        return requests, wait_ms
+
+    def _candidates(self) -> Iterable[PartitionState]:
+        """Partitions with something to send or to send again."""
+        for tp in self._accumulator.waiting:
+            if tp not in self._states:
+                state = PartitionState(tp, idempotent=self._idempotent, policy=self._policy)
+                if self._identity is not None:
+                    state.identify(self._identity)
+                self._states[tp] = state
+        waiting = [self._states[tp] for tp in self._accumulator.waiting]
+        return waiting + [
+            state
+            for state in self._states.values()
+            if state.retrying and state.tp not in self._accumulator.waiting
+        ]
+
+    def _wait_ms(self, state: PartitionState, fresh: Batch[BatchOutcome] | None, now_ms: int) -> int:
+        """How long until this partition, which has nothing to send now, may have."""
+        if state.identity is None:
+            self._ask_identity(now_ms)
+            return CONNECT_POLL_MS
+        if state.retrying:
+            return max(1, state.retry_at_ms - now_ms)
+        if fresh is None:
+            linger_ms = self._accumulator.linger_left_ms(state.tp, now_ms)
+            return _IDLE_MS if linger_ms is None else max(1, linger_ms)
+        return _IDLE_MS
+
+    def _expire(self, now_ms: int, settled: list[_Settled]) -> None:
+        for batch in self._accumulator.older_than(now_ms - self._delivery_timeout_ms):
+            if batch.abandoned:
+                continue
+            error = RequestTimedOut(
+                f"{batch.tp}: {len(batch.records)} records were not delivered within "
+                f"{self._delivery_timeout_ms} ms ({batch.last_error or 'no broker could take them'})"
+            )
+            if batch.state is BatchState.QUEUED:
+                self._accumulator.take(batch)
+                self._accumulator.release(batch)
+            elif self._states[batch.tp].expire(batch):
+                self._accumulator.release(batch)
+            settled.append(_Settled(batch, -1, -1, error))
+
+    def _send(self, address: Address, batches: list[Batch[BatchOutcome]]) -> None:
+        by_topic: dict[str, list[PartitionRecords]] = {}
+        sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
+        for batch in batches:
+            try:
+                data = self._encode(batch)
+            except RaylogError as error:
+                self._settle([(batch, error)])
+                continue
+            by_topic.setdefault(batch.tp.topic, []).append(PartitionRecords(batch.tp.partition, data))
+            sent[batch.tp] = batch
+        request = ProduceRequest(
+            None,
+            self._acks,
+            self._request_timeout_ms,
+            [TopicRecords(topic, NO_TOPIC_ID, partitions) for topic, partitions in by_topic.items()],
+        )
+        try:
+            self._network.pool.send(
+                address,
+                API_KEY,
+                PRODUCE_VERSION,
+                lambda correlation_id: encode_produce_request(
+                    PRODUCE_VERSION,
+                    request,
+                    correlation_id=correlation_id,
+                    client_id=self._network.pool.client_id,
+                ),
+                sent,
+                timeout_ms=self._request_timeout_ms,
+                expects_reply=self._acks != 0,
+            )
+        except RaylogError as error:
+            self._settle([(batch, error) for batch in sent.values()])
+            return
+        if self._acks == 0:
+            self._settle([(batch, ProducedPartition(tp.partition)) for tp, batch in sent.items()])
+
+    def _encode(self, batch: Batch[BatchOutcome]) -> bytes:
+        identity = self._states[batch.tp].identity or NO_IDENTITY
+        return encode_batch(
+            batch.records,
+            codec=self._codec,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=batch.sequence,
+        )
+
+    def _take_produced(self, reply: Reply) -> None:
+        sent: dict[TopicPartition, Batch[BatchOutcome]] = reply.request.context
+        results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]] = []
+        error = reply.error
+        if error is None:
+            try:
+                _, response = parse_produce_response(PRODUCE_VERSION, reply.frame)
+            except RaylogError as malformed:
+                error = malformed
+            else:
+                for topic in response.topics:
+                    for partition in topic.partitions:
+                        tp = TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition))
+                        batch = sent.pop(tp, None)
+                        if batch is not None:
+                            results.append((batch, partition))
+                error = CorruptMessage("the broker's answer leaves out a partition")
+        if error is not None:
+            lost = NetworkException(str(error))
+            results += [(batch, lost) for batch in sent.values()]
+        self._settle(results)
+
+    def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
+        """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""
+        now_ms = monotonic_ms()
+        settled: list[_Settled] = []
+        with self._lock:
+            for batch, result in results:
+                state = self._states[batch.tp]
+                error = result if isinstance(result, RaylogError) else _error_of(batch.tp, result)
+                if error is None or isinstance(error, DuplicateSequence):
+                    state.succeeded(batch)
+                    base_offset, append_time = -1, -1
+                    if isinstance(result, ProducedPartition):
+                        base_offset, append_time = result.base_offset, result.log_append_time
+                    done = _Settled(batch, base_offset, append_time, None)
+                else:
+                    batch.last_error = error
+                    if is_retriable(error):
+                        self._network.metadata.need_update()
+                    if state.failed(batch, error, now_ms):
+                        continue
+                    done = _Settled(batch, -1, -1, error)
+                self._accumulator.release(batch)
+                if not batch.abandoned:
+                    settled.append(done)
+            self._lock.notify_all()
+        self._tell(settled)
+
+    def _tell(self, settled: list[_Settled]) -> None:
+        for batch, base_offset, append_time, error in settled:
+            if error is None:
+                batch.outcome.succeed(base_offset, append_time)
+            else:
+                batch.outcome.fail(error)
+
+    def _fail_all(self, error: RaylogError) -> None:
+        with self._lock:
+            self.fatal = error
+            lost = [batch for batch in self._accumulator.incomplete if not batch.abandoned]
+            self._accumulator.clear()
+            self._lock.notify_all()
+        self._tell([_Settled(batch, -1, -1, error) for batch in lost])
+
+    def _ask_identity(self, now_ms: int) -> None:
+        if self._identity_asked or now_ms < self._identity_at_ms:
+            return
+        address = self._network.any_ready()
+        if address is None:
+            return
+        self._identity_asked = True
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=2**31 - 1))
+        )
+        self._network.send(address, request, _IDENTITY_CONTEXT)
+
+    def _take_identity(self, reply: Reply) -> None:
+        self._identity_asked = False
+        error = reply.error
+        if error is None:
+            try:
+                _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
+                response = cast(InitProducerIdResponse, entity)
+                if response.error_code is not ErrorCode.none:
+                    raise exception_for(response.error_code.value, "asking for a producer id")
+            except RaylogError as refused:
+                error = refused
+            else:
+                self._identity_failures = 0
+                self._identity = Identity(response.producer_id, response.producer_epoch)
+                with self._lock:
+                    for state in self._states.values():
+                        if state.identity is None:
+                            state.identify(self._identity)
+                return
+        if not isinstance(error, NetworkException) and not is_retriable(error):
+            self._fail_all(error)
+            return
+        self._identity_failures += 1
+        self._identity_at_ms = monotonic_ms() + backoff_ms(self._identity_failures, *self._backoff)
+
+
+def _error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | None:
+    if result.error_code == 0:
+        return None
+    return exception_for(result.error_code, f"{tp}: {result.error_message or 'the broker refused a batch'}")
