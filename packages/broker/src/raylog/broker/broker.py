@@ -183,9 +183,7 @@ class Broker:
                 f"within {START_TIMEOUT_S:g} s"
             )
         server.start()
-        maintenance = threading.Thread(
-            target=self._maintain, args=(log_dirs,), name="maintenance", daemon=True
-        )
+        maintenance = threading.Thread(target=self._maintain, args=(log_dirs,), name="maintenance", daemon=True)
         stopping.callback(maintenance.join)
         stopping.callback(self._stopping.set)
         maintenance.start()
@@ -296,9 +294,7 @@ class Broker:
             "id": self.broker_id,
             "host": host,
             "port": port,
-            "listeners": {
-                endpoint.listener: f"{endpoint.host}:{endpoint.port}" for endpoint in parts.endpoints
-            },
+            "listeners": {endpoint.listener: f"{endpoint.host}:{endpoint.port}" for endpoint in parts.endpoints},
             "node": self._place.node,
             "rack": self.settings[BROKER_RACK],
             "pid": os.getpid(),
@@ -309,6 +305,7 @@ class Broker:
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,
             "broker_epoch": parts.membership.broker.epoch,
+            "live_brokers": sorted(parts.partitions.state().brokers),
             "lease_held": parts.membership.lease_held,
         }
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from raylog.broker.processes import ProcessRecord
+from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
 __all__ = [
@@ -53,7 +53,8 @@ class RayInfo:
     temp_dir: str = ""
     pid: int = 0
     """The GCS's process when ``mode`` is local."""
-    start_time: float = 0.0
+    start_time: int = 0
+    """Its start, in clock ticks since the machine booted."""
     session: int = 0
     """The Unix session that all its processes belong to."""
 
@@ -62,8 +63,8 @@ class RayInfo:
         return self.mode == "local"
 
     @property
-    def head(self) -> ProcessRecord:
-        return ProcessRecord(self.pid, self.start_time)
+    def head(self) -> ProcessRef:
+        return ProcessRef(self.pid, self.start_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class ClusterFile:
     """The Ray namespace of the broker actors."""
     ray: RayInfo
     zookeeper: ZooKeeperInfo
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What `--config` set for all brokers, as text."""
     cluster_id: str = ""
     bootstrap_servers: str = ""
     brokers: tuple[BrokerPlace, ...] = ()
@@ -142,7 +145,8 @@ class BrokerFile:
     broker_id: int
     namespace: str
     zookeeper: str
-    place: str
+    host: str
+    """The node's address, for listeners that take connections at all addresses."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Broker settings as text, by Kafka's names."""
     version: int = VERSION
@@ -155,9 +159,7 @@ class BrokerFile:
     def load(cls, broker_dir: Path) -> Self:
         """The file in ``broker_dir``. Raises RaylogError when it is missing or not readable."""
         path = broker_dir / "broker.json"
-        loaded = _load(
-            path, lambda value: cls(**{name: value[name] for name in cls.__slots__ if name in value})
-        )
+        loaded = _load(path, lambda value: cls(**{name: value[name] for name in cls.__slots__ if name in value}))
         if loaded is None:
             raise RaylogError(f"{path} is missing: this is no broker's data dir, or its disk was lost")
         return loaded

@@ -102,9 +102,7 @@ class ControllerRuntime:
 
     # --- requests, from any thread ---
 
-    def create_topics(
-        self, topics: Sequence[core.NewTopic], *, timeout_ms: int, validate_only: bool
-    ) -> Results:
+    def create_topics(self, topics: Sequence[core.NewTopic], *, timeout_ms: int, validate_only: bool) -> Results:
         """One result per topic. Raises NotController, RequestTimedOut."""
         ids = tuple(TopicId(uuid.uuid4()) for _ in topics)
         deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
@@ -169,12 +167,8 @@ class ControllerRuntime:
             self._campaign_at = time.monotonic() + RETRY_S
             return
         logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
-        self._machine = core.Controller(
-            default_partitions=self._default_partitions, check_configs=self._check_configs
-        )
-        self._handle(
-            core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting)
-        )
+        self._machine = core.Controller(default_partitions=self._default_partitions, check_configs=self._check_configs)
+        self._handle(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
 
     def _take(self, item: _Item) -> None:
         match item:
@@ -274,9 +268,7 @@ class ControllerRuntime:
 class _Sender:
     """Delivers the controller's messages to one broker, in order, on a thread of its own."""
 
-    def __init__(
-        self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[core.Event], None]
-    ) -> None:
+    def __init__(self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[core.Event], None]) -> None:
         self._broker_id = broker_id
         self._peer_control = peer_control
         self._answer = answer
@@ -295,9 +287,7 @@ class _Sender:
     def _run(self) -> None:
         while (message := self._queue.get()) is not None and not self._stopped:
             try:
-                event: core.Event = core.Acked(
-                    Ack.decode(self._peer_control.send(self._broker_id, message.encode()))
-                )
+                event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
             except RaylogError as error:
                 logger.info("controller: broker %d did not answer: %s", self._broker_id, error)
                 event = core.SendFailed(self._broker_id, message.sequence)

@@ -36,14 +36,18 @@ def parse_listeners(texts: Sequence[str], setting: str = LISTENERS.name) -> list
     for text in texts:
         match = _LISTENER.fullmatch(text)
         if match is None or int(match["port"]) > 65535:
-            raise InvalidConfig(
-                f"{setting}={text!r} must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
-            )
+            raise InvalidConfig(f"{setting}={text!r} must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
         listeners.append(Listener(match["name"].upper(), match["host"], int(match["port"])))
     names = [listener.name for listener in listeners]
     if not names or len(set(names)) != len(names):
         raise InvalidConfig(f"{setting} must name at least one listener, and each name once")
     return listeners
+
+
+def format_listener(listener: Listener) -> str:
+    """``NAME://host:port``, as :func:`parse_listeners` reads it."""
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{listener.name}://{host}:{listener.port}"
 
 
 def bind(settings: Settings, ports: Ports, ports_file: Path) -> SocketServer:
@@ -85,9 +89,7 @@ def endpoints(settings: Settings, bound: Sequence[Listener], host: str) -> tuple
     told = parse_listeners(advertised, ADVERTISED_LISTENERS.name)
     unknown = sorted({listener.name for listener in told} - set(listening))
     if unknown:
-        raise InvalidConfig(
-            f"{ADVERTISED_LISTENERS.name} names {unknown[0]}, which is not among the listeners"
-        )
+        raise InvalidConfig(f"{ADVERTISED_LISTENERS.name} names {unknown[0]}, which is not among the listeners")
     return tuple(
         Endpoint(listener.name, listener.host or host, listener.port or listening[listener.name].port)
         for listener in told
@@ -104,9 +106,7 @@ def _with_port(listener: Listener, saved: Mapping[str, int]) -> Listener:
 def _refused(listeners: Sequence[Listener], error: OSError) -> RaylogError:
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in listeners)
     if error.errno == errno.EADDRINUSE:
-        return AddressInUse(
-            f"cannot listen on {where}: the address is in use; end what uses it or set listeners"
-        )
+        return AddressInUse(f"cannot listen on {where}: the address is in use; end what uses it or set listeners")
     return InvalidConfig(
         f"cannot listen on {where}: {error.strerror or error}; set listeners to an address of this node"
     )
@@ -118,9 +118,7 @@ def _load_ports(path: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as error:
-        raise RaylogError(
-            f"{path} is damaged ({error}): restore it or delete it to choose new ports"
-        ) from error
+        raise RaylogError(f"{path} is damaged ({error}): restore it or delete it to choose new ports") from error
 
 
 def _save_ports(path: Path, ports: Mapping[str, int]) -> None:

@@ -87,7 +87,7 @@ class Membership:
         self._events.put(None)
         self._thread.join()
         try:
-            self._registration.deregister(clean_stop=True)
+            self._registration.deregister()
         except StoreError as error:
             logger.warning("broker %d could not sign off: %s", self.broker.id, error)
 

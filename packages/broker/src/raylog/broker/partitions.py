@@ -199,9 +199,7 @@ class PartitionTable:
         for tp, (topic_id, _) in self._log_dirs.partitions().items():
             topic = state.topic(tp.topic)
             if topic is None or topic.id != topic_id:
-                logger.warning(
-                    "%s: the cluster has no such topic (id %s); its log is left alone", tp, topic_id
-                )
+                logger.warning("%s: the cluster has no such topic (id %s); its log is left alone", tp, topic_id)
 
     # --- what the broker itself does ---
 

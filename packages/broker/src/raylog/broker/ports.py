@@ -93,9 +93,7 @@ class ControllerTopics:
             timeout=i32Timedelta.parse(timedelta(seconds=AUTO_CREATE_TIMEOUT_S)),
         )
         try:
-            with socket.create_connection(
-                (endpoint.host, endpoint.port), AUTO_CREATE_TIMEOUT_S
-            ) as connection:
+            with socket.create_connection((endpoint.host, endpoint.port), AUTO_CREATE_TIMEOUT_S) as connection:
                 connection.sendall(encode_request(request, 0, "raylog-auto-create"))
                 connection.recv(1)
         except OSError as error:

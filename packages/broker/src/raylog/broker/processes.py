@@ -1,49 +1,17 @@
-"""Processes that we started, known by pid and start time, so that nothing else is ever ended.
+"""Ending a group of processes that we started, and nothing else.
 
-A pid alone is reused by the system; a pid with the moment its process began is not. A *session* here is
-Unix's: all processes that one detached child and its descendants make belong to it, whatever their parents
-do.
+A *session* here is Unix's: all processes that one detached child and its descendants make belong to it,
+whatever becomes of their parents, unless they leave it on purpose.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["ProcessRecord", "end", "session_members"]
-
-START_TIME_TOLERANCE_S = 0.05
-"""Start times are read in clock ticks of 10 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRecord:
-    """One process, also across restarts of whoever wrote this down."""
-
-    pid: int
-    start_time: float
-    """Seconds since the Unix epoch."""
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessRecord:
-        """The running process ``pid``. Raises psutil.NoSuchProcess."""
-        return cls(pid, psutil.Process(pid).create_time())
-
-    def process(self) -> psutil.Process | None:
-        """The process while it runs (a zombie does not), else None."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.start_time) < START_TIME_TOLERANCE_S
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.NoSuchProcess:
-            return None
-
-    @property
-    def alive(self) -> bool:
-        return self.process() is not None
+__all__ = ["end", "session_members"]
 
 
 def session_members(session: int) -> list[psutil.Process]:

@@ -1,0 +1,171 @@
+"""The Ray shell around a broker: a detached named actor that survives everything but its data dir.
+
+What Ray does, and what follows (DESIGN, "Ray facts"): an exception in ``__init__`` during a restart is
+final, so none leaves it; a restart repeats the creation's arguments, so there is one, the broker's
+directory, and the rest is read from there. ``ray.kill`` and node loss run no exit hooks: every end is a
+crash unless :meth:`BrokerActor.stop` was answered. Control messages have a concurrency group of one thread,
+because calls on a wider one arrive reordered.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from raylog.broker.broker import Broker, Place
+from raylog.broker.cluster_file import BrokerFile, actor_name
+from raylog.broker.config import BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
+from raylog.coordination.zk_store import ZkStore
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError
+from raylog.protocol.ids import BrokerId
+from raylog.protocol.records import Batches
+
+__all__ = ["BrokerActor", "RayPeerControl", "broker_actor_class"]
+
+logger = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 1e-4
+"""How long a thread keeps the interpreter while others wait: short, so that small requests pass big ones."""
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
+FIRST_ATTEMPT_S = 20.0
+"""How long ``__init__`` waits for the first attempt to serve; later ones go on behind it."""
+CONTROL_TIMEOUT_S = 5.0
+CALLS_AT_ONCE = 16
+"""Threads for produce, fetch and describe calls."""
+
+
+class RayPeerControl:
+    """PeerControl by actor calls."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._handles: dict[BrokerId, Any] = {}
+
+    def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
+        """Deliver and wait for the answer; BrokerNotAvailable without one (it may have arrived)."""
+        try:
+            handle = self._handles.get(broker_id)
+            if handle is None:
+                handle = ray.get_actor(actor_name(broker_id), namespace=self._namespace)
+                self._handles[broker_id] = handle
+            answer: Any = ray.get(handle.control.remote(payload), timeout=CONTROL_TIMEOUT_S)
+        except (RayError, GetTimeoutError, ValueError) as error:
+            self._handles.pop(broker_id, None)
+            raise BrokerNotAvailable(f"broker {broker_id}: {_first_line(error)}") from error
+        assert isinstance(answer, bytes)
+        return answer
+
+
+class BrokerActor:
+    """One broker on its directory. Calls raise BrokerNotAvailable while it starts."""
+
+    def __init__(self, broker_dir: str) -> None:
+        """Begin to serve; what is in the way (a lock, a port, ZooKeeper) is tried again. Never raises."""
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logging.getLogger("kazoo").setLevel(logging.WARNING)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._dir = Path(broker_dir)
+        self._broker: Broker | None = None
+        self._trouble = ""
+        self._stopped = threading.Event()
+        tried = threading.Event()
+        threading.Thread(target=self._serve, args=(tried,), name="start", daemon=True).start()
+        tried.wait(FIRST_ATTEMPT_S)
+
+    def _serve(self, tried: threading.Event) -> None:
+        retry_s = FIRST_RETRY_S
+        while not self._stopped.is_set():
+            try:
+                self._open().start()
+                self._trouble = ""
+                return
+            except RaylogError as error:
+                self._trouble = str(error)
+                logger.error("not serving yet, trying again: %s", error)
+            except Exception as error:
+                # A defect ends neither the actor nor its attempts: both would be final for Ray.
+                self._trouble = f"{type(error).__name__}: {error}"
+                logger.exception("not serving yet, trying again")
+            finally:
+                tried.set()
+            self._stopped.wait(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    def _open(self) -> Broker:
+        """A broker as its file describes it; control messages can reach it as soon as it starts."""
+        file = BrokerFile.load(self._dir)
+        settings = BROKER_SETTINGS.settings({**file.settings, "broker.id": str(file.broker_id)})
+        context = ray.get_runtime_context()
+        timeout_ms = settings[ZOOKEEPER_SESSION_TIMEOUT_MS]
+        self._broker = Broker(
+            settings,
+            self._dir,
+            store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms),
+            peer_control=RayPeerControl(file.namespace),
+            place=Place(file.host, context.get_node_id(), file.actor),
+        )
+        return self._broker
+
+    def produce(self, topic: str, partition: int, batches: bytes, acks: int = -1) -> tuple[int, int]:
+        """Append whole record batches: see Broker.produce."""
+        return self._serving().produce(topic, partition, batches, acks)
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> Batches:
+        """Batches from ``offset`` on: see Broker.fetch."""
+        return self._serving().fetch(topic, partition, offset, max_bytes)
+
+    @ray.method(concurrency_group="control")
+    def control(self, payload: bytes) -> bytes:
+        """A message of the controller: see Broker.control."""
+        return self._serving().control(payload)
+
+    def describe(self) -> dict[str, Any]:
+        """Broker.describe with its state, serving; or starting or stopped, and what is in the way."""
+        if self._stopped.is_set():
+            return {"state": "stopped", "trouble": ""}
+        try:
+            return {"state": "serving", "trouble": "", **self._serving().describe()}
+        except BrokerNotAvailable:
+            return {"state": "starting", "trouble": self._trouble}
+
+    def stop(self) -> None:
+        """Stop in an orderly way, for good; the actor can be killed once this is answered."""
+        self._stopped.set()
+        if self._broker is not None:
+            self._broker.stop()
+
+    def __repr__(self) -> str:
+        """What Ray's dashboard and logs call this actor. Ray asks once, when ``__init__`` is done."""
+        try:
+            facts = self._serving().describe()
+        except BrokerNotAvailable:
+            return f"Broker({self._dir.name}, starting)"
+        where = f"{facts['host']}:{facts['port']} on {facts['rack'] or facts['node']}"
+        return f"Broker({facts['id']} at {where}, {facts['partitions']} partitions)"
+
+    def _serving(self) -> Broker:
+        if self._broker is None or self._stopped.is_set():
+            trouble = self._trouble or "it is starting"
+            raise BrokerNotAvailable(f"the broker in {self._dir} does not serve: {trouble}")
+        return self._broker
+
+
+_remote: Any = ray.remote  # its types know neither concurrency groups nor actor threads
+broker_actor_class: Any = _remote(
+    concurrency_groups={"control": 1},
+    max_concurrency=CALLS_AT_ONCE,
+    max_restarts=-1,
+    max_task_retries=0,
+    num_cpus=0,
+)(BrokerActor)
+"""BrokerActor as Ray makes it: restarted for ever, no call ever repeated, and no CPU taken from the jobs."""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

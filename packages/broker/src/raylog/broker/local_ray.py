@@ -1,0 +1,151 @@
+"""A Ray cluster of one node on this machine, started for one raylog cluster and ended with it.
+
+It has its own ports and temporary directory, so that several live side by side, and a Unix session of its
+own, so that ending it ends what it started and nothing else. `ray stop`, which matches by name, is never
+used.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from raylog.broker.cluster_file import RayInfo
+from raylog.broker.processes import end, session_members
+from raylog.coordination.processes import ProcessRef
+from raylog.protocol.errors import RaylogError
+
+__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "start", "stop"]
+
+PLACE_LABEL = "raylog.io/place"
+"""The node label that pins a broker to its node."""
+LOCAL_PLACE = "local"
+LOOPBACK = "127.0.0.1"
+
+TRIES = 3
+START_TIMEOUT_S = 60.0
+STOP_GRACE_S = 3.0
+MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""A Unix socket's path has at most 107 bytes, and Ray adds the rest."""
+
+
+class RayNotStarted(RaylogError):
+    """Ray did not start; one sentence, with the place of its log."""
+
+
+def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
+    """Start Ray and return once it takes drivers; about five seconds.
+
+    ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Raises RayNotStarted.
+    """
+    temp_dir = _temp_dir(name, data_dir / "ray")
+    log = data_dir / "ray-start.log"
+    for _ in range(TRIES):
+        ports = _free_ports(5)
+        with log.open("wb") as output:
+            launcher = subprocess.Popen(
+                _command(temp_dir, ports),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(environment),
+                cwd=data_dir,
+                start_new_session=True,
+            )
+        session = launcher.pid
+        try:
+            code = launcher.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            code = launcher.wait()
+        head = _head(session) if code == 0 else None
+        if head is not None:
+            return RayInfo(
+                address=f"{LOOPBACK}:{ports[0]}",
+                mode="local",
+                dashboard_url=f"http://{LOOPBACK}:{ports[2]}",
+                temp_dir=str(temp_dir),
+                pid=head.pid,
+                start_time=head.start_time,
+                session=session,
+            )
+        end(session_members(session), grace_s=STOP_GRACE_S)
+    raise RayNotStarted(f"Ray did not start: {_last_line(log)} (all of it is in {log})")
+
+
+def stop(ray: RayInfo) -> None:
+    """End all processes of a Ray cluster that :func:`start` started; nothing when it has ended already."""
+    if ray.head.is_alive:
+        end(session_members(ray.session), grace_s=STOP_GRACE_S)
+    temp_dir = Path(ray.temp_dir)
+    if temp_dir.is_symlink():
+        temp_dir.unlink()
+
+
+def _head(session: int) -> ProcessRef | None:
+    """The process that is the cluster: its GCS."""
+    for process in session_members(session):
+        if process.name().startswith("gcs_server"):
+            return ProcessRef.of(process.pid)
+    return None
+
+
+def _command(temp_dir: Path, ports: list[int]) -> list[str]:
+    gcs, client_server, dashboard, agent, metrics = ports
+    return [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        f"--node-ip-address={LOOPBACK}",
+        f"--port={gcs}",
+        f"--ray-client-server-port={client_server}",
+        f"--dashboard-host={LOOPBACK}",
+        f"--dashboard-port={dashboard}",
+        f"--dashboard-agent-listen-port={agent}",
+        f"--metrics-export-port={metrics}",
+        f"--temp-dir={temp_dir}",
+        f"--num-cpus={max(2, os.cpu_count() or 1)}",
+        f"--labels={PLACE_LABEL}={LOCAL_PLACE}",
+        "--disable-usage-stats",
+        "--log-style=record",
+        "--log-color=false",
+    ]
+
+
+def _environment(base: Mapping[str, str]) -> dict[str, str]:
+    environment = {**base, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment.pop("RAY_ADDRESS", None)
+    return environment
+
+
+def _temp_dir(name: str, wanted: Path) -> Path:
+    """``wanted``, emptied of the last run's logs; by a short link when its path is too long for sockets."""
+    shutil.rmtree(wanted, ignore_errors=True)
+    wanted.mkdir(parents=True)
+    if len(os.fsencode(wanted)) <= MAX_TEMP_DIR:
+        return wanted
+    link = Path("/tmp") / name
+    if not (link.is_symlink() and link.readlink() == wanted):
+        link.symlink_to(wanted)
+    return link
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment; somebody may be faster than Ray, then it is tried again."""
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    ports = [bound.getsockname()[1] for bound in sockets]
+    for bound in sockets:
+        bound.close()
+    return ports
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

@@ -1,0 +1,404 @@
+"""Keeps one broker actor per place: what should run, compared with what does. All Ray calls of `raylog up` are here.
+
+:func:`up` may be repeated: it starts what is missing and leaves alone what runs. What it starts is written to
+``cluster.json`` before it is relied on, so that :func:`down` finds it after a crash in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+
+from raylog.broker import local_ray
+from raylog.broker.actor import broker_actor_class
+from raylog.broker.cluster_file import (
+    BrokerFile,
+    BrokerPlace,
+    ClusterFile,
+    RayInfo,
+    ZooKeeperInfo,
+    accepts,
+    actor_name,
+    new_name,
+)
+from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LISTENERS, ZOOKEEPER_CONNECT
+from raylog.broker.listeners import format_listener, parse_listeners
+from raylog.broker.places import Place, find_places, place_for
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.java import NoJava, find_java
+from raylog.protocol.errors import InvalidConfig, RaylogError
+
+__all__ = ["Request", "down", "status", "up"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BROKERS = 3
+UP_TIMEOUT_S = 90.0
+TROUBLE_TIMEOUT_S = 4.0
+"""How long a broker may report the same trouble before `up` gives up: a lock or a port may be about to be freed."""
+CALL_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.05
+
+_remote: Any = ray.remote
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked `raylog up` for; None: as it was, or the default."""
+
+    data_dir: Path
+    brokers: int | None = None
+    zookeeper: str | None = None
+    address: str | None = None
+    """A running Ray cluster to join."""
+    config: Mapping[str, str] | None = None
+
+
+def up(request: Request) -> tuple[ClusterFile, bool]:
+    """Bring the cluster up and return once clients can connect; and whether anything had to be started.
+
+    Raises RaylogError in one sentence when it cannot be done; then what this call started is ended again.
+    """
+    data_dir = request.data_dir.absolute()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with _only_one_up(data_dir), contextlib.ExitStack() as undo:
+        before = ClusterFile.load(data_dir)
+        settings = _settings(request, before)
+        size = request.brokers or (len(before.brokers) if before else 0) or DEFAULT_BROKERS
+        running = before is not None and _ray_runs(before)
+        if before is not None and running:
+            _check_change(before, request, size)
+        name = before.name if before else new_name()
+        environment = _environment(needs_java=not _external_zookeeper(request, before))
+
+        ray_info = before.ray if before and running else _start_ray(name, request, environment, undo)
+        with _driver(ray_info) as connected:
+            places = find_places(ray.nodes(), local=connected.is_local)
+            cluster = ClusterFile(
+                name=name,
+                data_dir=str(data_dir),
+                namespace=name,
+                ray=connected,
+                zookeeper=_start_zookeeper(data_dir, request, before, places[0].host, undo),
+                settings=settings,
+            )
+            if before:
+                cluster = cluster.with_brokers(before.cluster_id, before.brokers)
+            if not running:
+                undo.callback(cluster.unregister)
+            cluster.save()
+            created = _create_missing(cluster, size, places, undo)
+            cluster = _wait_until_serving(cluster, size)
+            cluster.save()
+        undo.pop_all()
+        return cluster, created
+
+
+def status(cluster: ClusterFile) -> dict[str, Any]:
+    """The cluster as `raylog status` shows it. Raises RaylogError when it is down."""
+    if not _ray_runs(cluster):
+        raise RaylogError(f"the cluster is down; `raylog up --data-dir {cluster.data_dir}` brings it up")
+    with _driver(cluster.ray):
+        answers = _describe(cluster.namespace, [broker.id for broker in cluster.brokers])
+    return {
+        "cluster_id": cluster.cluster_id,
+        "name": cluster.name,
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "zookeeper": cluster.zookeeper.connect,
+        "dashboard_url": cluster.ray.dashboard_url,
+        "ray_address": cluster.ray.address,
+        "data_dir": cluster.data_dir,
+        "brokers": [_broker_status(place, answers[place.id]) for place in cluster.brokers],
+    }
+
+
+def down(cluster: ClusterFile) -> None:
+    """Stop the brokers in an orderly way, then what was started for them: ZooKeeper, and Ray if it is ours."""
+    with _only_one_up(Path(cluster.data_dir)):
+        if _ray_runs(cluster):
+            with _driver(cluster.ray):
+                _stop_brokers(cluster)
+        if cluster.zookeeper.embedded:
+            EmbeddedZooKeeper(Path(cluster.data_dir) / "zookeeper").stop()
+        if cluster.ray.is_local:
+            local_ray.stop(cluster.ray)
+        cluster.unregister()
+
+
+# --- what was asked for ---
+
+
+@contextlib.contextmanager
+def _only_one_up(data_dir: Path) -> Iterator[None]:
+    with (data_dir / ".up.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RaylogError(f"another `raylog up` or `raylog down` is at work in {data_dir}") from None
+        yield
+
+
+def _settings(request: Request, before: ClusterFile | None) -> Mapping[str, str]:
+    """The broker settings for this cluster: those of its last start, unless given anew. Raises InvalidConfig."""
+    config = request.config
+    if config is None:
+        return before.settings if before else {}
+    for setting in (BROKER_ID, ZOOKEEPER_CONNECT):
+        if setting.name in config:
+            raise InvalidConfig(f"{setting.name} is set by `raylog up` itself, not by --config")
+    parsed = BROKER_SETTINGS.settings(config)
+    if LISTENERS.name in config:
+        texts = parsed[LISTENERS]
+        parse_listeners(texts)
+    return dict(config)
+
+
+def _check_change(before: ClusterFile, request: Request, size: int) -> None:
+    """Refuse, in one sentence, what a running cluster cannot become."""
+    where = f"the cluster in {before.data_dir}"
+    if size < len(before.brokers):
+        raise RaylogError(f"{where} runs {len(before.brokers)} brokers and cannot shrink to {size}")
+    asked = (request.config, dict(before.settings)), (request.zookeeper, before.zookeeper.connect)
+    if any(wanted is not None and wanted != has for wanted, has in asked):
+        raise RaylogError(f"{where} runs with other settings: `raylog down --data-dir {before.data_dir}` first")
+
+
+def _external_zookeeper(request: Request, before: ClusterFile | None) -> str | None:
+    if request.zookeeper:
+        return request.zookeeper
+    return before.zookeeper.connect if before and not before.zookeeper.embedded else None
+
+
+def _environment(*, needs_java: bool) -> dict[str, str]:
+    """Ours, with Java first on PATH: ZooKeeper runs on it, and Ray starts Spark's workers with it."""
+    try:
+        return find_java().environment(os.environ)
+    except NoJava:
+        if needs_java:
+            raise
+        return dict(os.environ)
+
+
+# --- Ray and ZooKeeper ---
+
+
+def _ray_runs(cluster: ClusterFile) -> bool:
+    if cluster.ray.is_local:
+        return cluster.ray.head.is_alive
+    host, _, port = cluster.ray.address.rpartition(":")
+    return accepts(host, int(port))
+
+
+def _start_ray(name: str, request: Request, environment: Mapping[str, str], undo: contextlib.ExitStack) -> RayInfo:
+    address = request.address or os.environ.get("RAY_ADDRESS")
+    if address:
+        return RayInfo(address=address, mode="joined")
+    info = local_ray.start(name, request.data_dir.absolute(), environment)
+    undo.callback(local_ray.stop, info)
+    return info
+
+
+@contextlib.contextmanager
+def _driver(info: RayInfo) -> Iterator[RayInfo]:
+    """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses."""
+    try:
+        context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise RaylogError(f"cannot connect to Ray at {info.address}: {first}") from error
+    try:
+        if info.is_local:
+            yield info
+        else:
+            url = context.dashboard_url
+            address = ray.get_runtime_context().gcs_address
+            yield replace(info, address=address, dashboard_url=f"http://{url}" if url else "")
+    finally:
+        ray.shutdown()
+
+
+def _start_zookeeper(
+    data_dir: Path, request: Request, before: ClusterFile | None, host: str, undo: contextlib.ExitStack
+) -> ZooKeeperInfo:
+    external = _external_zookeeper(request, before)
+    if external:
+        return ZooKeeperInfo(external, embedded=False)
+    server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host)
+    if not server.is_running:
+        server.start()
+        undo.callback(server.stop)
+    return ZooKeeperInfo(server.address, embedded=True)
+
+
+# --- brokers ---
+
+
+def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], undo: contextlib.ExitStack) -> bool:
+    """Make every broker's actor that is not there; True when any was made."""
+    former = {broker.id: broker.place for broker in cluster.brokers}
+    created = False
+    for broker_id in range(size):
+        if _actor(cluster.namespace, broker_id) is not None:
+            continue
+        place = place_for(broker_id, places, former.get(broker_id))
+        file = BrokerFile(
+            broker_id,
+            cluster.namespace,
+            cluster.zookeeper.connect,
+            place.host,
+            _broker_settings(cluster.settings, broker_id, place),
+        )
+        broker_dir = Path(cluster.data_dir) / "brokers" / str(broker_id)
+        _prepare(file, broker_dir, place, here=cluster.ray.is_local)
+        handle = broker_actor_class.options(
+            name=file.actor, namespace=cluster.namespace, lifetime="detached", **place.options
+        ).remote(str(broker_dir))
+        undo.callback(_stop_actors, [handle])
+        created = True
+    return created
+
+
+def _broker_settings(common: Mapping[str, str], broker_id: int, place: Place) -> dict[str, str]:
+    """What one broker's settings are: those for all, its rack, and listeners of its own."""
+    settings = dict(common)
+    settings.setdefault(BROKER_RACK.name, place.name)
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    texts = BROKER_SETTINGS.settings(common)[LISTENERS] if LISTENERS.name in common else (f"PLAINTEXT://{host}:0",)
+    listeners = [
+        replace(listener, port=listener.port + broker_id if listener.port else 0) for listener in parse_listeners(texts)
+    ]
+    settings[LISTENERS.name] = ",".join(map(format_listener, listeners))
+    return settings
+
+
+def _prepare(file: BrokerFile, broker_dir: Path, place: Place, *, here: bool) -> None:
+    """Write the broker's file on its node."""
+    if here:
+        file.save(broker_dir)
+        return
+    task: Any = _remote(num_cpus=0, max_retries=0)(_save_broker_file)
+    try:
+        ray.get(task.options(**place.options).remote(file, str(broker_dir)), timeout=UP_TIMEOUT_S)
+    except RayError as error:
+        last = str(error).strip().rpartition("\n")[2]
+        raise RaylogError(f"node {place.name} cannot run a broker (is raylog installed there?): {last}") from error
+
+
+def _save_broker_file(file: BrokerFile, broker_dir: str) -> None:
+    file.save(Path(broker_dir))
+
+
+def _wait_until_serving(cluster: ClusterFile, size: int) -> ClusterFile:
+    """The cluster with its brokers' addresses, once all serve and know each other.
+
+    Raises RaylogError when one says for too long that something is in its way.
+    """
+    ids = list(range(size))
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    troubled_since: dict[int, tuple[str, float]] = {}
+    while True:
+        answers = _describe(cluster.namespace, ids)
+        if all(answer.get("live_brokers") == ids for answer in answers.values()):
+            return _with_addresses(cluster, answers)
+        now = time.monotonic()
+        for broker_id, answer in answers.items():
+            trouble = answer["trouble"]
+            since = troubled_since.get(broker_id, ("", now))
+            if not trouble or trouble != since[0]:
+                since = troubled_since[broker_id] = (trouble, now)
+            if (trouble and now - since[1] > TROUBLE_TIMEOUT_S) or now > deadline:
+                raise RaylogError(f"broker {broker_id} does not serve: {trouble or answer['state']}")
+        time.sleep(POLL_S)
+
+
+def _with_addresses(cluster: ClusterFile, answers: Mapping[int, Mapping[str, Any]]) -> ClusterFile:
+    brokers = tuple(
+        BrokerPlace(
+            id=broker_id,
+            actor=actor_name(broker_id),
+            host=answer["host"],
+            port=answer["port"],
+            data_dir=answer["data_dir"],
+            place=answer["rack"],
+        )
+        for broker_id, answer in sorted(answers.items())
+    )
+    return cluster.with_brokers(answers[0]["cluster_id"], brokers)
+
+
+def _describe(namespace: str, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """What each broker says of itself, or the state «unreachable» and why."""
+    calls = {}
+    answers: dict[int, dict[str, Any]] = {}
+    for broker_id in ids:
+        handle = _actor(namespace, broker_id)
+        if handle is None:
+            answers[broker_id] = {"state": "missing", "trouble": "its actor does not exist; `raylog up` makes it"}
+        else:
+            calls[broker_id] = handle.describe.remote()
+    ray.wait(list(calls.values()), num_returns=len(calls), timeout=CALL_TIMEOUT_S) if calls else None
+    for broker_id, call in calls.items():
+        try:
+            answers[broker_id] = ray.get(call, timeout=0)
+        except RayError as error:
+            first = str(error).strip().partition("\n")[0]
+            answers[broker_id] = {"state": "unreachable", "trouble": first or type(error).__name__}
+    return answers
+
+
+def _broker_status(place: BrokerPlace, answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": place.id,
+        "host": place.host,
+        "port": place.port,
+        "node": answer.get("node", ""),
+        "place": place.place,
+        "pid": answer.get("pid"),
+        "partitions": answer.get("partitions", 0),
+        "data_dir": place.data_dir,
+        "controller": answer.get("controller_id") == place.id,
+        "state": answer["state"],
+        "trouble": answer["trouble"],
+    }
+
+
+def _actor(namespace: str, broker_id: int) -> Any:
+    """The broker's actor, or None."""
+    try:
+        return ray.get_actor(actor_name(broker_id), namespace=namespace)
+    except ValueError:
+        return None
+
+
+def _stop_brokers(cluster: ClusterFile) -> None:
+    """Stop and remove every actor in the cluster's namespace, and no other."""
+    names = _actor_names(cluster.namespace)
+    _stop_actors([ray.get_actor(name, namespace=cluster.namespace) for name in names])
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    while _actor_names(cluster.namespace) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _stop_actors(handles: Sequence[Any]) -> None:
+    """Ask for an orderly stop, all at once, then remove the actors whether they answered or not."""
+    stops = [handle.stop.remote() for handle in handles]
+    if stops:
+        ray.wait(stops, num_returns=len(stops), timeout=STOP_TIMEOUT_S)
+    for handle in handles:
+        ray.kill(handle, no_restart=True)
+
+
+def _actor_names(namespace: str) -> list[str]:
+    return [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == namespace]
