@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 TRIES = 3
 START_TIMEOUT_S = 60.0
-STOP_GRACE_S = 3.0
+STOP_GRACE_S = 1.0
 MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """A Unix socket's path has at most 107 bytes, and Ray adds the rest."""
 
