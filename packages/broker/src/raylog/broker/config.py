@@ -28,9 +28,7 @@ def _only_delete(policies: tuple[str, ...]) -> str | None:
 def _only_producer(codec: str) -> str | None:
     if codec == "producer":
         return None
-    return (
-        "is not available: brokers keep the producer's compression; use producer and set it at the producer"
-    )
+    return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
 
 
 # --- broker: identity and network -----------------------------------------------------------------

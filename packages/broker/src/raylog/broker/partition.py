@@ -11,9 +11,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+from raylog.broker.config import FOREVER
+from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.files import FileSlice
-from raylog.broker.storage.log import Log
-from raylog.protocol.ids import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
+from raylog.broker.storage.log import Log, LogOffsets, Mark
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.producers import ProducedBatch
+from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
+from raylog.broker.storage.validation import check_client, check_policy, checked_headers
+from raylog.protocol.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
+from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
 
@@ -58,10 +65,10 @@ class ReadInfo(NamedTuple):
 
 
 class Partition:
-    """See the module."""
+    """See the module. There is one replica, the leader: what it has, and flushed as asked, is committed."""
 
     def __init__(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> None:
-        """``settings`` are the topic's (config.topic_settings); a change takes effect at the next append.
+        """``settings`` are the topic's (config.topic_settings); after a change call :meth:`configure`.
 
         The partition starts as nobody's leader: :meth:`append` and :meth:`read` raise NotLeaderOrFollower
         until :meth:`become_leader`.
@@ -72,31 +79,91 @@ class Partition:
         self.settings = settings
         self.on_advance: Callable[[TopicPartition, int], None] | None = None
         """Called with the appended bytes once the high watermark advanced, outside the lock: wakes fetches."""
+        self._leader_epoch = NO_EPOCH
+        self._leading = False
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take the topic's settings as they are now; they count from the next append on."""
+        self.settings = settings
+        self.log.configure(LogConfig.of(settings))
+
+    # --- role ------------------------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The epoch in which this broker leads, or last heard of; -1 before any."""
-        raise NotImplementedError
+        """The epoch in which this broker leads, or last led; -1 before any."""
+        return self._leader_epoch
 
     @property
     def is_leader(self) -> bool:
-        raise NotImplementedError
+        """Whether this broker serves the partition."""
+        return self._leading
+
+    def become_leader(self, leader_epoch: LeaderEpoch) -> None:
+        """Lead from ``leader_epoch`` on; idempotent, and an older epoch raises FencedLeaderEpoch.
+
+        Where the epoch begins is on the disk before the first append in it. Raises StorageError.
+        """
+        with self.log.lock:
+            if leader_epoch < self._leader_epoch:
+                raise FencedLeaderEpoch(f"{self.tp}: epoch {leader_epoch}, but {self._leader_epoch} is known")
+            if leader_epoch == self._leader_epoch and self._leading:
+                return
+            self.log.check_open()
+            end = self.log.offsets.end
+            self.log.assign_epoch(leader_epoch, end.offset)
+            self.log.publish(high_watermark=end)
+            self._leader_epoch = leader_epoch
+            self._leading = True
+
+    def resign(self) -> None:
+        """Stop leading: appends and reads raise NotLeaderOrFollower from now on."""
+        with self.log.lock:
+            self._leading = False
+
+    def check_leader_epoch(self, known: LeaderEpoch = NO_EPOCH) -> None:
+        """Refuse a caller whose ``known`` epoch is not ours (KIP-320); -1 claims nothing.
+
+        Raises NotLeaderOrFollower, FencedLeaderEpoch (the caller is behind), UnknownLeaderEpoch (we are).
+        """
+        if not self._leading:
+            raise NotLeaderOrFollower(f"{self.tp}: this broker does not lead it; refresh the metadata")
+        if known in (NO_EPOCH, self._leader_epoch):
+            return
+        where = f"{self.tp}: leader epoch {known}, the current one is {self._leader_epoch}"
+        if known < self._leader_epoch:
+            raise FencedLeaderEpoch(f"{where}: refresh the metadata")
+        raise UnknownLeaderEpoch(f"{where}: this broker has not heard of it yet; try again")
+
+    # --- offsets ---------------------------------------------------------------------------------------------
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """All four offsets at one moment."""
+        return self.log.offsets
 
     @property
     def log_start_offset(self) -> Offset:
-        raise NotImplementedError
+        """The first offset that is kept."""
+        return self.log.offsets.start
 
     @property
     def last_stable_offset(self) -> Offset:
-        raise NotImplementedError
+        """Below it no transaction is open."""
+        return self.log.offsets.stable.offset
 
     @property
     def high_watermark(self) -> Offset:
-        raise NotImplementedError
+        """Below it everything is committed."""
+        return self.log.offsets.high_watermark.offset
 
     @property
     def log_end_offset(self) -> Offset:
-        raise NotImplementedError
+        """The next record's offset."""
+        return self.log.offsets.end.offset
+
+    # --- appending -------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -114,7 +181,75 @@ class Partition:
         DuplicateSequence, InvalidProducerEpoch, StorageError. Nothing was appended when it raises, except
         after StorageError, where it is unknown.
         """
-        raise NotImplementedError
+        if origin is Origin.REPLICA:
+            return self._append_as_replica(batches, now_ms)
+        headers = checked_headers(batches, self.tp)
+        config = self.log.config
+        check_policy(headers, len(batches), config, self.tp, now_ms)
+        if origin is Origin.CLIENT:
+            check_client(headers, self.tp)
+        log = self.log
+        with log.lock:
+            self.check_leader_epoch(NO_EPOCH if leader_epoch is None else leader_epoch)
+            if headers[0].producer_id >= 0:
+                known = log.producers.check(headers[0])
+                if known is not None:
+                    return self._duplicate(known)
+            before = log.recovery_point
+            base = log.append(
+                batches,
+                headers,
+                leader_epoch=self._leader_epoch,
+                now_ms=now_ms,
+                visible=config.flush_messages == FOREVER,
+            )
+            offsets = log.offsets
+        if config.flush_messages != FOREVER:
+            self._flush_as_asked(before, offsets.end, config.flush_messages)
+        on_advance = self.on_advance
+        if on_advance is not None:
+            on_advance(self.tp, len(batches))
+        return AppendInfo(
+            base,
+            Offset(offsets.end.offset - 1),
+            now_ms if config.log_append_time else NO_TIMESTAMP,
+            offsets.start,
+            False,
+        )
+
+    def _flush_as_asked(self, flushed: Offset, end: Mark, flush_messages: int) -> None:
+        """Flush when enough records are unflushed; then let the high watermark follow, up to our own end."""
+        log = self.log
+        if end.offset - flushed >= flush_messages:
+            log.flush()
+        with log.lock:
+            if log.offsets.high_watermark.offset < end.offset:
+                log.publish(high_watermark=end)
+
+    def _duplicate(self, known: ProducedBatch) -> AppendInfo:
+        """The answer to a retry: durable first, as the first time's answer may never have been given."""
+        if self.log.config.flush_messages != FOREVER:
+            self.log.flush()
+        return AppendInfo(known.base_offset, known.last_offset, known.timestamp, self.log.offsets.start, duplicate=True)
+
+    def _append_as_replica(self, batches: memoryview, now_ms: TimestampMs) -> AppendInfo:
+        headers = checked_headers(batches, self.tp, sparse=True)
+        with self.log.lock:
+            self.log.append_as_replica(batches, headers, now_ms)
+            offsets = self.log.offsets
+        first = Offset(headers[0].base_offset)
+        return AppendInfo(first, Offset(offsets.end.offset - 1), NO_TIMESTAMP, offsets.start, False)
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _bound(self, isolation: Isolation, offsets: LogOffsets) -> Mark:
+        match isolation:
+            case Isolation.HIGH_WATERMARK:
+                return offsets.high_watermark
+            case Isolation.COMMITTED:
+                return offsets.stable
+            case Isolation.LOG_END:
+                return offsets.end
 
     def read(
         self,
@@ -128,13 +263,18 @@ class Partition:
         """Find what lies at ``offset``; copies nothing. ``data`` is None when nothing is readable there yet.
 
         At most ``max_bytes``, but with ``min_one_batch`` always the whole first batch. Raises
-        OffsetOutOfRange, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), StorageError.
+        OffsetOutOfRange, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), StorageError,
+        and CorruptMessage when the disk holds no batch there.
         """
-        raise NotImplementedError
+        self.check_leader_epoch(current_leader_epoch)
+        offsets = self.log.offsets
+        bound = self._bound(isolation, offsets)
+        data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch)
+        return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start)
 
     def bytes_available(self, offset: Offset, isolation: Isolation = Isolation.HIGH_WATERMARK) -> int:
-        """How many bytes reads from ``offset`` on could return now (for fetch.min.bytes); 0 beyond the limit."""
-        raise NotImplementedError
+        """How many bytes reads from ``offset`` on could return now (for fetch.min.bytes), 0 beyond the limit."""
+        return self.log.bytes_between(offset, self._bound(isolation, self.log.offsets))
 
     def offset_for_timestamp(
         self,
@@ -142,40 +282,54 @@ class Partition:
         *,
         isolation: Isolation = Isolation.HIGH_WATERMARK,
         current_leader_epoch: LeaderEpoch = NO_EPOCH,
-    ) -> tuple[Offset, TimestampMs, LeaderEpoch] | None:
-        """The first record at or after ``timestamp``, exact inside its batch; None when there is none."""
-        raise NotImplementedError
+    ) -> TimestampedOffset | None:
+        """The first record at or after ``timestamp``, exact inside its batch; None when there is none.
 
-    def max_timestamp_offset(self) -> tuple[Offset, TimestampMs, LeaderEpoch] | None:
+        Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, StorageError.
+        """
+        self.check_leader_epoch(current_leader_epoch)
+        return offset_for_timestamp(self.log, timestamp, self._bound(isolation, self.log.offsets).offset)
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The record with the highest timestamp below the high watermark (KIP-734); None if there is none."""
-        raise NotImplementedError
+        self.check_leader_epoch()
+        return max_timestamp_offset(self.log, self.high_watermark)
 
-    def end_offset_for_epoch(
-        self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch
-    ) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch ≤ ``epoch`` in the log and its end (KIP-101, 279); (-1, -1) when unknown."""
-        raise NotImplementedError
+    def end_offset_for_epoch(self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch ≤ ``epoch`` in the log and its end (KIP-101, 279); (-1, -1) when unknown.
 
-    def become_leader(self, leader_epoch: LeaderEpoch) -> None:
-        """Lead from ``leader_epoch`` on; idempotent, and an older epoch raises FencedLeaderEpoch."""
-        raise NotImplementedError
+        Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch.
+        """
+        self.check_leader_epoch(current_leader_epoch)
+        with self.log.lock:
+            return self.log.epochs.end_offset(epoch, self.log.offsets.end.offset)
 
-    def resign(self) -> None:
-        """Stop leading: appends and reads raise NotLeaderOrFollower from now on."""
-        raise NotImplementedError
+    # --- life ------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make all that was appended durable."""
-        raise NotImplementedError
+        self.log.flush()
 
     def close(self) -> None:
-        """Resign, flush and close the log; LogDirs writes the clean-stop marker once all are closed."""
-        raise NotImplementedError
-
-    def delete(self) -> None:
-        """Resign and delete the log; slices that are being sent stay readable."""
-        raise NotImplementedError
+        """Resign, flush and close the log; LogDirs.close does the same for all and marks the stop as clean."""
+        self.resign()
+        self.log.close()
 
     def describe(self) -> dict[str, Any]:
         """Plain facts for `describe` calls and tests: offsets, epoch, size, segments, directory."""
-        raise NotImplementedError
+        offsets = self.log.offsets
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "topic_id": encode_topic_id(self.topic_id),
+            "leader": self._leading,
+            "leader_epoch": self._leader_epoch,
+            "log_start_offset": offsets.start,
+            "last_stable_offset": offsets.stable.offset,
+            "high_watermark": offsets.high_watermark.offset,
+            "log_end_offset": offsets.end.offset,
+            "recovery_point": self.log.recovery_point,
+            "size_bytes": self.log.size,
+            "segments": len(self.log.segments),
+            "directory": str(self.log.directory),
+        }

@@ -1,7 +1,392 @@
-"""One partition's log: segments in a directory."""
+"""One partition's log: segments in a directory, and what is derived from them (epochs, producers, offsets).
+
+Writers hold :attr:`Log.lock`. Readers take no lock: :attr:`Log.offsets` and the segments are immutable tuples that are
+replaced as a whole, offsets after the bytes, so that whoever sees an offset can read what is below it. Flushing has a
+lock of its own, taken after :attr:`Log.lock` or alone, never before it: an append never waits for another's fdatasync.
+
+An OSError takes the log directory offline and surfaces as StorageError (health.py).
+"""
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raylog.broker.storage import checkpoint
+from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
+from raylog.broker.storage.health import Health
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.producers import Producers
+from raylog.broker.storage.segment import Placed, Segment, placed
+from raylog.broker.storage.snapshots import save_producers
+from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
+
+SEALED_INDEXES_KEPT = 4
+"""Closed segments per log whose indexes stay in memory once they were needed."""
+
+
+class Mark(NamedTuple):
+    """An offset and where it lies, so that a read up to it needs no look-up."""
+
+    offset: Offset
+    segment_base: Offset
+    position: FilePosition
+
+
+class LogOffsets(NamedTuple):
+    """The four offsets of a log at one moment: start ≤ stable ≤ high watermark ≤ end."""
+
+    start: Offset
+    stable: Mark
+    high_watermark: Mark
+    end: Mark
+
 
 class Log:
-    """See the module."""
+    """See the module. Made by recovery.load_log."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        directory: Path,
+        fs: FileSystem,
+        health: Health,
+        config: LogConfig,
+        segments: Sequence[Segment],
+        offsets: LogOffsets,
+        flushed: Offset,
+        epochs: LeaderEpochs,
+        producers: Producers,
+    ) -> None:
+        self.tp = tp
+        self.directory = directory
+        self.fs = fs
+        self.health = health
+        self.config = config
+        self.retention_known = False
+        """True once a topic's own settings came by :meth:`configure`: nothing is deleted by defaults alone."""
+        self.epochs = epochs
+        self.producers = producers
+        self.lock = threading.RLock()
+        self.before_reuse: Callable[[], None] = lambda: None
+        """Makes the lowered recovery point durable before offsets are written anew; set by the log directory."""
+        self.last_flush_ms = TimestampMs(0)
+        self.flush_lock = threading.Lock()
+        """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
+        self._flushed = flushed
+        self._names_synced = True
+        self._segments = tuple(segments)
+        self._bases = tuple(segment.base_offset for segment in segments)
+        self._warm: tuple[Segment, ...] = ()
+        self._offsets = offsets
+        self._closed = False
+
+    # --- state -----------------------------------------------------------------------------------------------
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """All four offsets, consistent."""
+        return self._offsets
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments in order, the last one being appended to."""
+        return self._segments
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is on the disk."""
+        return self._flushed
+
+    def lower_recovery_point(self, offset: Offset) -> None:
+        """Offsets from ``offset`` on will be written anew. The caller holds both locks."""
+        self._flushed = min(self._flushed, offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def closed(self) -> bool:
+        """True after close, abandon and delete."""
+        return self._closed
+
+    def configure(self, config: LogConfig) -> None:
+        """Take the topic's settings; they count from the next operation on."""
+        self.config = config
+        self.retention_known = True
+
+    def publish(
+        self,
+        *,
+        start: Offset | None = None,
+        stable: Mark | None = None,
+        high_watermark: Mark | None = None,
+        end: Mark | None = None,
+    ) -> LogOffsets:
+        """The only place where offsets change; the caller holds the lock.
+
+        Without transactions every record is stable at once: ``stable`` follows the high watermark when not given.
+        """
+        before = self._offsets
+        hw = high_watermark or before.high_watermark
+        after = LogOffsets(
+            before.start if start is None else start, stable or hw, hw, before.end if end is None else end
+        )
+        if not after.start <= after.stable.offset <= hw.offset <= after.end.offset:
+            raise AssertionError(f"{self.tp}: offsets out of order: {after}, before {before}")
+        self._offsets = after
+        return after
+
+    def set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """Replace the segments; the caller holds the lock."""
+        self._segments = segments
+        self._bases = tuple(segment.base_offset for segment in segments)
+
+    # --- appending -------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batches: memoryview,
+        headers: Sequence[BatchHeader],
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        visible: bool,
+    ) -> Offset:
+        """Stamp checked ``batches`` and write them at the end, by one call; answers the base offset.
+
+        ``visible``: the high watermark follows at once. The caller holds the lock.
+        """
+        self.check_open()
+        config = self.config
+        base = offset = self._offsets.end.offset
+        entries: list[Placed] = []
+        pos = 0
+        for header in headers:
+            stamp(batches, pos, offset, leader_epoch)
+            timestamp = TimestampMs(header.max_timestamp)
+            if config.log_append_time:
+                stamp_log_append_time(batches, pos, now_ms)
+                timestamp = now_ms
+            size = header.size
+            last = Offset(offset + header.last_offset_delta)
+            entries.append(Placed(size, last, timestamp))
+            pos += size
+            offset = Offset(last + 1)
+        mark = self._write(batches, entries, now_ms)
+        append_time = now_ms if config.log_append_time else TimestampMs(-1)
+        for header, entry in zip(headers, entries, strict=True):
+            if header.producer_id >= 0:
+                first = Offset(entry.last_offset - header.last_offset_delta)
+                self.producers.update(header, first, append_time, now_ms)
+        self.publish(end=mark, high_watermark=mark if visible else None)
+        return base
+
+    def append_as_replica(self, batches: memoryview, headers: Sequence[BatchHeader], now_ms: TimestampMs) -> None:
+        """Write a leader's batches as they are. OffsetOutOfRange when they do not begin at or after the end."""
+        self.check_open()
+        offset = self._offsets.end.offset
+        for header in headers:
+            if header.base_offset < offset:
+                raise OffsetOutOfRange(f"{self.tp}: a batch of the leader begins at {header.base_offset}, not {offset}")
+            offset = Offset(header.next_offset)
+        mark = self._write(batches, [placed(header) for header in headers], now_ms)
+        for header in headers:
+            self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+            if header.producer_id >= 0:
+                self.producers.update(header, Offset(header.base_offset), TimestampMs(-1), now_ms)
+        self.publish(end=mark)
+
+    def _write(self, batches: memoryview, entries: Sequence[Placed], now_ms: TimestampMs) -> Mark:
+        config = self.config
+        segment = self._segments[-1]
+        last = entries[-1]
+        if segment.must_roll(config, len(batches), last.last_offset, last.max_timestamp, now_ms):
+            segment = self.roll(now_ms)
+        try:
+            segment.append(batches, entries, config.index_interval_bytes)
+        except OSError as error:
+            raise self.health.fail(error, f"append to {self.tp}") from error
+        return Mark(Offset(last.last_offset + 1), segment.base_offset, FilePosition(segment.size))
+
+    def roll(self, now_ms: TimestampMs) -> Segment:
+        """Close the active segment and begin another; the caller holds the lock."""
+        end = self._offsets.end.offset
+        with self.health.guard(f"roll of {self.tp} at offset {end}"):
+            self._segments[-1].seal()
+            save_producers(self.fs, self.directory, self.producers, end)
+            segment = Segment.create(self.fs, self.directory, end, now_ms)
+        self._names_synced = False
+        self.set_segments((*self._segments, segment))
+        return segment
+
+    def assign_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
+        """Note, durably, that ``epoch`` begins at ``start``, unless it is known; the caller holds the lock."""
+        if self.epochs.assign(epoch, start):
+            with self.health.guard(f"write the leader epochs of {self.tp}"):
+                self.save_epochs()
+
+    def save_epochs(self) -> None:
+        """Write ``leader-epoch-checkpoint``."""
+        checkpoint.write_lines(self.fs, self.directory / checkpoint.LEADER_EPOCHS, self.epochs.rows())
+
+    # --- flushing --------------------------------------------------------------------------------------------
+
+    def flush(self, *, sealed_only: bool = False) -> None:
+        """Make everything (or all but the active segment) durable that was appended before the call.
+
+        Callers that come while one is at work share the next fdatasync. StorageError when it fails: never retried.
+        """
+        wanted = self._segments[-1].base_offset if sealed_only else self._offsets.end.offset
+        with self.flush_lock:
+            self.check_open()
+            if wanted <= self._flushed:
+                return
+            with self.health.guard(f"flush of {self.tp}"):
+                end = self._offsets.end.offset
+                segments = self._segments
+                first = max((n for n, s in enumerate(segments) if s.base_offset <= self._flushed), default=0)
+                for segment in segments[first:-1]:
+                    if segment.sync():
+                        segment.save_indexes()
+                        segment.index.unload()
+                        segment.time_index.unload()
+                if not sealed_only and not segments[-1].sync():
+                    raise StorageError(f"{self.tp} was closed before its last records were flushed")
+                if not self._names_synced:
+                    self._names_synced = True  # before, for a roll may come meanwhile
+                    self.fs.fsync_dir(self.directory)
+            self._flushed = segments[-1].base_offset if sealed_only else end
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def segment_at(self, offset: Offset) -> int:
+        """The number of the segment in which ``offset`` lies, or would."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:
+        """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
+
+        ``max_bytes`` may cut the last batch, never the first one with ``min_one_batch``; without it a first batch
+        that does not fit gives None. The caller releases the slice. Raises OffsetOutOfRange below the start and
+        above the end, StorageError, CorruptMessage.
+        """
+        while True:
+            self._check_range(offset)
+            if offset >= bound.offset:
+                return None
+            segments = self._segments
+            for number in range(self.segment_at(offset), len(segments)):
+                segment = segments[number]
+                try:
+                    located = segment.find(offset)
+                    end = self._end_in(segment, number, segments, bound)
+                except OSError as error:
+                    if not segment.file.acquire():
+                        break  # deleted meanwhile: look again
+                    segment.file.release()
+                    raise self.health.fail(error, f"read of {self.tp} at offset {offset}") from error
+                if located is None or located.position >= end:
+                    continue
+                self._keep_warm(segment)
+                length = end - located.position
+                if length > max_bytes:
+                    if located.size > max_bytes and not min_one_batch:
+                        return None
+                    length = max(max_bytes, located.size)
+                if segment.file.acquire():
+                    return FileSlice(segment.file, located.position, length)
+                break
+            else:
+                return None
+
+    def check_open(self) -> None:
+        """Raise StorageError when the log was closed or its directory is offline."""
+        if self._closed:
+            raise StorageError(f"{self.tp} is closed here; refresh the metadata and ask its leader")
+        self.health.check()
+
+    def _check_range(self, offset: Offset) -> None:
+        self.check_open()
+        start, end = self._offsets.start, self._offsets.end.offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, which holds {start} to {end}")
+
+    def _end_in(self, segment: Segment, number: int, segments: Sequence[Segment], bound: Mark) -> int:
+        """How far a read up to ``bound`` may go in ``segment``."""
+        if segment.base_offset == bound.segment_base:
+            return bound.position
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= bound.offset:
+            return segment.size
+        located = segment.find(bound.offset)
+        return located.position if located else segment.size
+
+    def _keep_warm(self, segment: Segment) -> None:
+        """Count a closed segment's indexes as needed, and give back those of others."""
+        warm = self._warm
+        if not segment.sealed or (warm and warm[0] is segment):
+            return
+        kept = (segment, *(other for other in warm if other is not segment))
+        for other in kept[SEALED_INDEXES_KEPT:]:
+            other.index.unload()
+            other.time_index.unload()
+        self._warm = kept[:SEALED_INDEXES_KEPT]
+
+    def mark(self, offset: Offset) -> Mark:
+        """Where ``offset`` lies: the position of its batch, or of the end."""
+        end = self._offsets.end
+        if offset >= end.offset:
+            return end
+        segment = self._segments[self.segment_at(offset)]
+        with self.health.guard(f"look-up of {self.tp} at offset {offset}"):
+            located = segment.find(offset)
+        return Mark(offset, segment.base_offset, located.position if located else FilePosition(segment.size))
+
+    def bytes_between(self, offset: Offset, bound: Mark) -> int:
+        """About the bytes from ``offset``'s batch to ``bound``; exact where both are known positions."""
+        if offset >= bound.offset or self._closed:
+            return 0
+        at = self.mark(max(offset, self._offsets.start))
+        if at.segment_base == bound.segment_base:
+            return max(bound.position - at.position, 0)
+        middle = [s.size for s in self._segments if at.segment_base <= s.base_offset < bound.segment_base]
+        return sum(middle) - at.position + bound.position
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush, save what spares the next start its work, and close the files. Idempotent."""
+        with self.lock:
+            if self._closed:
+                return
+            self.flush()
+            with self.health.guard(f"close of {self.tp}"):
+                self._segments[-1].seal()
+                self._segments[-1].save_indexes()
+                save_producers(self.fs, self.directory, self.producers, self._offsets.end.offset)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing, as a crash would. Idempotent."""
+        with self.lock:
+            if not self._closed:
+                self._closed = True
+                for segment in self._segments:
+                    segment.close()
+
+    def delete(self, doomed: Path) -> None:
+        """Move the directory to ``doomed`` (a name that the next start sweeps up) and delete it."""
+        with self.health.guard(f"deletion of {self.tp}"):
+            with self.lock, self.flush_lock:
+                self.abandon()
+                self.fs.rename(self.directory, doomed)
+                self.fs.fsync_dir(doomed.parent)
+            remove_tree(self.fs, doomed)

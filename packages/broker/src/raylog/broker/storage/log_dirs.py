@@ -1,21 +1,52 @@
-"""The broker's log directories (`log.dirs`): locks, identity, checkpoints, and the logs in them."""
+"""The broker's log directories (``log.dirs``) and the logs in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import uuid4
 
+from raylog.broker import config as rows
+from raylog.broker.storage.checkpoint import encode_topic_id
+from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log import Log
-from raylog.protocol.ids import BrokerId, TimestampMs, TopicId, TopicPartition
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.log_dir import LogDir
+from raylog.protocol.errors import InconsistentTopicId, StorageError
+from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def random_id() -> str:
+    """A directory's id: a UUID in Kafka's text form."""
+    return encode_topic_id(TopicId(uuid4()))
 
 
 class LogDirs:
-    """See the module. One owner calls open, create, delete, close; any thread may look logs up."""
+    """See the module. Any thread may look logs up; what changes the set of logs takes a lock."""
 
-    def __init__(self, config: Settings, fs: FileSystem, cluster_id: str, broker_id: BrokerId) -> None:
+    def __init__(
+        self,
+        config: Settings,
+        fs: FileSystem,
+        cluster_id: str,
+        broker_id: BrokerId,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
         """``config``: settings of BROKER_SETTINGS; ``log.dirs`` names the directories."""
-        raise NotImplementedError
+        self._config = config
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._lock = threading.Lock()
+        defaults = LogConfig.of(rows.topic_settings(config))
+        paths = [Path(path).absolute() for path in config[rows.LOG_DIRS]]
+        self.dirs = tuple(LogDir(path, fs, defaults, new_id) for path in paths)
+        self._last_checkpoint_ms = self._last_retention_ms = TimestampMs(0)
 
     def open(self, now_ms: TimestampMs) -> None:
         """Lock every directory, check its identity, load and recover its logs.
@@ -24,32 +55,131 @@ class LogDirs:
         in one sentence when another process holds a directory, when it belongs to another broker or cluster,
         or when none is usable.
         """
-        raise NotImplementedError
+        self._last_checkpoint_ms = self._last_retention_ms = now_ms
+        try:
+            taken: set[TopicPartition] = set()
+            for directory in self.dirs:
+                try:
+                    directory.acquire()
+                    directory.identify(self._cluster_id, self._broker_id)
+                    directory.load(taken, now_ms)
+                except StorageError:
+                    if not directory.health.failure:
+                        raise
+                taken.update(directory.logs)
+            if all(directory.health.failure for directory in self.dirs):
+                failures = "; ".join(self.offline().values()) or "log.dirs names none"
+                raise StorageError(f"no log directory is usable: {failures}")
+        except BaseException:
+            self.abandon()
+            raise
 
     def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Log]]:
         """The logs of all usable directories, a snapshot."""
-        raise NotImplementedError
+        return {tp: entry for directory in self._usable() for tp, entry in list(directory.logs.items())}
 
-    def create(self, tp: TopicPartition, topic_id: TopicId, settings: Settings, now_ms: TimestampMs) -> Log:
+    def _usable(self) -> list[LogDir]:
+        return [directory for directory in self.dirs if not directory.health.failure]
+
+    def _holder(self, tp: TopicPartition) -> LogDir | None:
+        return next((directory for directory in self.dirs if tp in directory.logs), None)
+
+    def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log:
         """The log of ``tp``: the one that is there with the same topic id, or a new one in the emptiest directory.
 
-        Raises InconsistentTopicId when it belongs to another topic of that name, StorageError when no disk
-        takes it.
+        Raises InconsistentTopicId when it belongs to another topic of that name (set it aside or delete it
+        first), StorageError when its directory is offline or no disk takes it.
         """
-        raise NotImplementedError
+        with self._lock:
+            holder = self._holder(tp)
+            if holder is None:
+                usable = self._usable()
+                if not usable:
+                    raise StorageError(f"{tp} cannot be created: every log directory is offline")
+                return min(usable, key=lambda directory: len(directory.logs)).create(tp, topic_id, now_ms)
+            holder.health.check()
+            known, log = holder.logs[tp]
+            if known == NO_TOPIC_ID != topic_id:
+                holder.give_id(tp, topic_id)
+            elif known != topic_id:
+                raise InconsistentTopicId(
+                    f"{holder.path / str(tp)} belongs to topic id {encode_topic_id(known)}, "
+                    f"not {encode_topic_id(topic_id)}: the topic was deleted and made again"
+                )
+            return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Delete the log; no error when there is none."""
-        raise NotImplementedError
+        """Delete the log; no error when there is none. Slices that are being sent stay readable."""
+        with self._lock:
+            holder = self._holder(tp)
+            if holder is not None:
+                holder.delete(tp)
+
+    def set_aside(self, tp: TopicPartition, reason: str) -> None:
+        """Keep the files of a log that nobody asked for, but serve it no more; no error when there is none."""
+        with self._lock:
+            holder = self._holder(tp)
+            if holder is not None:
+                holder.set_aside(tp, reason)
 
     def offline(self) -> Mapping[str, str]:
         """Failed directories and why."""
-        raise NotImplementedError
+        return {str(d.path): d.health.failure for d in self.dirs if d.health.failure}
+
+    def directory_ids(self) -> Mapping[str, str]:
+        """The id of each usable directory: another id than before means another disk."""
+        return {str(directory.path): directory.directory_id for directory in self._usable()}
 
     def maintain(self, now_ms: TimestampMs) -> None:
-        """Do what is due: flush.ms, retention, checkpoints, producer expiry. Call it about once a second."""
-        raise NotImplementedError
+        """Do what is due: flush.ms, retention, checkpoints, producer expiry. Call it about once a second.
 
-    def close(self) -> None:
-        """Flush and close everything, write checkpoints and the clean-stop markers, unlock. Idempotent."""
-        raise NotImplementedError
+        A failing disk takes its directory offline and is told in the log; it does not raise.
+        """
+        retention = now_ms - self._last_retention_ms >= self._config[rows.LOG_RETENTION_CHECK_INTERVAL_MS]
+        checkpoints = now_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        for directory in self._usable():
+            for _, log in list(directory.logs.values()):
+                try:
+                    self._maintain(log, now_ms, retention)
+                except StorageError:
+                    continue  # told when it happened, or the log was deleted meanwhile
+            if checkpoints:
+                try:
+                    directory.checkpoint()
+                except StorageError:
+                    continue
+        if retention:
+            self._last_retention_ms = now_ms
+        if checkpoints:
+            self._last_checkpoint_ms = now_ms
+
+    def _maintain(self, log: Log, now_ms: TimestampMs, retention: bool) -> None:
+        if log.recovery_point == log.offsets.end.offset:
+            log.last_flush_ms = now_ms
+        elif now_ms - log.last_flush_ms >= log.config.flush_ms:
+            log.flush()
+            log.last_flush_ms = now_ms
+        else:
+            log.flush(sealed_only=True)
+        if retention:
+            enforce_retention(log, now_ms)
+            with log.lock:
+                log.producers.expire(now_ms, self._config[rows.PRODUCER_ID_EXPIRATION_MS])
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Flush and close everything, write checkpoints and the clean-stop markers, unlock. Idempotent.
+
+        A directory that fails is left without its marker, to be recovered at the next start.
+        """
+        with self._lock:
+            for directory in self._usable():
+                try:
+                    directory.close(broker_epoch)
+                except StorageError as error:
+                    logger.error("stop not clean: path=%s reason=%r", directory.path, str(error))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and unlock, as a crash would. Idempotent."""
+        for directory in self.dirs:
+            directory.abandon()

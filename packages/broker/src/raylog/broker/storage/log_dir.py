@@ -1,0 +1,215 @@
+"""One log directory: its lock, its identity, its checkpoints and the logs in it.
+
+Names in it: ``TOPIC-PARTITION`` holds a log; ``….ID-delete`` is one that is being deleted and is swept up at the next
+start; ``….ID-stray`` is one that was set aside and is kept for a human; the rest is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from raylog.broker.storage import checkpoint
+from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
+from raylog.broker.storage.health import Health
+from raylog.broker.storage.log import Log
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.recovery import LastStop, load_log
+from raylog.protocol.errors import CorruptMessage, StorageError
+from raylog.protocol.ids import (
+    NO_TOPIC_ID,
+    BrokerId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_DELETE, _STRAY = "-delete", "-stray"
+_MAX_NAME = 255
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose directory is called ``name``; None for anything else."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or name.endswith((_DELETE, _STRAY)):
+        return None
+    return TopicPartition(TopicName(match[1]), PartitionIndex(int(match[2])))
+
+
+class LogDir:
+    """See the module. Its owner, LogDirs, calls everything but :meth:`checkpoint` from one thread at a time."""
+
+    def __init__(self, path: Path, fs: FileSystem, config: LogConfig, new_id: Callable[[], str]) -> None:
+        """``config``: for topics whose own settings are not known yet; ``new_id``: a random id of 22 characters."""
+        self.path = path
+        self.health = Health(path)
+        self.logs: dict[TopicPartition, tuple[TopicId, Log]] = {}
+        self.directory_id = ""
+        self._fs = fs
+        self._config = config
+        self._new_id = new_id
+        self._lock: FileLock | None = None
+        self._checkpoint_lock = threading.Lock()
+
+    def acquire(self) -> None:
+        """Make the directory and lock it; StorageError when another process holds it."""
+        with self.health.guard("creation of the directory"):
+            self._fs.make_dirs(self.path)
+            self._lock = self._fs.lock(self.path / checkpoint.LOCK)
+        if self._lock is None:
+            raise StorageError(f"log directory {self.path} is in use by another broker; stop it or choose another")
+
+    def identify(self, cluster_id: str, broker_id: BrokerId) -> None:
+        """Check ``meta.properties``, or write it; StorageError when the directory is somebody else's."""
+        with self.health.guard("reading of meta.properties"):
+            found = checkpoint.read_properties(self._fs, self.path / checkpoint.META_PROPERTIES) or {}
+            for key, ours in (("cluster.id", cluster_id), ("broker.id", str(broker_id))):
+                if found.get(key, ours) != ours:
+                    raise StorageError(
+                        f"log directory {self.path} belongs to {key} {found[key]}, this broker has {key} {ours}; "
+                        "choose another directory"
+                    )
+            self.directory_id = found.get("directory.id") or self._new_id()
+            wanted = {
+                "version": "0", "cluster.id": cluster_id, "broker.id": str(broker_id),
+                "directory.id": self.directory_id,
+            }  # fmt: skip
+            if found != wanted:
+                checkpoint.write_properties(self._fs, self.path / checkpoint.META_PROPERTIES, found | wanted)
+
+    def load(self, taken: set[TopicPartition], now_ms: TimestampMs) -> None:
+        """Load and, after an unclean stop, recover all logs; one in ``taken`` too is set aside."""
+        with self.health.guard("loading of the logs"):
+            clean = checkpoint.take_clean_stop(self._fs, self.path)
+            recovery_points = self._read(checkpoint.RECOVERY_POINTS)
+            starts = self._read(checkpoint.LOG_STARTS)
+            high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
+            for name in self._fs.list_dir(self.path):
+                if name.endswith(_DELETE):
+                    remove_tree(self._fs, self.path / name)
+                    continue
+                tp = partition_of(name)
+                if tp is None:
+                    continue
+                if tp in taken:
+                    self._set_aside(tp, "it is in another log directory, too")
+                    continue
+                zero = Offset(0)
+                last = LastStop(
+                    clean, recovery_points.get(tp, zero), starts.get(tp, zero), high_watermarks.get(tp, zero)
+                )
+                self._load(tp, last, now_ms)
+        self.checkpoint()
+
+    def _load(self, tp: TopicPartition, last: LastStop, now_ms: TimestampMs) -> None:
+        directory = self.path / str(tp)
+        names = self._fs.list_dir(directory)
+        if not any(name.endswith(".log") for name in names) and checkpoint.PARTITION_METADATA not in names:
+            remove_tree(self._fs, directory)  # a creation that was cut short
+            return
+        try:
+            topic_id = checkpoint.read_topic_id(self._fs, directory) or NO_TOPIC_ID
+        except CorruptMessage as error:
+            logger.warning("topic id lost: partition=%s reason=%r", tp, str(error))
+            topic_id = NO_TOPIC_ID
+        log = load_log(tp, directory, self._fs, self.health, self._config, last, now_ms)
+        self._adopt(tp, topic_id, log)
+
+    def _adopt(self, tp: TopicPartition, topic_id: TopicId, log: Log) -> None:
+        log.before_reuse = self.checkpoint
+        self.logs[tp] = (topic_id, log)
+
+    def _read(self, name: str) -> dict[TopicPartition, Offset]:
+        """A checkpoint; a damaged one counts as empty, which costs time at recovery and loses nothing."""
+        try:
+            return checkpoint.read_offsets(self._fs, self.path / name)
+        except CorruptMessage as error:
+            logger.warning("checkpoint dropped: path=%s reason=%r", self.path / name, str(error))
+            return {}
+
+    def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log:
+        """A new, empty log."""
+        directory = self.path / str(tp)
+        with self.health.guard(f"creation of {tp}"):
+            self._fs.make_dirs(directory)
+            checkpoint.write_topic_id(self._fs, directory, topic_id)
+            self._fs.fsync_dir(self.path)
+            log = load_log(tp, directory, self._fs, self.health, self._config, LastStop(clean=True), now_ms)
+        self._adopt(tp, topic_id, log)
+        return log
+
+    def give_id(self, tp: TopicPartition, topic_id: TopicId) -> None:
+        """Write the topic id of a log that was found without one."""
+        with self.health.guard(f"naming of {tp}"):
+            checkpoint.write_topic_id(self._fs, self.path / str(tp), topic_id)
+        self.logs[tp] = (topic_id, self.logs[tp][1])
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Delete a log; its old recovery point is gone before the name can be used again."""
+        _, log = self.logs.pop(tp)
+        log.delete(self.path / self._aside_name(tp, _DELETE))
+        self.checkpoint()
+
+    def set_aside(self, tp: TopicPartition, reason: str) -> None:
+        """Take a log out of service and keep its files under a name that tells."""
+        _, log = self.logs.pop(tp)
+        with log.lock, log.flush_lock:
+            log.abandon()
+            with self.health.guard(f"setting aside of {tp}"):
+                self._set_aside(tp, reason)
+        self.checkpoint()
+
+    def _set_aside(self, tp: TopicPartition, reason: str) -> None:
+        name = self._aside_name(tp, _STRAY)
+        self._fs.rename(self.path / str(tp), self.path / name)
+        self._fs.fsync_dir(self.path)
+        logger.error(
+            "log set aside: partition=%s kept_as=%s reason=%r", tp, self.path / name, reason,
+            extra={"event": "log_set_aside", "partition": str(tp), "path": str(self.path / name), "reason": reason},
+        )  # fmt: skip
+
+    def _aside_name(self, tp: TopicPartition, suffix: str) -> str:
+        tail = f".{self._new_id()}{suffix}"
+        return str(tp)[: _MAX_NAME - len(tail)] + tail
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log starts and high watermarks. Any thread may call it."""
+        with self._checkpoint_lock, self.health.guard("writing of the checkpoints"):
+            logs = {tp: log for tp, (_, log) in list(self.logs.items())}
+            offsets = {tp: log.offsets for tp, log in logs.items()}
+            recovery_points = {tp: log.recovery_point for tp, log in logs.items()}
+            high_watermarks = {tp: at.high_watermark.offset for tp, at in offsets.items()}
+            starts = {tp: at.start for tp, at in offsets.items() if at.start > logs[tp].segments[0].base_offset}
+            checkpoint.write_offsets(self._fs, self.path / checkpoint.RECOVERY_POINTS, recovery_points)
+            checkpoint.write_offsets(self._fs, self.path / checkpoint.LOG_STARTS, starts)
+            checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, high_watermarks)
+
+    def close(self, broker_epoch: int) -> None:
+        """Close all logs and mark the stop as clean, then unlock. StorageError when that failed: not marked."""
+        if self._lock is None:
+            return
+        try:
+            for _, log in self.logs.values():
+                log.close()
+            self.checkpoint()
+            with self.health.guard("marking of the clean stop"):
+                checkpoint.write_clean_stop(self._fs, self.path, broker_epoch)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and unlock, as a crash would."""
+        for _, log in self.logs.values():
+            log.abandon()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -1,0 +1,231 @@
+"""Loading a partition's log, and finding out after a crash how much of it is good.
+
+After a clean stop everything is trusted. Otherwise the segments from the one that holds the recovery point are read
+through: each batch's checksum and offsets are checked and the indexes are made anew. The log ends before the first bad
+batch: it and all that follows is cut off, and a log event says so. A hole between two segments (a lost name, a lost
+tail) ends the log, too. Closed segments below the recovery point were flushed and are not read, so that a start takes
+time by the unflushed part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raylog.broker.storage import checkpoint
+from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.files import FileSystem
+from raylog.broker.storage.health import Health
+from raylog.broker.storage.log import Log, LogOffsets, Mark
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, Segment
+from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+
+class LastStop(NamedTuple):
+    """What the log directory remembers of a partition."""
+
+    clean: bool
+    recovery_point: Offset = Offset(0)
+    log_start: Offset = Offset(0)
+    high_watermark: Offset = Offset(0)
+
+
+class Loaded(NamedTuple):
+    """Segments that are good, and where they end."""
+
+    segments: list[Segment]
+    end: Offset
+    checked: list[BatchHeader]
+    """Headers of the batches that recovery read."""
+    recovered: bool
+
+
+def load_log(
+    tp: TopicPartition,
+    directory: Path,
+    fs: FileSystem,
+    health: Health,
+    config: LogConfig,
+    last: LastStop,
+    now_ms: TimestampMs,
+) -> Log:
+    """The log in ``directory``, recovered unless the last stop was clean; a new one when there are no segments.
+
+    Raises OSError; nothing that a crash or a flipped bit leaves behind raises.
+    """
+    bases = _sweep(fs, directory)
+    if bases:
+        loaded = _load_segments(tp, directory, fs, config, bases, last, now_ms)
+    else:
+        if last.recovery_point > last.log_start:
+            _say_truncated(tp, last.log_start, "all segments are missing", last)
+        segment = Segment.create(fs, directory, last.log_start, now_ms)
+        fs.fsync_dir(directory)
+        loaded = Loaded([segment], last.log_start, [], recovered=False)
+    try:
+        return _assemble(tp, directory, fs, health, config, loaded, last, now_ms)
+    except BaseException:
+        for segment in loaded.segments:
+            segment.close()
+        raise
+
+
+def _sweep(fs: FileSystem, directory: Path) -> list[Offset]:
+    """Delete what an interrupted operation left; answers the segments' base offsets in order."""
+    names = fs.list_dir(directory)
+    bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit())
+    stems = {f"{base:020d}" for base in bases}
+    for name in names:
+        stem, dot, suffix = name.partition(".")
+        orphan = dot + suffix in (INDEX, TIME_INDEX) and stem not in stems
+        if orphan or name.endswith((".tmp", ".deleted")):
+            fs.unlink(directory / name)
+    return [Offset(base) for base in bases]
+
+
+def _load_segments(
+    tp: TopicPartition,
+    directory: Path,
+    fs: FileSystem,
+    config: LogConfig,
+    bases: Sequence[Offset],
+    last: LastStop,
+    now_ms: TimestampMs,
+) -> Loaded:
+    segments: list[Segment] = []
+    try:
+        for base in bases:
+            segments.append(Segment.open(fs, directory, base, now_ms))
+        try:
+            end = _trust(segments) if last.clean else None
+            if end is not None:
+                return Loaded(segments, end, [], recovered=False)
+            return _recover(tp, segments, config, last)
+        except CorruptMessage:  # a batch header where only an index was expected to be bad: read everything
+            return _recover(tp, segments, config, last._replace(recovery_point=Offset(0)))
+    except BaseException:
+        for segment in segments:
+            segment.close()
+        raise
+
+
+def _trust(segments: Sequence[Segment]) -> Offset | None:
+    """Take up segments as they are; the next offset, or None when the last one does not end with a whole batch."""
+    for segment in segments[:-1]:
+        segment.load_sealed()
+    return segments[-1].load_active()
+
+
+def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, last: LastStop) -> Loaded:
+    first = max((n for n, s in enumerate(segments) if s.base_offset <= last.recovery_point), default=0)
+    for segment in segments[:first]:
+        segment.load_sealed()
+    checked: list[BatchHeader] = []
+    end = segments[first].base_offset
+    good = first
+    reason = ""
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if number > first and segment.base_offset != end:
+            reason = f"segment {segment.base_offset} does not follow on offset {end}"
+            break
+        good = number
+        end, reason = segment.recover(end, config.index_interval_bytes, checked)
+        if reason:
+            break
+    if reason:
+        _say_truncated(tp, end, reason, last)
+    _drop(segments, good + 1)
+    _save(segments[first:])
+    return Loaded(segments, end, checked, recovered=True)
+
+
+def _say_truncated(tp: TopicPartition, end: Offset, reason: str, last: LastStop) -> None:
+    """Tell it; as an error when the records were flushed, so that the disk lost what it had promised to keep."""
+    level = logging.ERROR if end < last.recovery_point else logging.WARNING
+    logger.log(
+        level, "log truncated: partition=%s offset=%d recovery_point=%d reason=%r",
+        tp, end, last.recovery_point, reason,
+        extra={
+            "event": "log_truncated", "partition": str(tp), "offset": end, "recovery_point": last.recovery_point,
+            "reason": reason,
+        },
+    )  # fmt: skip
+
+
+def _drop(segments: list[Segment], keep: int) -> None:
+    """Delete the segments from number ``keep`` on, newest first; then cut the last kept one after its good part."""
+    while len(segments) > keep:
+        segment = segments.pop()
+        segment.close()
+        segment.unlink()
+        segment.fs.fsync_dir(segment.directory)
+    segments[-1].sealed = False
+    segments[-1].cut()
+
+
+def _save(segments: Sequence[Segment]) -> None:
+    """Make what was recovered durable: it may have been in the page cache only."""
+    for segment in segments:
+        segment.sync()
+    for segment in segments[:-1]:
+        segment.seal()
+        segment.save_indexes()
+    segments[-1].fs.fsync_dir(segments[-1].directory)
+
+
+def _assemble(
+    tp: TopicPartition,
+    directory: Path,
+    fs: FileSystem,
+    health: Health,
+    config: LogConfig,
+    loaded: Loaded,
+    last: LastStop,
+    now_ms: TimestampMs,
+) -> Log:
+    segments, end = loaded.segments, loaded.end
+    start = min(max(last.log_start, segments[0].base_offset), end)
+    epochs = _load_epochs(fs, directory, loaded, start)
+    producers = load_producers(fs, directory, tp, segments, end, now_ms)
+    bases = {segment.base_offset for segment in segments}
+    for offset in snapshot_offsets(fs, directory)[:-1]:
+        if offset not in bases:
+            fs.unlink(directory / f"{offset:020d}{SNAPSHOT}")
+    mark = Mark(end, segments[-1].base_offset, FilePosition(segments[-1].size))
+    beginning = Mark(start, segments[0].base_offset, FilePosition(0))
+    log = Log(
+        tp, directory, fs, health, config, segments,
+        LogOffsets(start, beginning, beginning, mark),
+        end if loaded.recovered or last.clean else min(last.recovery_point, end),
+        epochs, producers,
+    )  # fmt: skip
+    high_watermark = log.mark(min(max(last.high_watermark, start), end))
+    log.publish(high_watermark=high_watermark)
+    return log
+
+
+def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, start: Offset) -> LeaderEpochs:
+    """The checkpoint's epochs as far as the log goes, and those that recovery saw."""
+    try:
+        rows = checkpoint.read_lines(fs, directory / checkpoint.LEADER_EPOCHS, columns=2)
+        saved = [(LeaderEpoch(int(epoch)), Offset(int(offset))) for epoch, offset in rows]
+        epochs, whole = LeaderEpochs(saved), True
+    except (CorruptMessage, ValueError):
+        epochs, whole = LeaderEpochs(), False
+    changed = epochs.truncate_from_end(loaded.end)
+    headers = loaded.checked if whole else [h for segment in loaded.segments for _, h in segment.headers()]
+    for header in headers:
+        changed = epochs.assign(LeaderEpoch(header.leader_epoch), Offset(header.base_offset)) or changed
+    changed = epochs.truncate_from_start(start) or changed
+    if changed or not whole:
+        checkpoint.write_lines(fs, directory / checkpoint.LEADER_EPOCHS, epochs.rows())
+    return epochs

@@ -1,0 +1,380 @@
+"""A segment: one log file with its two indexes, named by the offset that it begins with.
+
+One thread at a time writes (under the log's lock); any thread reads. A reader sees ``size`` bytes: that attribute
+moves only after the bytes are in the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raylog.broker.storage.files import File, FileSystem
+from raylog.broker.storage.index import OffsetIndex, TimeIndex
+from raylog.broker.storage.log_config import LogConfig
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
+from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
+from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, validate_batch
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+_LOOKUP_BYTES = 4096
+_SCAN_BYTES = 1 << 20
+_PREFIX = struct.Struct(">qiibIhi")  # up to the last offset delta
+_MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+
+
+class Placed(NamedTuple):
+    """What the indexes need to know of a batch on its way into the file."""
+
+    size: int
+    last_offset: Offset
+    max_timestamp: TimestampMs
+
+
+class Located(NamedTuple):
+    """A batch in the file."""
+
+    position: FilePosition
+    size: int
+    base_offset: Offset
+
+
+class Recovered(NamedTuple):
+    """What :meth:`Segment.recover` kept."""
+
+    next_offset: Offset
+    reason: str
+    """Why the rest was not; empty when all of it is good."""
+
+
+def file_name(base_offset: Offset, suffix: str) -> str:
+    """Kafka's name for a segment's file: the base offset in twenty digits."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """See the module. Methods raise OSError; the log turns it into StorageError."""
+
+    __slots__ = (
+        "_since_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "first_timestamp",
+        "fs",
+        "index",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "sealed",
+        "size",
+        "time_index",
+    )
+
+    def __init__(self, fs: FileSystem, directory: Path, base_offset: Offset, file: File, now_ms: TimestampMs) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.base_offset = base_offset
+        self.file = file
+        self.created_ms = now_ms
+        self.size = 0
+        self.sealed = False
+        """True once another segment follows: its indexes may then be rebuilt by readers."""
+        self.index = OffsetIndex(fs, self.path(INDEX), base_offset)
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX), base_offset)
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        """The last offset of the batch that brought :attr:`max_timestamp`."""
+        self.first_timestamp = NO_TIMESTAMP
+        """The first batch's highest timestamp; -1 when there is none, or when it has none."""
+        self._since_index = 0
+
+    @classmethod
+    def create(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
+        """A new, empty one. Its name is durable once the caller has synced the directory."""
+        file = fs.open(directory / file_name(base_offset, LOG), create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            segment = cls(fs, directory, base_offset, file, now_ms)
+            segment.index.clear()
+            segment.time_index.clear()
+        except BaseException:
+            file.release()
+            raise
+        return segment
+
+    @classmethod
+    def open(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
+        """One that is there; the caller goes on with :meth:`recover` or :meth:`load`."""
+        file = fs.open(directory / file_name(base_offset, LOG))
+        segment = cls(fs, directory, base_offset, file, now_ms)
+        try:
+            segment.size = file.size()
+            head = file.pread(HEADER_SIZE, 0)
+        except BaseException:
+            file.release()
+            raise
+        if len(head) == HEADER_SIZE:
+            try:
+                segment.first_timestamp = TimestampMs(read_header(head).max_timestamp)
+            except CorruptMessage:
+                pass  # recovery or a reader will meet it and tell
+        return segment
+
+    def path(self, suffix: str) -> Path:
+        """The path of one of the segment's files."""
+        return self.directory / file_name(self.base_offset, suffix)
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def must_roll(
+        self, config: LogConfig, size: int, last_offset: Offset, max_timestamp: TimestampMs, now_ms: TimestampMs
+    ) -> bool:
+        """Whether an append of ``size`` bytes up to ``last_offset`` belongs into a new segment."""
+        if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if self.size == 0:
+            return False
+        if self.size + size > config.segment_bytes:
+            return True
+        if self.first_timestamp >= 0 and max_timestamp >= 0:
+            waited = max_timestamp - self.first_timestamp
+        else:
+            waited = now_ms - self.created_ms
+        if waited > config.segment_ms:
+            return True
+        limit = config.segment_index_bytes
+        return self.index.size_bytes() + 8 > limit or self.time_index.size_bytes() + 12 > limit
+
+    def append(self, batches: memoryview, placed: Sequence[Placed], index_interval: int) -> None:
+        """Write stamped batches after the last one, all by one call. After an OSError a part may be there."""
+        position = self.size
+        self.file.pwritev((batches,), position)
+        self.note(placed, index_interval)
+
+    def note(self, placed: Sequence[Placed], index_interval: int) -> None:
+        """Count batches that are in the file from ``size`` on, and index them."""
+        position = self.size
+        if position == 0:
+            self.first_timestamp = placed[0].max_timestamp
+        for size, last_offset, max_timestamp in placed:
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp = max_timestamp
+                self.max_timestamp_offset = last_offset
+            if self._since_index > index_interval:
+                self.index.append(last_offset, FilePosition(position))
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                self._since_index = 0
+            self._since_index += size
+            position += size
+        self.size = position
+
+    def seal(self) -> None:
+        """No more appends: give the highest timestamp its entry. Writes nothing."""
+        self.sealed = True
+        self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+
+    def save_indexes(self) -> None:
+        """Make the indexes durable; only what was sealed."""
+        self.index.save()
+        self.time_index.save()
+
+    def sync(self) -> bool:
+        """Make the log file durable; False when the segment was deleted meanwhile."""
+        if not self.file.acquire():
+            return False
+        try:
+            self.file.fdatasync()
+        finally:
+            self.file.release()
+        return True
+
+    def truncate(self, position: FilePosition, next_offset: Offset) -> None:
+        """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it."""
+        self.sealed = False
+        self.size = min(self.size, position)
+        self.file.truncate(position)
+        self.file.fdatasync()  # or the old content could come back under what is appended next
+        self.index.truncate_to(next_offset)
+        self.time_index.truncate_to(next_offset)
+        self._restore_tail()
+
+    def close(self) -> None:
+        """Give the log file back; slices in flight keep it open."""
+        self.file.release()
+
+    def unlink(self) -> None:
+        """Delete the files, the log first: an index without a log is swept up at the next start."""
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            if self.fs.exists(self.path(suffix)):
+                self.fs.unlink(self.path(suffix))
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def find(self, offset: Offset) -> Located | None:
+        """The first batch that ends at or after ``offset``; None when there is none.
+
+        One index look-up and, as a rule, one read of 4 KB. An index that leads astray is rebuilt. Raises
+        CorruptMessage when the log file itself is damaged there.
+        """
+        try:
+            return self._find_from(self.index.lookup(offset), offset, trust=False)
+        except CorruptMessage:
+            if not self.sealed:
+                raise
+            self.rebuild_indexes()
+            return self._find_from(self.index.lookup(offset), offset, trust=True)
+
+    def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
+        end = self.size
+        first = position > 0 and not trust
+        while position < end:
+            chunk = self.file.pread(min(_LOOKUP_BYTES, end - position), position)
+            at, last = 0, len(chunk) - _PREFIX.size
+            if last < 0:
+                raise CorruptMessage(f"{self.file.path} ends inside a batch header at position {position}")
+            while at <= last:
+                base, length, _, magic, _, _, delta = _PREFIX.unpack_from(chunk, at)
+                if magic != 2 or length < _MIN_BATCH_LENGTH or base < self.base_offset or delta < 0:
+                    raise CorruptMessage(f"{self.file.path} has no batch at position {position + at}")
+                if first and base > offset:
+                    raise CorruptMessage(f"{self.index.path} points beyond offset {offset}")
+                first = False
+                if base + delta >= offset:
+                    return Located(FilePosition(position + at), LOG_OVERHEAD + length, Offset(base))
+                at += LOG_OVERHEAD + length
+            position = FilePosition(position + at)
+        return None
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[FilePosition, BatchHeader]]:
+        """Position and header of each batch from ``position`` on; no checksum is looked at.
+
+        Ends quietly before a batch that reaches beyond ``end`` (default: the size). CorruptMessage at what
+        cannot be a header.
+        """
+        end = self.size if end is None else end
+        while end - position >= HEADER_SIZE:
+            chunk = self.file.pread(min(_SCAN_BYTES, end - position), position)
+            if len(chunk) < HEADER_SIZE:
+                return
+            at = 0
+            while len(chunk) - at >= HEADER_SIZE:
+                header = read_header(chunk, at)
+                if position + at + header.size > end:
+                    return
+                yield FilePosition(position + at), header
+                at += header.size
+            position += at
+
+    def read_batch(self, located: Located) -> bytes:
+        """The bytes of a whole batch; fewer when the file was truncated meanwhile."""
+        return self.file.pread(located.size, located.position)
+
+    # --- loading ---------------------------------------------------------------------------------------------
+
+    def load_sealed(self) -> None:
+        """Trust the log file; take up the indexes unread, or rebuild and save them when they are not there."""
+        self.sealed = True
+        try:
+            last_batch, newest = self.index.open_saved(), self.time_index.open_saved()
+            good = (last_batch is None or last_batch[1] < self.size) and (newest is None or newest[1] >= 0)
+        except CorruptMessage:
+            good, newest = False, None
+        if good and newest is not None:
+            self.max_timestamp = TimestampMs(newest[0])
+            self.max_timestamp_offset = Offset(self.base_offset + newest[1])
+        if not good:
+            self.rebuild_indexes()
+            self.save_indexes()
+            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+
+    def load_active(self) -> Offset | None:
+        """Trust the log file's batches and load the indexes; answers the next offset.
+
+        None when the file does not end with a whole batch: it needs :meth:`recover`.
+        """
+        try:
+            self.load_sealed()
+            self.sealed = False
+            next_offset, end = self._restore_tail()
+        except CorruptMessage:
+            return None
+        return next_offset if end == self.size else None
+
+    def rebuild_indexes(self, index_interval: int = _LOOKUP_BYTES) -> None:
+        """Make both indexes from the batch headers; CorruptMessage when one cannot be read."""
+        size, self.size = self.size, 0
+        fresh = Segment(self.fs, self.directory, self.base_offset, self.file, self.created_ms)
+        self.size = size
+        fresh.index.clear()
+        fresh.time_index.clear()
+        for _, header in self.headers(0, size):
+            fresh.note((placed(header),), index_interval)
+        fresh.seal()
+        self.index, self.time_index = fresh.index, fresh.time_index
+
+    def _restore_tail(self) -> tuple[Offset, int]:
+        """Take up counting after the last index entry; answers the next offset and the position of the end."""
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        next_offset, start = self.base_offset, self.index.last_position()
+        end: int = start
+        for position, header in self.headers(start):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = TimestampMs(header.max_timestamp)
+                self.max_timestamp_offset = Offset(header.last_offset)
+            next_offset = Offset(header.next_offset)
+            end = position + header.size
+        self._since_index = end - start
+        return next_offset, end
+
+    def recover(self, next_offset: Offset, index_interval: int, batches: list[BatchHeader]) -> Recovered:
+        """Check every batch by checksum and offsets and rebuild the indexes; ``size`` ends before the first bad one.
+
+        The headers of good batches are added to ``batches``. The caller cuts the file with :meth:`cut`.
+        """
+        size, self.size = self.size, 0
+        self.index.clear()
+        self.time_index.clear()
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = NO_TIMESTAMP
+        self._since_index = 0
+        reason = ""
+        chunk, start = b"", 0
+        while self.size < size:
+            at = self.size - start
+            try:
+                if len(chunk) - at < HEADER_SIZE or len(chunk) - at < read_header(chunk, at).size:
+                    chunk, start, at = self._chunk(size), self.size, 0
+                header = validate_batch(chunk, at, sparse=True)
+                if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+                    raise CorruptMessage(f"offset {header.base_offset} where {next_offset} was expected")
+            except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
+                reason = f"{self.file.path.name} is bad at position {self.size}: {error}"
+                break
+            self.note((placed(header),), index_interval)
+            batches.append(header)
+            next_offset = Offset(header.next_offset)
+        return Recovered(next_offset, reason)
+
+    def cut(self) -> None:
+        """Take away what lies behind ``size`` in the file."""
+        if self.file.size() > self.size:
+            self.file.truncate(self.size)
+
+    def _chunk(self, end: int) -> bytes:
+        """A stretch of the file from ``size`` on with at least the batch that begins there."""
+        chunk = self.file.pread(min(_SCAN_BYTES, end - self.size), self.size)
+        needed = read_header(chunk).size
+        if len(chunk) < needed <= end - self.size:
+            chunk = self.file.pread(needed, self.size)
+        return chunk
+
+
+def placed(header: BatchHeader) -> Placed:
+    """A stored batch's entry."""
+    return Placed(header.size, Offset(header.last_offset), TimestampMs(header.max_timestamp))

@@ -1,0 +1,82 @@
+"""Producer snapshots in a partition's directory: one per roll and one at a clean stop.
+
+``00000000000000001234.snapshot`` is the producers' state as of offset 1234: loading takes the latest one that can be
+read and replays the batch headers after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
+from raylog.broker.storage.producers import Producers
+from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import TimestampType
+
+logger = logging.getLogger(__name__)
+
+
+def save_producers(fs: FileSystem, directory: Path, producers: Producers, offset: Offset) -> None:
+    """Write the state as of ``offset``."""
+    write_atomically(fs, directory / file_name(offset, SNAPSHOT), producers.encode())
+
+
+def snapshot_offsets(fs: FileSystem, directory: Path) -> list[Offset]:
+    """The offsets of all snapshots, in order."""
+    return [
+        Offset(int(name.removesuffix(SNAPSHOT)))
+        for name in fs.list_dir(directory)
+        if name.endswith(SNAPSHOT) and name.removesuffix(SNAPSHOT).isdigit()
+    ]
+
+
+def remove_snapshots(
+    fs: FileSystem, directory: Path, *, below: Offset | None = None, above: Offset | None = None
+) -> None:
+    """Delete snapshots of offsets that are no longer in the log."""
+    for offset in snapshot_offsets(fs, directory):
+        if (below is not None and offset < below) or (above is not None and offset > above):
+            fs.unlink(directory / file_name(offset, SNAPSHOT))
+
+
+def load_producers(
+    fs: FileSystem,
+    directory: Path,
+    tp: TopicPartition,
+    segments: Sequence[Segment],
+    end: Offset,
+    now_ms: TimestampMs,
+) -> Producers:
+    """The producers as of ``end``; snapshots beyond it and damaged ones are deleted."""
+    remove_snapshots(fs, directory, above=end)
+    producers, start = Producers(), Offset(0)
+    for offset in reversed(snapshot_offsets(fs, directory)):
+        path = directory / file_name(offset, SNAPSHOT)
+        try:
+            producers, start = Producers.decode(read_bytes(fs, path) or b"", now_ms), offset
+            break
+        except CorruptMessage as error:
+            logger.warning(
+                "producer snapshot dropped: partition=%s offset=%d reason=%r", tp, offset, str(error),
+                extra={"event": "snapshot_dropped", "partition": str(tp), "offset": offset, "reason": str(error)},
+            )  # fmt: skip
+            fs.unlink(path)
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        if following is None or following.base_offset > start:
+            _replay(segment, start, producers, now_ms)
+    return producers
+
+
+def _replay(segment: Segment, start: Offset, producers: Producers, now_ms: TimestampMs) -> None:
+    located = segment.find(start) if start > segment.base_offset else None
+    if located is None and start > segment.base_offset:
+        return
+    for _, header in segment.headers(located.position if located else 0):
+        if header.producer_id >= 0 and header.base_offset >= start:
+            stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+            append_time = TimestampMs(header.max_timestamp) if stamped else NO_TIMESTAMP
+            producers.update(header, Offset(header.base_offset), append_time, now_ms)

@@ -1,0 +1,91 @@
+"""Offsets by time (ListOffsets): the indexes find the batch, decoding that one batch finds the record."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raylog.broker.storage.log import Log
+from raylog.broker.storage.segment import Located, Segment
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
+from raylog.protocol.records import BatchHeader, TimestampType, decode_batch
+
+
+class TimestampedOffset(NamedTuple):
+    """A record's place and time."""
+
+    offset: Offset
+    timestamp: TimestampMs
+    leader_epoch: LeaderEpoch
+
+
+def offset_for_timestamp(log: Log, timestamp: TimestampMs, bound: Offset) -> TimestampedOffset | None:
+    """The first record at or after ``timestamp``, from the log's start to before ``bound``; None when there is none.
+
+    Exact also when timestamps run backwards. Example: a batch at offset 0 with timestamps 2, 4, 6, 8: asked for 3
+    it is offset 1. Raises StorageError, and CorruptMessage when the batch that would answer is damaged.
+    """
+    start = log.offsets.start
+    for segment in log.segments:
+        if segment.base_offset >= bound:
+            break
+        if segment.max_timestamp < timestamp:
+            continue
+        with log.health.guard(f"look-up of a timestamp in {log.tp}"):
+            found = _in_segment(segment, timestamp, start, bound)
+        if found is not None:
+            return found
+    return None
+
+
+def _in_segment(segment: Segment, timestamp: TimestampMs, start: Offset, bound: Offset) -> TimestampedOffset | None:
+    try:
+        near = segment.time_index.lookup(timestamp)
+    except CorruptMessage:
+        segment.rebuild_indexes()
+        near = segment.time_index.lookup(timestamp)
+    located = segment.find(max(near, start))
+    if located is None:
+        return None
+    for position, header in segment.headers(located.position):
+        if header.base_offset >= bound:
+            return None
+        if header.max_timestamp < timestamp or header.last_offset < start:
+            continue
+        found = _in_batch(segment, Located(position, header.size, Offset(header.base_offset)), header, timestamp, start)
+        if found is not None:
+            return found if found.offset < bound else None
+    return None
+
+
+def _in_batch(
+    segment: Segment, located: Located, header: BatchHeader, timestamp: TimestampMs, start: Offset
+) -> TimestampedOffset | None:
+    epoch = LeaderEpoch(header.leader_epoch)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return TimestampedOffset(Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp), epoch)
+    for record in decode_batch(segment.read_batch(located)):
+        if record.timestamp >= timestamp and record.offset >= start:
+            return TimestampedOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
+    return None
+
+
+def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
+    """The first record with the highest timestamp before ``bound`` (KIP-734); None when there is none."""
+    start = log.offsets.start
+    segments = [s for s in log.segments if s.base_offset < bound and s.max_timestamp >= 0]
+    if not segments:
+        return None
+    newest = max(segment.max_timestamp for segment in segments)
+    found = offset_for_timestamp(log, newest, bound)
+    if found is not None:
+        return found
+    with log.health.guard(f"look-up of the highest timestamp in {log.tp}"):  # the newest is not visible (yet)
+        visible = [
+            header.max_timestamp
+            for segment in segments
+            for _, header in segment.headers()
+            if header.last_offset >= start and header.next_offset <= bound
+        ]
+    highest = max(visible, default=-1)
+    return offset_for_timestamp(log, TimestampMs(highest), bound) if highest >= 0 else None
