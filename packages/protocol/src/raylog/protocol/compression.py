@@ -140,26 +140,23 @@ def _xerial_blocks(data: Buffer) -> Iterator[bytes]:
 def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnappy_block(view, max_bytes)
-    out: list[bytes] = []
-    room = max_bytes
+        return _unsnappy_blocks([view], max_bytes)
+    blocks: list[memoryview] = []
     position = len(_XERIAL_HEADER)
     while position < len(view):
         (length,) = _INT32.unpack_from(view, position)
         position += _INT32.size
         if not 0 < length <= len(view) - position:
             raise CorruptMessage(f"a snappy block of {length} bytes does not fit its frame")
-        block = _unsnappy_block(view[position : position + length], room)
-        room -= len(block)
-        out.append(block)
+        blocks.append(view[position : position + length])
         position += length
-    return b"".join(out)
+    return _unsnappy_blocks(blocks, max_bytes)
 
 
-def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > max_bytes:
+def _unsnappy_blocks(blocks: list[memoryview], max_bytes: int) -> bytes:
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
 # --- lz4 ------------------------------------------------------------------------------------------

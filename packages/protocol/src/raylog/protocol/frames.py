@@ -66,15 +66,11 @@ class FrameBuffer:
         """
         view, start, end = self._view, self._start, self._end
         held = end - start
-        if held == 0:
-            self._adapt(used=end)
-            self._start = self._end = 0
-            return self._view
-        if held == len(view):
-            size = max(min(max(self._wanted, GREEDY_BYTES), held * _GROWTH), held + 1)
+        size = self._fitting_size(held)
+        if size != len(view):
             self._view = memoryview(bytearray(size))
-            self._view[:held] = view
-        elif start:
+            self._view[:held] = view[start:end]
+        elif held and start:
             view[:held] = view[start:end]
         self._start, self._end = 0, held
         return self._view[held:]
@@ -110,18 +106,22 @@ class FrameBuffer:
             self._start = self._end = 0
             self._quiet_rounds = 0
 
-    def _adapt(self, used: int) -> None:
-        """Fit an empty buffer to the last round, in which ``used`` of its bytes were filled."""
-        size = len(self._view)
-        if used == size and size < GREEDY_BYTES:
-            self._view = memoryview(bytearray(size * _GROWTH))
-        if used * _GROWTH >= size or size <= SMALL_BYTES:
+    def _fitting_size(self, held: int) -> int:
+        """How large the buffer should be after a round in which it was filled up to ``_end``."""
+        size, used = len(self._view), self._end
+        if used == size:  # there may be more to read at once
             self._quiet_rounds = 0
-            return
+            if size < GREEDY_BYTES:
+                return size * _GROWTH
+            return min(size * _GROWTH, max(self._wanted, size + 1)) if held == size else size
+        if held or size <= SMALL_BYTES or used * _GROWTH >= size:
+            self._quiet_rounds = 0
+            return size
         self._quiet_rounds += 1
-        if self._quiet_rounds >= _QUIET_ROUNDS:
-            self._view = memoryview(bytearray(max(size // _GROWTH, SMALL_BYTES)))
-            self._quiet_rounds = 0
+        if self._quiet_rounds < _QUIET_ROUNDS:
+            return size
+        self._quiet_rounds = 0
+        return max(size // _GROWTH, SMALL_BYTES)
 
 
 def frame_length(parts: Iterable[Buffer]) -> bytes:

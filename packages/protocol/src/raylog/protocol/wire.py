@@ -72,17 +72,25 @@ class Reader:
 
     def int32(self) -> int:
         """A 32-bit signed integer."""
-        value: int = self.unpack(INT32)[0]
+        try:
+            value: int = INT32.unpack_from(self.data, self.pos)[0]
+        except struct.error:
+            raise self._short() from None
+        self.pos += 4
         return value
 
     def uvarint(self) -> int:
         """An unsigned integer of at most 32 bits in groups of seven bits, lowest first."""
-        data, pos, value, shift = self.data, self.pos, 0, 0
+        data, pos, shift = self.data, self.pos, 7
         try:
-            while (byte := data[pos]) & 0x80:
+            value = data[pos]
+            if value < 0x80:
+                self.pos = pos + 1
+                return value
+            value &= 0x7F
+            while (byte := data[pos := pos + 1]) & 0x80:
                 value |= (byte & 0x7F) << shift
                 shift += 7
-                pos += 1
                 if shift > 28:
                     raise self.error(f"the varint before byte {pos} does not end")
         except IndexError:

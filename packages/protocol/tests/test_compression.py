@@ -1,0 +1,141 @@
+"""The four compressions: round trips, foreign framings, damage and bombs."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tracemalloc
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from raylog.protocol.compression import Codec, compress, decompress
+from raylog.protocol.errors import CorruptMessage, UnsupportedCompressionType
+
+PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+TEXT = b"".join(b"line %d of some text\n" % i for i in range(20_000))
+BOMB_BYTES = 100 << 20
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(70_000)], ids=["empty", "one", "text", "zeros"])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_what_is_compressed_comes_back(codec: Codec, data: bytes, kind: type) -> None:
+    packed = compress(codec, kind(data))
+    assert type(packed) is bytes
+    back = decompress(codec, kind(packed))
+    assert back == data
+    assert type(back) is bytes
+
+
+def test_codecs_have_kafka_s_numbers_and_names() -> None:
+    assert {codec.name.lower(): codec.value for codec in Codec} == {
+        "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4,
+    }  # fmt: skip
+    assert all(Codec.from_name(codec.name.lower()) is codec for codec in Codec)
+    with pytest.raises(UnsupportedCompressionType, match="none, gzip, snappy, lz4, zstd"):
+        Codec.from_name("brotli")
+
+
+def test_levels_are_passed_on() -> None:
+    for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD):
+        assert len(compress(codec, TEXT, 9)) < len(compress(codec, TEXT, 1))
+
+
+def test_snappy_is_written_as_java_reads_it() -> None:
+    packed = compress(Codec.SNAPPY, TEXT)
+    assert packed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+    (length,) = struct.unpack_from(">i", packed, 16)
+    assert bytes(cramjam.snappy.decompress_raw(packed[20 : 20 + length])) == TEXT[: 32 << 10]
+
+
+def test_snappy_is_read_raw_too_as_librdkafka_writes_it() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
+
+
+def test_lz4_blocks_are_independent_as_java_reads_them() -> None:
+    flags = compress(Codec.LZ4, TEXT)[4]
+    assert flags >> 6 == 1  # the version
+    assert flags & 0x20  # independent blocks
+    assert not flags & 0x08  # no content size
+
+
+def test_lz4_with_linked_blocks_and_checksums_is_read() -> None:
+    packed = lz4.frame.compress(TEXT, block_linked=True, content_checksum=True, block_checksum=True)
+    assert decompress(Codec.LZ4, packed) == TEXT
+
+
+def test_several_members_and_frames_are_read_to_the_end() -> None:
+    assert decompress(Codec.GZIP, gzip.compress(b"ab") + gzip.compress(b"cd")) == b"abcd"
+    one, two = (zstandard.ZstdCompressor().compress(part) for part in (b"ab", b"cd"))
+    assert decompress(Codec.ZSTD, one + two) == b"abcd"
+
+
+def test_zstd_without_a_content_size_is_read() -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    packed = packer.compress(TEXT) + packer.flush()
+    assert decompress(Codec.ZSTD, packed) == TEXT
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_bound_is_exact(codec: Codec) -> None:
+    packed = compress(codec, TEXT)
+    assert decompress(codec, packed, max_bytes=len(TEXT)) == TEXT
+    with pytest.raises(CorruptMessage, match=f"more than the {len(TEXT) - 1} bytes"):
+        decompress(codec, packed, max_bytes=len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("codec", PACKING)
+def test_a_bomb_takes_little_memory(codec: Codec) -> None:
+    bomb = compress(codec, bytes(BOMB_BYTES))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessage, match="more than"):
+            decompress(codec, bomb, max_bytes=1 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_snappy_length_that_is_only_claimed_is_not_believed() -> None:
+    with pytest.raises(CorruptMessage):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20))
+
+
+def test_a_zstd_content_size_that_is_only_claimed_is_not_believed() -> None:
+    frame = bytearray(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
+    assert frame[4] == 0xA0  # a content size of four bytes follows
+    struct.pack_into("<I", frame, 5, 0xFFFFFFF0)
+    with pytest.raises(CorruptMessage):
+        decompress(Codec.ZSTD, frame, max_bytes=64 << 20)
+
+
+@pytest.mark.parametrize("codec", PACKING)
+def test_garbage_is_corrupt(codec: Codec) -> None:
+    for garbage in (b"\x01", b"\xff" * 40, b"not compressed at all", bytes(range(256))):
+        with pytest.raises(CorruptMessage):
+            decompress(codec, garbage)
+
+
+@pytest.mark.parametrize("codec", PACKING)
+def test_a_cut_stream_never_passes_for_a_whole_one(codec: Codec) -> None:
+    """It is refused, or (zstd, snappy between blocks) gives less, which a batch's record count then shows."""
+    packed = compress(codec, TEXT)
+    for end in {0, 1, 10, 17, 25, len(packed) // 2, len(packed) - 1}:
+        try:
+            back = decompress(codec, packed[:end])
+        except CorruptMessage:
+            continue
+        assert TEXT.startswith(back)
+        assert len(back) < len(TEXT) or codec is Codec.ZSTD
+
+
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1])
+def test_a_xerial_block_of_impossible_length_is_corrupt(length: int) -> None:
+    packed = bytearray(compress(Codec.SNAPPY, TEXT))
+    struct.pack_into(">i", packed, 16, length)
+    with pytest.raises(CorruptMessage, match="does not fit"):
+        decompress(Codec.SNAPPY, packed)
