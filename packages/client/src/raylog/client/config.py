@@ -39,9 +39,7 @@ BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = _setting(
     "Addresses (host:port) to learn the cluster from; any live broker will do.",
     check=_given,
 )
-CLIENT_ID = _setting(
-    "client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by."
-)
+CLIENT_ID = _setting("client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by.")
 REQUEST_TIMEOUT_MS = _setting(
     "request.timeout.ms",
     ValueType.INT,
@@ -96,8 +94,7 @@ ACKS = _setting(
     "acks",
     ValueType.STRING,
     "all",
-    "Who must have a batch before it counts as delivered: nobody (0), the leader (1), "
-    "all in-sync replicas (all).",
+    "Who must have a batch before it counts as delivered: nobody (0), the leader (1), all in-sync replicas (all).",
     check=one_of("0", "1", "all", "-1"),
 )
 ENABLE_IDEMPOTENCE = _setting(
@@ -245,13 +242,6 @@ MAX_PARTITION_FETCH_BYTES = _setting(
     unit="bytes",
     check=at_least(0),
 )
-ISOLATION_LEVEL = _setting(
-    "isolation.level",
-    ValueType.STRING,
-    "read_uncommitted",
-    "read_committed stops before transactions that are not decided yet.",
-    check=one_of("read_uncommitted", "read_committed"),
-)
 CHECK_CRCS = _setting(
     "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
 )
@@ -265,7 +255,6 @@ CONSUMER_SETTINGS = SettingsTable(
         FETCH_MAX_BYTES,
         FETCH_MAX_WAIT_MS,
         MAX_PARTITION_FETCH_BYTES,
-        ISOLATION_LEVEL,
         CHECK_CRCS,
     )
 )
@@ -324,7 +313,5 @@ def producer_guarantees(settings: Settings) -> tuple[int, bool]:
             "brokers remember five batches"
         )
     if settings[DELIVERY_TIMEOUT_MS] < settings[LINGER_MS]:
-        raise InvalidConfig(
-            "delivery.timeout.ms must be at least linger.ms, or every batch expires before it is sent"
-        )
+        raise InvalidConfig("delivery.timeout.ms must be at least linger.ms, or every batch expires before it is sent")
     return acks, idempotent

@@ -183,11 +183,7 @@ class Connection:
         self.error = error
         self.socket.close()
         self._out.clear()
-        lost = [
-            Reply(request, memoryview(b""), error)
-            for request in self.in_flight
-            if request.context is not None
-        ]
+        lost = [Reply(request, memoryview(b""), error) for request in self.in_flight if request.context is not None]
         self.in_flight.clear()
         return lost
 
@@ -214,9 +210,7 @@ class Connection:
 
     def _shake_hands(self, now_ms: int) -> None:
         self.state = State.HANDSHAKE
-        hello = ApiVersionsRequest(
-            client_software_name="raylog", client_software_version=version_of("raylog-client")
-        )
+        hello = ApiVersionsRequest(client_software_name="raylog", client_software_version=version_of("raylog-client"))
         self.send(
             API_VERSIONS,
             3,

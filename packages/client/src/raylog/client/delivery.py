@@ -57,9 +57,7 @@ class BatchOutcome:
     def _resolve(self, base_offset: int, append_time: int, error: RaylogError | None) -> None:
         with self._lock:
             if self._done:
-                raise RuntimeError(
-                    f"the outcome of a batch for {self.topic}-{self.partition} is already known"
-                )
+                raise RuntimeError(f"the outcome of a batch for {self.topic}-{self.partition} is already known")
             self.base_offset = base_offset
             self.append_time = append_time
             self.error = error

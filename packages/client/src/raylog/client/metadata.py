@@ -146,16 +146,11 @@ class Metadata:
             cluster_id=response.cluster_id or "",
             controller=BrokerId(response.controller_id),
             brokers={
-                broker.node_id: BrokerDescription(
-                    BrokerId(broker.node_id), broker.host, broker.port, broker.rack
-                )
+                broker.node_id: BrokerDescription(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
                 for broker in response.brokers
             },
             topics=topics,
-            led={
-                name: tuple(p.partition for p in topic.partitions if p.leader >= 0)
-                for name, topic in topics.items()
-            },
+            led={name: tuple(p.partition for p in topic.partitions if p.leader >= 0) for name, topic in topics.items()},
             errors=errors,
             version=before.version + 1,
         )

@@ -103,9 +103,7 @@ class Network:
         tried = ", ".join(map(str, self._bootstrap))
         problems = [str(problem) for address in self._bootstrap if (problem := self.pool.problem(address))]
         why = f" ({'; '.join(problems)})" if problems else ""
-        return BrokerNotAvailable(
-            f"no broker answers at {tried}{why}; check the addresses and that the cluster is up"
-        )
+        return BrokerNotAvailable(f"no broker answers at {tried}{why}; check the addresses and that the cluster is up")
 
     def close(self) -> None:
         self.pool.close()

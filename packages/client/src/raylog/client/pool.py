@@ -71,11 +71,7 @@ class Pool:
         """True when everything sent there has left, and fewer than ``max_in_flight`` requests wait for
         answers."""
         connection = self._connections.get(address)
-        return (
-            connection is not None
-            and not connection.wants_write()
-            and len(connection.in_flight) < max_in_flight
-        )
+        return connection is not None and not connection.wants_write() and len(connection.in_flight) < max_in_flight
 
     def send_message(
         self, address: Address, message: RequestPayload, context: Any, *, timeout_ms: int | None = None
@@ -191,9 +187,7 @@ class Pool:
         except RaylogError as error:
             self._selector.unregister(connection.socket)
             if connection.next_candidate():
-                self._selector.register(
-                    connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection
-                )
+                self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
             else:
                 self._forget(connection, error)
             return

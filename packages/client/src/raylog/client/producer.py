@@ -48,9 +48,7 @@ class _Route:
 
     __slots__ = ("count", "led", "next", "sticky", "tps", "version")
 
-    def __init__(
-        self, topic: str, count: int, led: tuple[int, ...], sticky: StickyPartitioner, version: int
-    ) -> None:
+    def __init__(self, topic: str, count: int, led: tuple[int, ...], sticky: StickyPartitioner, version: int) -> None:
         self.tps = [TopicPartition(TopicName(topic), PartitionIndex(index)) for index in range(count)]
         self.count = count
         self.led = led
@@ -211,9 +209,7 @@ class Producer:
         now_ms = monotonic_ms()
         batch = None if self._closed else accumulator.open_batch(tp, size, now_ms)
         if batch is None:
-            batch = self._wait(
-                lambda: self._try_open(tp, size), f"{tp}: no buffer.memory free; brokers are slow"
-            )
+            batch = self._wait(lambda: self._try_open(tp, size), f"{tp}: no buffer.memory free; brokers are slow")
             return batch, True
         return batch, was_open or accumulator.linger_ms + now_ms < self._sender.wakes_at_ms
 
@@ -272,9 +268,7 @@ class Producer:
         if not self._network.metadata.view.brokers:
             return self._network.unreachable()
         errors = "; ".join(str(error) for error in self._network.metadata.view.errors.values())
-        return RequestTimedOut(
-            f"{what} within max.block.ms={self._max_block_s * 1_000:g}{errors and f' ({errors})'}"
-        )
+        return RequestTimedOut(f"{what} within max.block.ms={self._max_block_s * 1_000:g}{errors and f' ({errors})'}")
 
 
 def _checked(headers: Headers) -> tuple[Headers, int]:
@@ -282,8 +276,6 @@ def _checked(headers: Headers) -> tuple[Headers, int]:
     size = 0
     for name, value in (kept := tuple(headers)):
         if not isinstance(name, str) or not isinstance(value, bytes | None):
-            raise InvalidRecord(
-                f"header {name!r} must be a str with bytes or None, not {type(value).__name__}"
-            )
+            raise InvalidRecord(f"header {name!r} must be a str with bytes or None, not {type(value).__name__}")
         size += 10 + 4 * len(name) + (len(value) if value is not None else 0)
     return kept, size

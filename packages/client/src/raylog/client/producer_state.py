@@ -149,9 +149,7 @@ class PartitionState:
         again = self._may_retry(batch, error)
         if again:
             self._failures += 1
-            self.retry_at_ms = now_ms + backoff_ms(
-                self._failures, self._policy.backoff_ms, self._policy.backoff_max_ms
-            )
+            self.retry_at_ms = now_ms + backoff_ms(self._failures, self._policy.backoff_ms, self._policy.backoff_max_ms)
         else:
             self._remove(batch)
             self._gap = self._idempotent

@@ -5,7 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicName
+from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.ids import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+
+class PositionLost(OffsetOutOfRange):
+    """The offset to read from is not at the broker (any more): it keeps ``earliest`` up to, without,
+    ``end``."""
+
+    def __init__(self, tp: TopicPartition, position: int, earliest: int, end: int) -> None:
+        super().__init__(
+            f"{tp}: offset {position} is out of range, the broker has {earliest} to {end}; "
+            "seek, or set auto.offset.reset to earliest or latest"
+        )
+        self.tp = tp
+        self.position = position
+        self.earliest = earliest
+        self.end = end
 
 
 class RecordMetadata(NamedTuple):

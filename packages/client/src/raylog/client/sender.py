@@ -190,9 +190,7 @@ class Sender:
                 self._states[tp] = state
         waiting = [self._states[tp] for tp in self._accumulator.waiting]
         return waiting + [
-            state
-            for state in self._states.values()
-            if state.retrying and state.tp not in self._accumulator.waiting
+            state for state in self._states.values() if state.retrying and state.tp not in self._accumulator.waiting
         ]
 
     def _wait_ms(self, state: PartitionState, fresh: Batch[BatchOutcome] | None, now_ms: int) -> int:

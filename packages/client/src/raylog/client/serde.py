@@ -21,9 +21,7 @@ Deserializer = Callable[[bytes], Any]
 def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise InvalidRecord(
-        f"the bytes serializer got a {type(value).__name__}; choose msgpack, json or str instead"
-    )
+    raise InvalidRecord(f"the bytes serializer got a {type(value).__name__}; choose msgpack, json or str instead")
 
 
 def _str(value: Any) -> bytes:

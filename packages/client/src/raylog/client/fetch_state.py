@@ -1,0 +1,160 @@
+"""◆ What was fetched and not handed out yet, and what to fetch next.
+
+Data waits here as it came, whole batches in bytes, at most two answers per partition: one that the user is
+reading, one in reserve, so that brokers work while records are decoded. A batch is decoded when its records
+are wanted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raylog.client.results import ConsumerRecord
+from raylog.client.serde import Deserializer
+from raylog.client.subscription import Place
+from raylog.protocol.errors import MessageTooLarge, RaylogError
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
+
+_CHUNKS = 2
+
+
+class Gap(NamedTuple):
+    """Offsets from ``first`` up to, without, ``next`` are missing in the log."""
+
+    tp: TopicPartition
+    first: int
+    next: int
+
+
+class _Chunk:
+    """One answer's data of one partition, and how far it was read."""
+
+    __slots__ = ("batches", "data", "high_watermark")
+
+    def __init__(self, data: bytes, high_watermark: int) -> None:
+        self.data = data
+        self.high_watermark = high_watermark
+        self.batches: Iterator[tuple[int, BatchHeader]] = batch_headers(data)
+
+
+class PartitionBuffer:
+    """What is here of one partition. Void as soon as the place's generation has grown."""
+
+    __slots__ = ("_check_crcs", "_key", "_pending", "_value", "chunks", "fetch_offset", "generation", "place")
+
+    def __init__(self, place: Place, key: Deserializer | None, value: Deserializer | None, *, check_crcs: bool) -> None:
+        self.place = place
+        self.generation = place.generation
+        self.fetch_offset = place.position if place.position is not None else -1
+        """Where the next fetch begins: after everything that is here."""
+        self.chunks: deque[_Chunk] = deque()
+        self._pending: list[ConsumerRecord] = []
+        """Decoded and not handed out, in reverse order."""
+        self._key = key
+        self._value = value
+        self._check_crcs = check_crcs
+
+    def wants_more(self) -> bool:
+        """True when the next answer should be fetched now."""
+        return len(self.chunks) + bool(self._pending) < _CHUNKS
+
+    def has_data(self) -> bool:
+        return bool(self._pending or self.chunks)
+
+    def add(self, data: bytes, high_watermark: int) -> None:
+        """An answer to a fetch from :attr:`fetch_offset` came. MessageTooLarge when it has no whole batch."""
+        end = self.fetch_offset
+        for _, header in batch_headers(data):
+            end = max(end, header.next_offset)
+        if end == self.fetch_offset:
+            raise MessageTooLarge(
+                f"{self.place.tp}: the batch at offset {end} doesn't fit; raise max.partition.fetch.bytes"
+            )
+        self.fetch_offset = end
+        self.chunks.append(_Chunk(data, high_watermark))
+
+    def raw(self) -> Batches | None:
+        """The oldest answer as it came, from the position on; the position moves behind it."""
+        position = self.place.position
+        if self._pending or position is None:
+            raise RaylogError(f"{self.place.tp}: records were polled from the middle of a batch; seek first")
+        if not self.chunks:
+            return None
+        chunk = self.chunks.popleft()
+        batches = Batches(chunk.data, chunk.high_watermark, position)
+        self.place.position = batches.next_offset
+        return batches
+
+    def take(self, max_records: int, gaps: list[Gap]) -> list[ConsumerRecord]:
+        """At most ``max_records`` records, of one batch; the position moves behind them. Empty when nothing
+        is here."""
+        if not self._pending and not self._decode_next(gaps):
+            return []
+        pending = self._pending
+        taken = pending[: -max_records - 1 : -1]
+        del pending[-max_records:]
+        self.place.position = taken[-1].offset + 1
+        return taken
+
+    def give_back(self, records: list[ConsumerRecord]) -> None:
+        """``records``, the last taken, were not seen by the user after all."""
+        self._pending.extend(reversed(records))
+        self.place.position = records[0].offset
+
+    def _decode_next(self, gaps: list[Gap]) -> bool:
+        """Decode batches until one has records at the position or behind; False when there is none."""
+        tp = self.place.tp
+        while self.chunks:
+            chunk = self.chunks[0]
+            for pos, header in chunk.batches:
+                position = self.place.position or 0
+                if header.next_offset <= position:
+                    continue
+                if header.base_offset > position:
+                    gaps.append(Gap(tp, position, header.base_offset))
+                if header.is_control:
+                    self.place.position = header.next_offset
+                    continue
+                try:
+                    records = decode_batch(chunk.data, pos, check_crc=self._check_crcs)
+                except RaylogError as error:
+                    self._start_over()
+                    raise type(error)(f"{tp}, batch at offset {header.base_offset}: {error}") from error
+                if records and records[0].offset < position:
+                    records = [record for record in records if record.offset >= position]
+                if not records:
+                    self.place.position = header.next_offset
+                    continue
+                self._pending = self._rows(records, int(header.timestamp_type))
+                self._pending.reverse()
+                return True
+            self.chunks.popleft()
+        return False
+
+    def _rows(self, records: list[Record], timestamp_type: int) -> list[ConsumerRecord]:
+        topic, partition = self.place.tp
+        new, kind = tuple.__new__, ConsumerRecord
+        if self._key is None and self._value is None:
+            return [
+                new(kind, (topic, partition, r.offset, r.timestamp, timestamp_type, r.key, r.value, r.headers))
+                for r in records
+            ]
+        rows = []
+        for r in records:
+            try:
+                key = r.key if self._key is None or r.key is None else self._key(r.key)
+                value = r.value if self._value is None or r.value is None else self._value(r.value)
+            except RaylogError as error:
+                self._start_over()
+                raise type(error)(f"{self.place.tp} offset {r.offset}: {error}") from error
+            rows.append(ConsumerRecord(topic, partition, r.offset, r.timestamp, timestamp_type, key, value, r.headers))
+        return rows
+
+    def _start_over(self) -> None:
+        """Something here can't be read: fetch it again when the user goes on."""
+        self.chunks.clear()
+        self._pending = []
+        self.fetch_offset = self.place.position or 0

@@ -1,0 +1,336 @@
+"""The consumer's exchange with brokers: asks for offsets and data of the assigned partitions, takes the
+answers in.
+
+It runs in the thread of whoever polls, so there is nothing to lock and nothing happens behind the user's
+back. One fetch per broker is under way at a time; while the user reads one answer, the next is fetched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v7.response import ListOffsetsResponse
+from kio.schema.types import BrokerId as KioBrokerId
+from kio.schema.types import TopicName as KioTopicName
+from kio.static.primitive import i8, i32, i64
+
+from raylog.client.config import (
+    CHECK_CRCS,
+    FETCH_MAX_BYTES,
+    FETCH_MAX_WAIT_MS,
+    FETCH_MIN_BYTES,
+    MAX_PARTITION_FETCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+)
+from raylog.client.connection import Address, Reply
+from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.network import CONNECT_POLL_MS, Network
+from raylog.client.pool import monotonic_ms
+from raylog.client.serde import Deserializer
+from raylog.client.subscription import Place, Subscription
+from raylog.protocol.errors import OffsetOutOfRange, RaylogError, exception_for, is_retriable
+from raylog.protocol.fetch import (
+    API_KEY,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    encode_fetch_request,
+    parse_fetch_response,
+)
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.messages import decode_response
+from raylog.protocol.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FETCH_VERSION = 12
+
+
+class _Fetch(NamedTuple):
+    """What a fetch under way asked for: the generation of each place."""
+
+    address: Address
+    generations: dict[TopicPartition, int]
+
+
+class _Question(NamedTuple):
+    """What a ListOffsets under way asked for."""
+
+    end: int
+    generations: dict[TopicPartition, int]
+
+
+class Fetcher:
+    """Fills :attr:`buffers`, in the order in which they take turns; what the user must be told goes to
+    ``errors``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        network: Network,
+        subscription: Subscription,
+        key: Deserializer | None,
+        value: Deserializer | None,
+    ) -> None:
+        self.buffers: dict[TopicPartition, PartitionBuffer] = {}
+        self.errors: deque[RaylogError] = deque()
+        self._network = network
+        self._subscription = subscription
+        self._deserializers = (key, value)
+        self._check_crcs = settings[CHECK_CRCS]
+        self._max_bytes = settings[FETCH_MAX_BYTES]
+        self._max_partition_bytes = settings[MAX_PARTITION_FETCH_BYTES]
+        self._min_bytes = settings[FETCH_MIN_BYTES]
+        self._max_wait_ms = settings[FETCH_MAX_WAIT_MS]
+        self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
+        self._backoff_ms = settings[RETRY_BACKOFF_MS]
+        self._fetching: set[Address] = set()
+        self._asking: dict[tuple[TopicPartition, int], int] = {}
+        """Offsets asked for and not answered: the generation that asked."""
+        self._resting: dict[TopicPartition, int] = {}
+        """Partitions that failed, and until when they are left alone."""
+
+    def exchange(self, timeout_ms: float) -> None:
+        """Send what can be sent, then take in what comes within ``timeout_ms``: one round of waiting at
+        most."""
+        now_ms = monotonic_ms()
+        self._keep_buffers()
+        blocked = self._ask_offsets(now_ms)
+        blocked |= self._fetch(now_ms)
+        if blocked:
+            timeout_ms = min(timeout_ms, CONNECT_POLL_MS)
+        for reply in self._network.poll(timeout_ms):
+            context = reply.request.context
+            if isinstance(context, _Fetch):
+                self._take_fetched(reply, context)
+            else:
+                self._take_offsets(reply, context)
+
+    def turn(self, buffer: PartitionBuffer) -> None:
+        """``buffer`` was served: the others come first now."""
+        tp = buffer.place.tp
+        if self.buffers.get(tp) is buffer:
+            del self.buffers[tp]
+            self.buffers[tp] = buffer
+
+    def _keep_buffers(self) -> None:
+        """One buffer for each place that has a position, of its generation."""
+        for tp in [tp for tp in self.buffers if tp not in self._subscription]:
+            del self.buffers[tp]
+        for place in self._subscription:
+            buffer = self.buffers.get(place.tp)
+            if place.position is None:
+                self.buffers.pop(place.tp, None)
+            elif buffer is None or buffer.place is not place or buffer.generation != place.generation:
+                self.buffers[place.tp] = PartitionBuffer(place, *self._deserializers, check_crcs=self._check_crcs)
+
+    def _rests(self, tp: TopicPartition, now_ms: int) -> bool:
+        until_ms = self._resting.get(tp)
+        if until_ms is None:
+            return False
+        if now_ms < until_ms:
+            return True
+        del self._resting[tp]
+        return False
+
+    def _fetch(self, now_ms: int) -> bool:
+        """Send a fetch to each leader that has none under way. True when some leader can't be reached yet."""
+        wanted: dict[Address, list[PartitionBuffer]] = {}
+        reserved: set[Address] = set()
+        blocked = False
+        for tp, buffer in self.buffers.items():
+            if self._rests(tp, now_ms):
+                blocked = True
+                continue
+            address = self._network.leader_address(tp)
+            if address is None:
+                blocked = True
+            elif not buffer.wants_more():
+                reserved.add(address)
+            elif address not in self._fetching:
+                wanted.setdefault(address, []).append(buffer)
+        for address, buffers in wanted.items():
+            if self._network.pool.ready(address):
+                # A partition that isn't asked for now should not wait for those that are: don't linger there.
+                self._send_fetch(address, buffers, 0 if address in reserved else self._max_wait_ms)
+            else:
+                blocked = True
+        return blocked
+
+    def _send_fetch(self, address: Address, buffers: list[PartitionBuffer], max_wait_ms: int) -> None:
+        view = self._network.metadata.view
+        topics: dict[TopicName, list[FetchPartition]] = {}
+        for buffer in buffers:
+            tp = buffer.place.tp
+            topics.setdefault(tp.topic, []).append(
+                FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, view.leader_of(tp)[1])
+            )
+        request = FetchRequest(
+            max_wait_ms,
+            self._min_bytes,
+            [FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
+            max_bytes=self._max_bytes,
+        )
+        client_id = self._network.pool.client_id
+        self._network.pool.send(
+            address,
+            API_KEY,
+            FETCH_VERSION,
+            lambda correlation_id: (
+                encode_fetch_request(FETCH_VERSION, request, correlation_id=correlation_id, client_id=client_id),
+            ),
+            _Fetch(address, {buffer.place.tp: buffer.generation for buffer in buffers}),
+            timeout_ms=self._timeout_ms,
+        )
+        self._fetching.add(address)
+
+    def _take_fetched(self, reply: Reply, fetch: _Fetch) -> None:
+        self._fetching.discard(fetch.address)
+        try:
+            if reply.error is not None:
+                raise reply.error
+            _, response = parse_fetch_response(FETCH_VERSION, reply.frame)
+            if response.error_code:
+                raise exception_for(response.error_code, f"fetching from {fetch.address}")
+        except RaylogError as error:
+            self._network.metadata.need_update()
+            if not is_retriable(error):
+                self.errors.append(error)
+            return
+        for topic in response.topics:
+            for fetched in topic.partitions:
+                tp = TopicPartition(TopicName(topic.name), PartitionIndex(fetched.partition))
+                buffer = self.buffers.get(tp)
+                place = self._subscription.get(tp)
+                if buffer is None or place is None or place.generation != fetch.generations.get(tp):
+                    continue
+                try:
+                    self._take_partition(buffer, place, fetched)
+                except RaylogError as error:
+                    self.errors.append(error)
+                    self._rest(tp)
+
+    def _take_partition(self, buffer: PartitionBuffer, place: Place, fetched: FetchedPartition[memoryview]) -> None:
+        if fetched.error_code == 0:
+            if fetched.records:
+                buffer.add(bytes(fetched.records), fetched.high_watermark)
+            return
+        error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
+        if isinstance(error, OffsetOutOfRange):
+            if buffer.has_data():
+                self._rest(place.tp)  # the user has not come to the lost offset yet
+            else:
+                place.lose(self._subscription.reset)
+        elif is_retriable(error):
+            log.info("%s; asking who leads it", error)
+            self._network.metadata.need_update()
+            self._rest(place.tp)
+        else:
+            raise error
+
+    def _rest(self, tp: TopicPartition) -> None:
+        self._resting[tp] = monotonic_ms() + self._backoff_ms
+
+    def _ask_offsets(self, now_ms: int) -> bool:
+        """Ask leaders for the offsets that places look for. True when some can't be asked yet."""
+        wanted: dict[tuple[Address, int], list[Place]] = {}
+        blocked = False
+        for place in self._subscription:
+            if place.position is not None:
+                continue
+            try:
+                ends = place.questions()
+            except OffsetOutOfRange as error:
+                self._complain(place.tp, error)
+                continue
+            for end in ends:
+                if self._asking.get((place.tp, end)) == place.generation:
+                    continue
+                address = self._network.leader_address(place.tp)
+                if address is None or self._rests(place.tp, now_ms) or not self._network.pool.ready(address):
+                    blocked = True
+                else:
+                    wanted.setdefault((address, end), []).append(place)
+        for (address, end), places in wanted.items():
+            for place in places:
+                self._asking[place.tp, end] = place.generation
+            message = list_offsets_request({place.tp: end for place in places})
+            self._network.send(address, message, _Question(end, {p.tp: p.generation for p in places}))
+        return blocked
+
+    def _take_offsets(self, reply: Reply, question: _Question) -> None:
+        for tp, generation in question.generations.items():
+            if self._asking.get((tp, question.end)) == generation:
+                del self._asking[tp, question.end]
+        try:
+            answers = read_list_offsets(reply)
+        except RaylogError as error:
+            self._network.metadata.need_update()
+            answers = dict.fromkeys(question.generations, error)
+        for tp, answer in answers.items():
+            place = self._subscription.get(tp)
+            if place is None or place.generation != question.generations.get(tp) or place.position is not None:
+                continue
+            if isinstance(answer, RaylogError):
+                self._network.metadata.need_update()
+                self._rest(tp)
+                if not is_retriable(answer):
+                    self.errors.append(answer)
+                continue
+            try:
+                jump = place.answer(question.end, answer[0])
+            except OffsetOutOfRange as error:
+                self._complain(tp, error)
+            else:
+                if jump is not None:
+                    log.warning("%s; reading on from offset %d", jump.lost, jump.position)
+
+    def _complain(self, tp: TopicPartition, error: RaylogError) -> None:
+        """Tell the user, once until it was read, of a partition that can't be read."""
+        if not any(str(known) == str(error) for known in self.errors):
+            self.errors.append(error)
+
+
+def list_offsets_request(at: dict[TopicPartition, int]) -> ListOffsetsRequest:
+    """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, timestamp in at.items():
+        topics.setdefault(tp.topic, []).append(
+            ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(timestamp))
+        )
+    return ListOffsetsRequest(
+        replica_id=KioBrokerId(-1),
+        isolation_level=i8(0),
+        topics=tuple(
+            ListOffsetsTopic(name=KioTopicName(name), partitions=tuple(partitions))
+            for name, partitions in topics.items()
+        ),
+    )
+
+
+def read_list_offsets(reply: Reply) -> dict[TopicPartition, tuple[int, int, int] | RaylogError]:
+    """Offset, timestamp and leader epoch per partition, or its error. Raises what hit the whole request."""
+    if reply.error is not None:
+        raise reply.error
+    _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
+    answers: dict[TopicPartition, tuple[int, int, int] | RaylogError] = {}
+    for topic in cast(ListOffsetsResponse, entity).topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition_index))
+            code = partition.error_code.value
+            if code:
+                answers[tp] = exception_for(code, f"{tp}: asking for offsets")
+            else:
+                answers[tp] = (partition.offset, partition.timestamp, partition.leader_epoch)
+    return answers
+
+
+def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Plain pairs as the type that has their names."""
+    return [TopicPartition(TopicName(topic), PartitionIndex(partition)) for topic, partition in partitions]

@@ -1,0 +1,130 @@
+"""◆ Which partitions a consumer reads, and from where.
+
+A partition either has a *position*, the offset of the next record its user sees, or it is *looking for one*:
+offsets have to be asked of its leader first. It looks for one end of the log after ``seek_to_…`` or when
+nobody has said where to begin, and for both ends when its position turned out to be out of range, so that the
+loss can be told with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from raylog.client.results import PositionLost
+from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.ids import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+
+
+class Jump(NamedTuple):
+    """A position was out of range and the consumer reads on elsewhere, as auto.offset.reset says."""
+
+    lost: PositionLost
+    position: int
+
+
+class Place:
+    """Where one assigned partition is being read."""
+
+    __slots__ = ("_bounds", "_lost_at", "_target", "generation", "position", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.position: int | None = None
+        self.generation = 0
+        """Grows with every jump: what was fetched or asked for an older one is void."""
+        self._target: int | None = None
+        self._lost_at: int | None = None
+        self._bounds: dict[int, int] = {}
+
+    def seek(self, offset: int) -> None:
+        """Read on from ``offset``."""
+        self._jump(offset, None)
+
+    def seek_to(self, target: int) -> None:
+        """Read on from EARLIEST or LATEST, to be asked."""
+        self._jump(None, target)
+
+    def lose(self, target: int | None) -> None:
+        """The position is out of range; read on from ``target``, or from nowhere (None), once both ends are
+        known."""
+        lost_at = self.position
+        self._jump(None, target)
+        self._lost_at = lost_at
+
+    def questions(self) -> tuple[int, ...]:
+        """The ends still to be asked for; nothing while there is a position. Raises OffsetOutOfRange without
+        a target."""
+        if self.position is not None:
+            return ()
+        if self._lost_at is not None:
+            return tuple(end for end in (EARLIEST, LATEST) if end not in self._bounds)
+        if self._target is None:
+            raise OffsetOutOfRange(f"{self.tp}: no position to read from; seek, or set auto.offset.reset")
+        return (self._target,)
+
+    def answer(self, end: int, offset: int) -> Jump | None:
+        """The log's ``end`` is at ``offset``. What there is to report once that settles a lost position.
+
+        Raises PositionLost, each time again, when there is nowhere to read on from.
+        """
+        self._bounds[end] = offset
+        if self.questions():
+            if self._lost_at is None:
+                self.position = offset
+            return None
+        lost_at = self._lost_at
+        if lost_at is None:
+            return None
+        lost = PositionLost(self.tp, lost_at, self._bounds[EARLIEST], self._bounds[LATEST])
+        if lost.earliest <= lost_at <= lost.end:
+            self.seek(lost_at)  # it is there after all: a broker that lagged had refused it
+            return None
+        if self._target is None:
+            self._bounds.clear()
+            raise lost
+        target = self._bounds[self._target]
+        self.seek(target)
+        return Jump(lost, target)
+
+    def _jump(self, position: int | None, target: int | None) -> None:
+        self.position = position
+        self.generation += 1
+        self._target = target
+        self._lost_at = None
+        self._bounds = {}
+
+
+class Subscription:
+    """All assigned partitions. ``reset``: EARLIEST, LATEST, or None to raise an error."""
+
+    def __init__(self, reset: int | None) -> None:
+        self.reset = reset
+        self._places: dict[TopicPartition, Place] = {}
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places.values())
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self._places
+
+    def __getitem__(self, tp: TopicPartition) -> Place:
+        return self._places[tp]
+
+    def get(self, tp: TopicPartition) -> Place | None:
+        return self._places.get(tp)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these partitions; those that stay keep their positions."""
+        before = self._places
+        self._places = {}
+        for tp in partitions:
+            place = before.get(tp)
+            if place is None:
+                place = Place(tp)
+                if self.reset is not None:
+                    place.seek_to(self.reset)
+            self._places[tp] = place
