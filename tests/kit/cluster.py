@@ -11,7 +11,7 @@ from kit.waiting import wait_until
 from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.storage.files import FileSystem
-from raylog.coordination.controller import NewTopic
+from raylog.coordination.controller_events import NewTopic
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
@@ -133,14 +133,10 @@ class InProcessCluster:
         assert found is not None
         return found
 
-    def create_topic(
-        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
-    ) -> None:
+    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic by the controller and wait until every broker knows it."""
         topic = NewTopic(TopicName(name), partitions, configs=dict(config or {}))
-        [result] = self.controller.topics.create_topics(
-            [topic], timeout_ms=int(WAIT_S * 1000), validate_only=False
-        )
+        [result] = self.controller.topics.create_topics([topic], timeout_ms=int(WAIT_S * 1000), validate_only=False)
         if isinstance(result, RaylogError):
             raise result
         wait_until(

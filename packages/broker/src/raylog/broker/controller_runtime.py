@@ -18,8 +18,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raylog.coordination import controller as core
+from raylog.coordination import controller_events as core
 from raylog.coordination import election, paths, snapshot
+from raylog.coordination.controller import Controller
 from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
 from raylog.coordination.store import (
     MetadataStore,
@@ -28,7 +29,6 @@ from raylog.coordination.store import (
     SessionState,
     StoreError,
     StoreEvent,
-    StoreUnavailable,
 )
 from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
 from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
@@ -77,7 +77,8 @@ class ControllerRuntime:
         self._peer_control = peer_control
         self._default_partitions = default_partitions
         self._check_configs = check_configs
-        self._machine: core.Controller | None = None
+        self._machine: Controller | None = None
+        self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
         self._senders: dict[BrokerId, _Sender] = {}
@@ -154,21 +155,22 @@ class ControllerRuntime:
             return
         self._campaign_at = None
         try:
-            now = TimestampMs(time.time_ns() // 1_000_000)
-            mandate = election.campaign(self._store, self._broker_id, now, self._queue)
+            mandate = self._campaign()
             if mandate is None:
                 return
             found = snapshot.load(self._store, self._queue)
-        except StoreUnavailable:
-            self._campaign_at = time.monotonic() + RETRY_S
-            return
         except StoreError as error:
             logger.warning("controller: election failed, trying again: %s", error)
             self._campaign_at = time.monotonic() + RETRY_S
             return
         logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
-        self._machine = core.Controller(default_partitions=self._default_partitions, check_configs=self._check_configs)
+        self._mandate = mandate
+        self._machine = Controller(default_partitions=self._default_partitions, check_configs=self._check_configs)
         self._handle(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
+
+    def _campaign(self) -> election.Mandate | None:
+        now = TimestampMs(time.time_ns() // 1_000_000)
+        return election.campaign(self._store, self._broker_id, now, self._queue)
 
     def _take(self, item: _Item) -> None:
         match item:
@@ -201,9 +203,9 @@ class ControllerRuntime:
 
     def _node_changed(self, event: NodeEvent) -> None:
         if event.path == paths.CONTROLLER:
-            if self._machine is not None:
+            mandate = self._campaign() if self._machine is not None else None
+            if mandate is None or mandate != self._mandate:
                 self._step_down(0.0)
-            self._campaign_at = 0.0
         elif self._machine is not None:
             if event.path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
                 self._handle(core.BrokersChanged(snapshot.load_brokers(self._store, self._queue)))
@@ -288,7 +290,9 @@ class _Sender:
         while (message := self._queue.get()) is not None and not self._stopped:
             try:
                 event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
-            except RaylogError as error:
+            except Exception as error:
+                if not isinstance(error, RaylogError):
+                    logger.exception("controller: a defect in sending to broker %d", self._broker_id)
                 logger.info("controller: broker %d did not answer: %s", self._broker_id, error)
                 event = core.SendFailed(self._broker_id, message.sequence)
             if not self._stopped:

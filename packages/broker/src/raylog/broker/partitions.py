@@ -184,11 +184,11 @@ class PartitionTable:
     def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         settings = self._topic_settings.setdefault(tp.topic, topic_settings(self._settings))
         try:
-            log = self._log_dirs.create(tp, topic_id, settings, self._now_ms())
+            log = self._log_dirs.create(tp, topic_id, self._now_ms())
         except InconsistentTopicId:
             logger.warning("%s: a deleted topic of the same name left a log; it is replaced", tp)
             self._log_dirs.delete(tp)
-            log = self._log_dirs.create(tp, topic_id, settings, self._now_ms())
+            log = self._log_dirs.create(tp, topic_id, self._now_ms())
         partition = Partition(tp, topic_id, log, settings)
         partition.on_advance = self._delayed.advanced
         self._partitions[tp] = partition

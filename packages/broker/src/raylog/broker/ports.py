@@ -13,7 +13,7 @@ from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.coordination.controller import CreatedTopic, NewTopic
+from raylog.coordination.controller_events import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.store import StoreError
