@@ -133,7 +133,9 @@ class Admin:
 
     def list_topics(self) -> list[TopicDescription]:
         """All topics, by name."""
-        view = self._metadata(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+        view = self._metadata(
+            MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+        )
         return sorted(view.topics.values())
 
     def describe_topic(self, name: str) -> TopicDescription:
@@ -327,7 +329,7 @@ def _view(response: object) -> ClusterView:
 
 def _metadata_of(names: Iterable[str]) -> MetadataRequest:
     topics = tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(names))
-    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 
 
 def _error(code: int, message: str) -> RaylogError | None:

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from importlib.metadata import version as version_of
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from raylog.protocol.errors import (
@@ -260,11 +261,9 @@ class Connection:
         code = int.from_bytes(frame[4:6], "big", signed=True)
         if code != ErrorCode.none.value:
             raise exception_for(code, f"{self.address} refused ApiVersions 3")
-        _, response = decode_response(API_VERSIONS, 3, frame)
-        self._versions = {
-            entry.api_key: (entry.min_version, entry.max_version)
-            for entry in response.api_keys  # type: ignore[attr-defined]
-        }
+        _, entity = decode_response(API_VERSIONS, 3, frame)
+        response = cast(ApiVersionsResponse, entity)
+        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
         self.state = State.READY
 
 

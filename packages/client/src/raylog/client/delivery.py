@@ -77,7 +77,7 @@ class BatchOutcome:
         if self._done:
             return
         with self._lock:
-            if self._done:
+            if self.done:
                 return
             if self._event is None:
                 self._event = Event()

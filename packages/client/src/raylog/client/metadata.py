@@ -116,7 +116,9 @@ class Metadata:
             topics = tuple(
                 MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(self._wanted)
             )
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_create)
+        return MetadataRequest(
+            topics=topics, allow_auto_topic_creation=self._allow_auto_create, include_topic_authorized_operations=False
+        )
 
     def on_failure(self, now_ms: int) -> None:
         """The request got no answer."""
