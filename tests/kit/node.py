@@ -56,9 +56,7 @@ class Node:
 
     def __init__(self, root: Path, *, config: Mapping[str, str] | None = None) -> None:
         """``config``: broker settings as text. ``clock_ms`` and ``lease_held`` may be changed at any time."""
-        self.settings = BROKER_SETTINGS.settings(
-            {"broker.id": str(BROKER), "log.dirs": str(root), **(config or {})}
-        )
+        self.settings = BROKER_SETTINGS.settings({"broker.id": str(BROKER), "log.dirs": str(root), **(config or {})})
         self.clock_ms: int | None = None
         """The wall clock in ms; None: the real one."""
         self.lease_held = True
@@ -67,9 +65,7 @@ class Node:
         self.delayed = DelayedFetches(threading.Lock())
         self._log_dirs = LogDirs(self.settings, RealFileSystem(), "test-cluster", BROKER)
         self._log_dirs.open(self.now_ms())
-        self.table = PartitionTable(
-            BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms
-        )
+        self.table = PartitionTable(BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms)
         self.table.register_with(lambda: BrokerEpoch(1))
         self._sequence = itertools.count(1)
         self._producer_ids = itertools.count(1000)

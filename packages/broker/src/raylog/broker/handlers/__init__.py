@@ -61,9 +61,7 @@ _OP, _ON = Operation, Resource
 TABLE: tuple[ApiRow, ...] = (
     ApiRow(0, "Produce", 3, 13, _OP.WRITE, _ON.TOPIC, produce.handle, offered_from=0),
     ApiRow(1, "Fetch", 4, 18, _OP.READ, _ON.TOPIC, fetch.handle),
-    ApiRow(
-        2, "ListOffsets", 1, 11, _OP.DESCRIBE, _ON.TOPIC, handler(list_offsets.decide, list_offsets.refuse)
-    ),
+    ApiRow(2, "ListOffsets", 1, 11, _OP.DESCRIBE, _ON.TOPIC, handler(list_offsets.decide, list_offsets.refuse)),
     ApiRow(3, "Metadata", 0, 13, _OP.DESCRIBE, _ON.TOPIC, handler(metadata.decide, metadata.refuse)),
     ApiRow(
         10,
@@ -75,12 +73,8 @@ TABLE: tuple[ApiRow, ...] = (
         handler(find_coordinator.decide, find_coordinator.refuse),
     ),
     ApiRow(18, "ApiVersions", 0, 4, _OP.NONE, _ON.NONE, handler(_decide_api_versions, api_versions.refuse)),
-    ApiRow(
-        19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, handler(create_topics.decide, create_topics.refuse)
-    ),
-    ApiRow(
-        20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, handler(delete_topics.decide, delete_topics.refuse)
-    ),
+    ApiRow(19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, handler(create_topics.decide, create_topics.refuse)),
+    ApiRow(20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, handler(delete_topics.decide, delete_topics.refuse)),
     ApiRow(
         22,
         "InitProducerId",
@@ -139,14 +133,10 @@ def answer(connection: Connection, frame: memoryview, ports: Ports) -> Reply:
     api_key, version, correlation_id, client_id, body_pos = parse_request_header(frame)
     row = _ROWS.get(api_key)
     if row is None:
-        raise CloseConnection(
-            f"client {client_id!r} sent API key {api_key}, which this broker does not offer"
-        )
+        raise CloseConnection(f"client {client_id!r} sent API key {api_key}, which this broker does not offer")
     if not row.min_version <= version <= row.max_version:
         if api_key == api_versions.KEY:
-            return api_versions.unsupported_version(
-                correlation_id, Offer(api_key, row.min_version, row.max_version)
-            )
+            return api_versions.unsupported_version(correlation_id, Offer(api_key, row.min_version, row.max_version))
         raise CloseConnection(
             f"client {client_id!r} sent version {version} of {row.name}; "
             f"this broker has {row.min_version} to {row.max_version}"

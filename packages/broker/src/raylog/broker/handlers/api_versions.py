@@ -38,9 +38,7 @@ def decide(ctx: RequestContext, request: Any, offers: Iterable[Offer]) -> Any:
     if ctx.version >= 3:
         for text in (request.client_software_name, request.client_software_version):
             if not _SOFTWARE.fullmatch(text):
-                raise InvalidRequest(
-                    f"the client software's name or version {text!r} is not letters, digits, - and ."
-                )
+                raise InvalidRequest(f"the client software's name or version {text!r} is not letters, digits, - and .")
     return _response(ctx, ErrorCode.none, offers)
 
 
@@ -60,8 +58,7 @@ def _response(ctx: RequestContext, code: ErrorCode, offers: Iterable[Offer]) -> 
         types.ApiVersionsResponse,
         error_code=code,
         api_keys=tuple(
-            make(types.ApiVersion, api_key=key, min_version=low, max_version=high)
-            for key, low, high in offers
+            make(types.ApiVersion, api_key=key, min_version=low, max_version=high) for key, low, high in offers
         ),
         throttle_time=throttle(ctx),
     )

@@ -37,15 +37,11 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         try:
             settings = _settings(ctx, ports, resource)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other resources go on)
-            results.append(
-                _failed(ctx, resource, failure(error, ctx, f"describing {resource.resource_name}"))
-            )
+            results.append(_failed(ctx, resource, failure(error, ctx, f"describing {resource.resource_name}")))
             continue
         asked = resource.configuration_keys
         entries = tuple(
-            _entry(ctx, request, row, settings)
-            for row in settings.table
-            if asked is None or row.name in asked
+            _entry(ctx, request, row, settings) for row in settings.table if asked is None or row.name in asked
         )
         results.append(_result(ctx, resource, ErrorCode.none, None, entries))
     return _response(ctx, results)
@@ -61,9 +57,7 @@ def _settings(ctx: RequestContext, ports: Ports, resource: Any) -> Settings:
     match resource.resource_type:
         case 2:
             if not allows(ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
-                raise TopicAuthorizationFailed(
-                    f"{ctx.principal} may not describe the settings of topic {name}"
-                )
+                raise TopicAuthorizationFailed(f"{ctx.principal} may not describe the settings of topic {name}")
             return ports.configs.topic(TopicName(name))
         case 4:
             if not allows(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
@@ -103,9 +97,7 @@ def _failed(ctx: RequestContext, resource: Any, error: RaylogError) -> Any:
     return _result(ctx, resource, code_of(error), str(error), ())
 
 
-def _result(
-    ctx: RequestContext, resource: Any, code: ErrorCode, message: str | None, configs: tuple[Any, ...]
-) -> Any:
+def _result(ctx: RequestContext, resource: Any, code: ErrorCode, message: str | None, configs: tuple[Any, ...]) -> Any:
     return make(
         types_of(ctx).DescribeConfigsResult,
         error_code=code,

@@ -157,9 +157,7 @@ def _read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list
     return Found(partitions, size, failed)
 
 
-def _wait(
-    ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], deadline: float
-) -> bool:
+def _wait(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], deadline: float) -> bool:
     """Sleep until min_bytes may be there (True), or until the time is over or the client has gone (False)."""
     gate = threading.Lock()
     gate.acquire()
@@ -194,17 +192,13 @@ def _isolation(request: FetchRequest) -> Isolation:
     return Isolation.COMMITTED if request.isolation_level else Isolation.HIGH_WATERMARK
 
 
-def _failed(
-    ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError
-) -> FetchedPartition[FileSlice]:
+def _failed(ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError) -> FetchedPartition[FileSlice]:
     code = code_of(error)
     leader, epoch = leader_hint(ports, tp, code)
     return FetchedPartition(tp.partition, code.value, leader_id=leader, leader_epoch=epoch)
 
 
-def _encode(
-    ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], found: Found
-) -> Reply:
+def _encode(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], found: Found) -> Reply:
     counters = ctx.connection.counters.bytes_out
     topics, at = [], 0
     for topic in request.topics:

@@ -33,9 +33,7 @@ from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     if request.transactional_id is not None:
-        raise CoordinatorNotAvailable(
-            f"transactional.id={request.transactional_id}: transactions are not built yet"
-        )
+        raise CoordinatorNotAvailable(f"transactional.id={request.transactional_id}: transactions are not built yet")
     if not ports.authorizer.allows(ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
         raise ClusterAuthorizationFailed(f"{ctx.principal} may not be an idempotent producer")
     return _response(ctx, ErrorCode.none, ports.producer_ids.next_producer_id(), ProducerEpoch(0))

@@ -93,9 +93,7 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
     known_epoch = LeaderEpoch(getattr(part, "current_leader_epoch", -1))
     partition.check_leader_epoch(known_epoch)
     if timestamp < 0 and ctx.version < FIRST_VERSION.get(timestamp, 1 << 15):
-        raise UnsupportedVersion(
-            f"timestamp {timestamp} means nothing in version {ctx.version} of ListOffsets"
-        )
+        raise UnsupportedVersion(f"timestamp {timestamp} means nothing in version {ctx.version} of ListOffsets")
     match timestamp:
         case -1:
             committed = isolation is Isolation.COMMITTED

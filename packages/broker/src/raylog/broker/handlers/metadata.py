@@ -57,17 +57,13 @@ def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterStat
     may_see = ports.authorizer.allows
     if request.topics is None or (ctx.version == 0 and not request.topics):
         return [
-            topic
-            for topic in state.topics.values()
-            if may_see(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+            topic for topic in state.topics.values() if may_see(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name)
         ]
     answers = [_answer(ctx, ports, state, topic.name, _id_of(topic)) for topic in request.topics]
     missing = [
         answer[0]
         for answer in answers
-        if isinstance(answer, tuple)
-        and isinstance(answer[2], UnknownTopicOrPartition)
-        and answer[0] is not None
+        if isinstance(answer, tuple) and isinstance(answer[2], UnknownTopicOrPartition) and answer[0] is not None
     ]
     may_create = getattr(request, "allow_auto_topic_creation", True)
     if missing and may_create and ports.configs.broker()[AUTO_CREATE_TOPICS_ENABLE]:
@@ -149,9 +145,7 @@ def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
         name=answer.name,
         topic_id=answer.id,
         is_internal=answer.is_internal,
-        partitions=tuple(
-            _partition(ctx, state, index, partition) for index, partition in enumerate(answer.partitions)
-        ),
+        partitions=tuple(_partition(ctx, state, index, partition) for index, partition in enumerate(answer.partitions)),
     )
 
 

@@ -55,9 +55,7 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
         return None
     leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]
     endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
-    return encode_produce_response(
-        ctx.version, ctx.correlation_id, ProduceResponse(topics, ctx.throttle_ms, endpoints)
-    )
+    return encode_produce_response(ctx.version, ctx.correlation_id, ProduceResponse(topics, ctx.throttle_ms, endpoints))
 
 
 def _refusal(request: ProduceRequest) -> RaylogError | None:
@@ -65,15 +63,11 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
     if request.acks not in (-1, 0, 1):
         return InvalidRequiredAcks(f"acks={request.acks}: must be 0, 1 or -1")
     if request.transactional_id is not None:
-        return TransactionalIdNotFound(
-            f"transactional.id={request.transactional_id}: transactions are not built yet"
-        )
+        return TransactionalIdNotFound(f"transactional.id={request.transactional_id}: transactions are not built yet")
     return None
 
 
-def _append_topic(
-    ctx: RequestContext, ports: Ports, topic: TopicRecords, refusal: RaylogError | None
-) -> ProducedTopic:
+def _append_topic(ctx: RequestContext, ports: Ports, topic: TopicRecords, refusal: RaylogError | None) -> ProducedTopic:
     name = TopicName(topic.name)
     if ctx.version >= FIRST_TOPIC_ID:
         known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
@@ -116,9 +110,7 @@ def _append(
 def _failed(ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError) -> ProducedPartition:
     code = code_of(error)
     leader, epoch = leader_hint(ports, tp, code)
-    return ProducedPartition(
-        tp.partition, code.value, error_message=str(error), leader_id=leader, leader_epoch=epoch
-    )
+    return ProducedPartition(tp.partition, code.value, error_message=str(error), leader_id=leader, leader_epoch=epoch)
 
 
 def _close_on_error(topics: list[ProducedTopic]) -> None:

@@ -1,0 +1,477 @@
+"""The cold APIs, every version, without sockets: what goes in, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kit.node import BROKER, Node
+from kit.wire import request
+from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.ids import TimestampMs
+from raylog.protocol.messages import decode_response
+from raylog.protocol.records import Record, encode_batch
+
+VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
+KEYS = {row.name: row.key for row in TABLE}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path, config={"num.partitions": "3"}) as node:
+        yield node
+
+
+def ask(node: Node, api: str, version: int, *, listener: str = "PLAINTEXT", **values: Any) -> Any:
+    frame = request(KEYS[api], version, **values)[4:]
+    reply = node.answer(frame, Connection(listener))
+    assert isinstance(reply, bytes)
+    correlation_id, response = decode_response(KEYS[api], version, reply)
+    assert correlation_id == 7
+    return response
+
+
+def append(node: Node, topic: str, *timestamps: int) -> None:
+    records = [Record(b"v", timestamp=timestamp) for timestamp in timestamps]
+    batch = memoryview(bytearray(encode_batch(records)))
+    node.partition(topic).append(batch, now_ms=TimestampMs(1_000_000))
+
+
+# --- ApiVersions
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS["ApiVersions"])
+def test_api_versions_offers_the_table(node: Node, version: int) -> None:
+    response = ask(node, "ApiVersions", version, client_software_name="test-client", client_software_version="1.0")
+    assert response.error_code is ErrorCode.none
+    offered = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    assert offered[0] == (0, 13)
+    assert offered[18] == (0, 4)
+    assert len(offered) == len(TABLE)
+
+
+def test_api_versions_too_new_gets_v0_with_its_own_range(node: Node) -> None:
+    frame = bytearray(request(18, 4, client_software_name="a", client_software_version="1")[4:])
+    frame[2:4] = (99).to_bytes(2, "big")
+    reply = node.answer(bytes(frame))
+    assert isinstance(reply, bytes)
+    correlation_id, response = decode_response(18, 0, reply)
+    assert correlation_id == 7
+    assert response.error_code is ErrorCode.unsupported_version  # type: ignore[attr-defined]
+    [only] = response.api_keys  # type: ignore[attr-defined]
+    assert (only.api_key, only.min_version, only.max_version) == (18, 0, 4)
+
+
+def test_api_versions_wants_a_proper_software_name(node: Node) -> None:
+    response = ask(node, "ApiVersions", 3, client_software_name="no spaces please", client_software_version="1")
+    assert response.error_code is ErrorCode.invalid_request
+
+
+# --- Metadata
+# ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS["Metadata"])
+def test_metadata_of_all_topics(node: Node, version: int) -> None:
+    topic = node.create_topic("t", partitions=2, leader_epoch=5)
+    response = ask(node, "Metadata", version, topics=() if version == 0 else None)
+    [broker] = response.brokers
+    assert (broker.node_id, broker.host) == (BROKER, "127.0.0.1")
+    [described] = response.topics
+    assert (described.name, described.error_code) == ("t", ErrorCode.none)
+    assert [partition.partition_index for partition in described.partitions] == [0, 1]
+    assert {partition.leader_id for partition in described.partitions} == {BROKER}
+    if version >= 1:
+        assert response.controller_id == BROKER
+        assert broker.rack == "rack-1"
+    if version >= 2:
+        assert response.cluster_id == "test-cluster"
+    if version >= 7:
+        assert {partition.leader_epoch for partition in described.partitions} == {5}
+    if version >= 10:
+        assert described.topic_id == topic.id
+
+
+@pytest.mark.parametrize("version", VERSIONS["Metadata"])
+def test_metadata_of_topics_that_are_not_there(node: Node, version: int) -> None:
+    response = ask(
+        node,
+        "Metadata",
+        version,
+        topics=[{"name": "new", "topic_id": None}, {"name": "no/good", "topic_id": None}],
+        allow_auto_topic_creation=True,
+    )
+    assert [topic.error_code for topic in response.topics] == [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.invalid_topic_exception,
+    ]
+    assert node.auto_created == ["new"]
+
+
+def test_metadata_creates_nothing_that_the_client_forbids(node: Node) -> None:
+    ask(node, "Metadata", 4, topics=[{"name": "new"}], allow_auto_topic_creation=False)
+    assert node.auto_created == []
+
+
+def test_metadata_empty_list_is_none_from_version_1_on(node: Node) -> None:
+    node.create_topic("t")
+    assert ask(node, "Metadata", 1, topics=()).topics == ()
+
+
+def test_metadata_by_id(node: Node) -> None:
+    topic = node.create_topic("t")
+    stranger = uuid4()
+    response = ask(
+        node,
+        "Metadata",
+        12,
+        topics=[{"name": None, "topic_id": topic.id}, {"name": None, "topic_id": stranger}],
+    )
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [
+        ("t", ErrorCode.none),
+        (None, ErrorCode.unknown_topic_id),
+    ]
+    assert response.topics[1].topic_id == stranger
+
+
+def test_metadata_of_an_offline_partition(node: Node) -> None:
+    node.create_topic("t", leader=-1)
+    [topic] = ask(node, "Metadata", 9, topics=[{"name": "t"}]).topics
+    assert topic.partitions[0].error_code is ErrorCode.leader_not_available
+    assert topic.partitions[0].leader_id == -1
+
+
+def test_metadata_tells_only_endpoints_of_the_listener(node: Node) -> None:
+    node.create_topic("t")
+    response = ask(node, "Metadata", 9, listener="ELSEWHERE", topics=[{"name": "t"}])
+    assert response.brokers == ()
+    assert response.topics[0].partitions[0].error_code is ErrorCode.listener_not_found
+
+
+# --- ListOffsets, OffsetForLeaderEpoch
+# --------------------------------------------------------------------------
+
+
+def list_offset(node: Node, version: int, timestamp: int, **values: Any) -> Any:
+    part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1, **values}
+    response = ask(node, "ListOffsets", version, replica_id=-1, topics=[{"name": "t", "partitions": [part]}])
+    return response.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS["ListOffsets"])
+def test_list_offsets_at_both_ends_and_in_between(node: Node, version: int) -> None:
+    node.create_topic("t")
+    append(node, "t", 100, 200, 300)
+    append(node, "t", 400)
+    assert list_offset(node, version, -1).offset == 4
+    assert list_offset(node, version, -2).offset == 0
+    found = list_offset(node, version, 250)
+    assert (found.offset, found.timestamp) == (2, 300)
+    late = list_offset(node, version, 401)
+    assert (late.offset, late.timestamp, late.error_code) == (-1, -1, ErrorCode.none)
+
+
+@pytest.mark.parametrize("version", VERSIONS["ListOffsets"]) @pytest.mark.parametrize(("timestamp", "since",
+"offset"), [(-3, 7, 1), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)]) def
+test_list_offsets_special_timestamps(node: Node, version: int, timestamp: int, since: int, offset: int) ->
+None:
+    node.create_topic("t")
+    append(node, "t", 100, 300, 200)
+    found = list_offset(node, version, timestamp)
+    if version < since:
+        assert found.error_code is ErrorCode.unsupported_version
+    else:
+        assert (found.error_code, found.offset) == (ErrorCode.none, offset)
+
+
+def test_list_offsets_errors_are_per_partition(node: Node) -> None:
+    node.create_topic("t", leader_epoch=3)
+    node.create_topic("elsewhere", leader=2)
+    part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+    response = ask(
+        node,
+        "ListOffsets",
+        6,
+        topics=[
+            {"name": "t", "partitions": [{**part, "current_leader_epoch": 2}]},
+            {"name": "unknown", "partitions": [part]},
+            {"name": "elsewhere", "partitions": [part]},
+        ],
+    )
+    assert [topic.partitions[0].error_code for topic in response.topics] == [
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_leader_or_follower,
+    ]
+    assert list_offset(node, 6, -1, current_leader_epoch=4).error_code is ErrorCode.unknown_leader_epoch
+    assert list_offset(node, 6, -1, current_leader_epoch=3).error_code is ErrorCode.none
+
+
+def test_list_offsets_twice_is_an_invalid_request(node: Node) -> None:
+    node.create_topic("t")
+    part = {"partition_index": 0, "timestamp": -1}
+    [topic] = ask(node, "ListOffsets", 6, topics=[{"name": "t", "partitions": [part, part]}]).topics
+    assert {partition.error_code for partition in topic.partitions} == {ErrorCode.invalid_request}
+
+
+def test_list_offsets_without_lease_is_refused(node: Node) -> None:
+    node.create_topic("t")
+    node.lease_held = False
+    assert list_offset(node, 6, -1).error_code is ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.parametrize("version", VERSIONS["OffsetForLeaderEpoch"])
+def test_offset_for_leader_epoch(node: Node, version: int) -> None:
+    node.create_topic("t", leader_epoch=1)
+    append(node, "t", 1, 2)
+    node.create_topic("t", leader_epoch=4)
+    append(node, "t", 3)
+
+    def end(epoch: int) -> tuple[Any, int, int]:
+        part = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": 4}
+        topics = [{"topic": "t", "partitions": [part]}]
+        [topic] = ask(node, "OffsetForLeaderEpoch", version, replica_id=-1, topics=topics).topics
+        found = topic.partitions[0]
+        return found.error_code, found.leader_epoch, found.end_offset
+
+    assert end(1) == (ErrorCode.none, 1, 2)
+    assert end(3) == (ErrorCode.none, 1, 2)
+    assert end(4) == (ErrorCode.none, 4, 3)
+
+
+# --- topics
+# -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS["CreateTopics"])
+def test_create_topics(node: Node, version: int) -> None:
+    topics = [
+        {
+            "name": "t",
+            "num_partitions": 2,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": "retention.ms", "value": "5"}, {"name": "flush.ms", "value": None}],
+        }
+    ]
+    [created] = ask(node, "CreateTopics", version, topics=topics).topics
+    assert (created.name, created.error_code) == ("t", ErrorCode.none)
+    state = node.table.state().topics
+    [topic] = state.values()
+    assert len(topic.partitions) == 2
+    assert dict(topic.configs) == {"retention.ms": "5"}
+    if version >= 5:
+        assert (created.num_partitions, created.replication_factor) == (2, 1)
+        retention = next(config for config in created.configs if config.name == "retention.ms")
+        assert (retention.value, retention.config_source) == ("5", 1)
+    if version >= 7:
+        assert created.topic_id == topic.id
+
+
+def test_create_topics_bad_requests_are_per_topic(node: Node) -> None:
+    topic = {"num_partitions": 1, "replication_factor": 1, "configs": []}
+    twice = {**topic, "name": "twice", "assignments": []}
+    by_hand = {
+        **topic,
+        "name": "by-hand",
+        "assignments": [{"partition_index": 0, "broker_ids": [1]}],
+    }
+    doubled = {
+        "name": "doubled",
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
+        "assignments": [{"partition_index": 0, "broker_ids": [1]}] * 2,
+    }
+    good = {**topic, "name": "good", "assignments": []}
+    response = ask(node, "CreateTopics", 5, topics=[twice, twice, by_hand, doubled, good])
+    assert {topic.name: topic.error_code for topic in response.topics} == {
+        "twice": ErrorCode.invalid_request,
+        "by-hand": ErrorCode.invalid_request,
+        "doubled": ErrorCode.invalid_replica_assignment,
+        "good": ErrorCode.none,
+    }
+    assert list(node.table.state().topics) == ["good"]
+
+
+@pytest.mark.parametrize("version", VERSIONS["CreateTopics"])
+def test_create_topics_elsewhere_than_the_controller(node: Node, version: int) -> None:
+    node.is_controller = False
+    topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]
+    [created] = ask(node, "CreateTopics", version, topics=topics).topics
+    assert created.error_code is ErrorCode.not_controller
+
+
+@pytest.mark.parametrize("version", VERSIONS["DeleteTopics"])
+def test_delete_topics(node: Node, version: int) -> None:
+    for name in ("gone", "kept"):
+        node.create_topic(name)
+    response = ask(
+        node,
+        "DeleteTopics",
+        version,
+        topic_names=["gone", "unknown"],
+        topics=[{"name": "gone"}, {"name": "unknown"}],
+    )
+    assert [(topic.name, topic.error_code) for topic in response.responses] == [
+        ("gone", ErrorCode.none),
+        ("unknown", ErrorCode.unknown_topic_or_partition),
+    ]
+    assert list(node.table.state().topics) == ["kept"]
+
+
+def test_delete_topics_by_id(node: Node) -> None:
+    topic = node.create_topic("t")
+    response = ask(node, "DeleteTopics", 6, topics=[{"topic_id": topic.id}, {"topic_id": UUID(int=5)}])
+    assert [(topic.name, topic.error_code) for topic in response.responses] == [
+        ("t", ErrorCode.none),
+        (None, ErrorCode.unknown_topic_id),
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS["DeleteTopics"])
+def test_delete_topics_elsewhere_than_the_controller(node: Node, version: int) -> None:
+    node.create_topic("t")
+    node.is_controller = False
+    response = ask(node, "DeleteTopics", version, topic_names=["t"], topics=[{"name": "t"}])
+    assert response.responses[0].error_code is ErrorCode.not_controller
+
+
+# --- the rest
+# ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS["InitProducerId"])
+def test_init_producer_id(node: Node, version: int) -> None:
+    first = ask(node, "InitProducerId", version, transactional_id=None)
+    second = ask(node, "InitProducerId", version, transactional_id=None)
+    assert first.error_code is ErrorCode.none
+    assert first.producer_epoch == 0
+    assert first.producer_id != second.producer_id
+
+
+@pytest.mark.parametrize("version", VERSIONS["InitProducerId"])
+def test_init_producer_id_knows_no_transactions(node: Node, version: int) -> None:
+    response = ask(node, "InitProducerId", version, transactional_id="mine")
+    assert response.error_code is ErrorCode.coordinator_not_available
+
+
+@pytest.mark.parametrize("version", VERSIONS["FindCoordinator"])
+def test_find_coordinator_answers_that_there_is_none(node: Node, version: int) -> None:
+    response = ask(node, "FindCoordinator", version, key="g", coordinator_keys=["g", "h"])
+    answers = response.coordinators if version >= 4 else [response]
+    assert {answer.error_code for answer in answers} == {ErrorCode.coordinator_not_available}
+    assert {answer.node_id for answer in answers} == {-1}
+
+
+@pytest.mark.parametrize("version", VERSIONS["DescribeConfigs"])
+def test_describe_configs(node: Node, version: int) -> None:
+    node.create_topic("t", config={"retention.ms": "77"})
+    resources = [
+        {"resource_type": 2, "resource_name": "t", "configuration_keys": None}, {"resource_type": 4,
+        "resource_name": str(BROKER), "configuration_keys": ["num.partitions", "nonsense"]},
+        {"resource_type": 2, "resource_name": "unknown", "configuration_keys": None}, {"resource_type": 4,
+        "resource_name": "99", "configuration_keys": None}, {"resource_type": 77, "resource_name": "x",
+        "configuration_keys": None},
+    ]
+    topic, broker, *bad = ask(
+        node, "DescribeConfigs", version, resources=resources, include_synonyms=True,
+        include_documentation=True
+    ).results
+    configs = {config.name: config for config in topic.configs}
+    assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("77", 1)
+    assert [(synonym.name, synonym.source) for synonym in configs["retention.ms"].synonyms] == [
+        ("retention.ms", 1),
+        ("log.retention.ms", 5),
+    ]
+    assert configs["segment.bytes"].config_source == 5
+    [partitions] = broker.configs
+    assert (partitions.name, partitions.value, partitions.config_source) == ("num.partitions", "3", 4)
+    if version >= 3:
+        assert configs["retention.ms"].config_type == 5
+        assert configs["retention.ms"].documentation
+    assert [result.error_code for result in bad] == [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_request,
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS["DescribeCluster"])
+def test_describe_cluster(node: Node, version: int) -> None:
+    response = ask(node, "DescribeCluster", version, endpoint_type=1)
+    assert (response.error_code, response.cluster_id, response.controller_id) == (
+        ErrorCode.none,
+        "test-cluster",
+        BROKER,
+    )
+    assert [broker.broker_id for broker in response.brokers] == [BROKER]
+    if version >= 1:
+        other = ask(node, "DescribeCluster", version, endpoint_type=2)
+        assert other.error_code is ErrorCode.unsupported_endpoint_type
+
+
+# --- what holds for all
+# -----------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A port whose every use is a defect."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.name not in ("ApiVersions",)], ids=lambda row:
+row.name) def test_a_defect_is_an_error_code_and_is_counted(node: Node, row: Any) -> None:
+    """With every port broken each API still answers in its newest version; Produce and Fetch are tested
+    apart.
+    """
+    if row.name in ("Produce", "Fetch", "FindCoordinator"):
+        pytest.skip("has its own test" if row.key < 2 else "uses no port")
+    broken: Any = Broken()
+    node.ports.cluster = node.ports.topics = node.ports.producer_ids = node.ports.partitions = broken
+    connection = Connection("PLAINTEXT")
+    values: dict[str, Any] = {
+        "topics": [{"name": "t", "topic": "t", "partitions": [{"partition_index": 0}], "assignments": []}],
+        "resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}],
+        "endpoint_type": 1,
+    }
+    reply = node.answer(request(row.key, row.max_version, **values)[4:], connection)
+    assert isinstance(reply, bytes)
+    _, response = decode_response(row.key, row.max_version, reply)
+    assert "unknown_server_error" in repr(response)
+    assert connection.counters.defects == {row.key: 1}
+
+
+def test_a_malformed_body_has_no_answer(node: Node) -> None:
+    with pytest.raises(InvalidRequest):
+        node.answer(request(3, 9, topics=None)[4:] + b"more")
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (8, 3)])
+def test_an_api_that_is_not_offered_has_no_answer(node: Node, api_key: int, version: int) -> None:
+    frame = api_key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    with pytest.raises(CloseConnection, match="does not offer"):
+        node.answer(frame)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 14])
+def test_produce_versions_that_are_gone_or_to_come_have_no_answer(node: Node, version: int) -> None:
+    frame = (0).to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    with pytest.raises(CloseConnection, match="version"):
+        node.answer(frame)
+
+
+def test_errors_are_told_apart_from_defects(node: Node) -> None:
+    connection = Connection("PLAINTEXT")
+    node.answer(request(10, 4, coordinator_keys=["g"])[4:], connection)
+    assert connection.counters.defects == {}

@@ -1,0 +1,343 @@
+"""Produce and Fetch, every version, without sockets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kit.node import Node
+from kit.waiting import wait_until
+from kit.wire import fetch_request, produce_request
+from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.broker.storage.files import FileSlice
+from raylog.protocol.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    parse_fetch_response,
+)
+from raylog.protocol.ids import TimestampMs
+from raylog.protocol.produce import ProducedPartition, parse_produce_response
+from raylog.protocol.records import Record, decode_batches, encode_batch
+from raylog.protocol.wire import ZERO_UUID
+
+PRODUCE, FETCH = TABLE[0], TABLE[1]
+PRODUCE_VERSIONS = range(PRODUCE.min_version, PRODUCE.max_version + 1)
+FETCH_VERSIONS = range(FETCH.min_version, FETCH.max_version + 1)
+BATCH = encode_batch([Record(b"one", b"k", timestamp=1), Record(b"two", timestamp=2)])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as node:
+        node.create_topic("t", leader_epoch=3)
+        yield node
+
+
+def produce(node: Node, version: int = 9, batch: bytes = BATCH, **options: Any) -> ProducedPartition:
+    topic = node.table.state().topics[next(iter(node.table.state().topics))]
+    options.setdefault("topic_id", topic.id if version >= 13 else ZERO_UUID)
+    name = options.pop("topic", "t")
+    connection = options.pop("connection", None)
+    frame = produce_request(name, batch, version=version, **options)
+    reply = node.answer(frame[4:], connection)
+    assert isinstance(reply, bytes)
+    correlation_id, response = parse_produce_response(version, reply)
+    assert correlation_id == 7
+    return response.topics[0].partitions[0]
+
+
+def append(node: Node, *values: bytes, topic: str = "t", partition: int = 0) -> None:
+    batch = encode_batch([Record(value) for value in values])
+    node.partition(topic, partition).append(memoryview(bytearray(batch)), now_ms=TimestampMs(1))
+
+
+def want(
+    offset: int = 0, *, topic: str = "t", topic_id: Any = ZERO_UUID, partition: int = 0, **options: Any
+) -> FetchTopic:
+    part = {"max_bytes": 1 << 20, **options}
+    return FetchTopic(topic, topic_id, [FetchPartition(partition, offset, **part)])
+
+
+def fetch(
+    node: Node, *topics: FetchTopic, version: int = 12, connection: Connection | None = None, **options: Any
+) -> FetchResponse[memoryview]:
+    parsed = FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **options})
+    reply = node.answer(fetch_request(version, parsed)[4:], connection)
+    assert reply is not None
+    assert not isinstance(reply, bytes)
+    data = bytearray()
+    for part in reply:
+        if isinstance(part, bytes):
+            data += part
+        else:
+            assert isinstance(part, FileSlice)
+            data += part.read()
+            part.release()
+    correlation_id, response = parse_fetch_response(version, bytes(data))
+    assert correlation_id == 7
+    return response
+
+
+def only(response: FetchResponse[memoryview]) -> FetchedPartition[memoryview]:
+    [topic] = response.topics
+    [partition] = topic.partitions
+    return partition
+
+
+def values(partition: FetchedPartition[memoryview], offset: int = 0) -> list[bytes | None]:
+    return [record.value for record in decode_batches(partition.records or b"", from_offset=offset)]
+
+
+# --- Produce
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_produce_appends_and_tells_offsets(node: Node, version: int, acks: int) -> None:
+    first, second = produce(node, version, acks=acks), produce(node, version, acks=acks)
+    assert (first.error_code, first.base_offset) == (0, 0)
+    assert (second.error_code, second.base_offset) == (0, 2)
+    assert first.log_start_offset == (0 if version >= 5 else -1)
+    assert values(only(fetch(node, want()))) == [b"one", b"two"] * 2
+
+
+def test_produce_without_acks_has_no_reply(node: Node) -> None:
+    assert node.answer(produce_request("t", BATCH, acks=0)[4:]) is None
+    assert values(only(fetch(node, want()))) == [b"one", b"two"]
+
+
+def test_produce_without_acks_ends_the_connection_on_an_error(node: Node) -> None:
+    with pytest.raises(CloseConnection, match="unknown-0"):
+        node.answer(produce_request("unknown", BATCH, acks=0)[4:])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"topic": "unknown"}, ErrorCode.unknown_topic_or_partition),
+        ({"partition": 9}, ErrorCode.unknown_topic_or_partition),
+        ({"partition": -1}, ErrorCode.unknown_topic_or_partition),
+        ({"acks": 2}, ErrorCode.invalid_required_acks),
+        ({"batch": b""}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:-1]}, ErrorCode.corrupt_message),
+        ({"batch": BATCH[:30]}, ErrorCode.corrupt_message),
+        ({"version": 13, "topic_id": uuid4()}, ErrorCode.unknown_topic_id),
+        ({"transactional_id": "x"}, ErrorCode.transactional_id_not_found),
+    ],
+    ids=str,
+)
+def test_produce_errors(node: Node, options: dict[str, Any], code: ErrorCode) -> None:
+    part = produce(node, **options)
+    assert part.error_code == code
+    assert part.base_offset == -1
+    assert node.partition("t").log_end_offset == 0
+
+
+def test_produce_says_why(node: Node) -> None:
+    assert "unknown-0" in (produce(node, 8, topic="unknown").error_message or "")
+
+
+def test_produce_to_the_wrong_broker_tells_the_leader(node: Node) -> None:
+    node.create_topic("t", leader=2, leader_epoch=9)
+    part = produce(node, 10)
+    assert part.error_code == ErrorCode.not_leader_or_follower
+    assert (part.leader_id, part.leader_epoch) == (2, 9)
+
+
+def test_produce_without_lease_is_refused(node: Node) -> None:
+    node.lease_held = False
+    assert produce(node).error_code == ErrorCode.not_leader_or_follower
+    node.lease_held = True
+    assert node.partition("t").log_end_offset == 0
+
+
+def test_produce_counts(node: Node) -> None:
+    connection = Connection("PLAINTEXT")
+    produce(node, connection=connection)
+    produce(node, topic="unknown", connection=connection)
+    assert connection.counters.messages_in == {"t": 2}
+    assert connection.counters.bytes_in == {"t": len(BATCH)}
+
+
+# --- Fetch
+# ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_fetch_reads_from_an_offset(node: Node, version: int, isolation_level: int) -> None:
+    append(node, b"a", b"b")
+    append(node, b"c")
+    topic_id = node.table.state().topics[node.partition("t").tp.topic].id if version >= 13 else ZERO_UUID
+    response = fetch(node, want(1, topic_id=topic_id), version=version, isolation_level=isolation_level)
+    part = only(response)
+    assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 3, 3)
+    assert values(part, 1) == [b"b", b"c"]
+    assert response.session_id == 0
+
+
+def test_fetch_at_the_end_is_empty_and_beyond_it_out_of_range(node: Node) -> None:
+    append(node, b"a")
+    assert values(only(fetch(node, want(1)))) == []
+    assert only(fetch(node, want(2))).error_code == ErrorCode.offset_out_of_range
+
+
+def test_fetch_returns_one_batch_even_if_it_is_larger_than_allowed(node: Node) -> None:
+    append(node, bytes(5000))
+    append(node, b"next")
+    assert values(only(fetch(node, want(0, max_bytes=1), max_bytes=1))) == [bytes(5000)]
+
+
+def test_fetch_counts_all_partitions_towards_max_bytes(node: Node) -> None:
+    node.create_topic("u", partitions=3)
+    for index in range(3):
+        append(node, bytes(1000), topic="u", partition=index)
+    response = fetch(node, *(want(topic="u", partition=index) for index in range(3)), max_bytes=1500)
+    sizes = [len(topic.partitions[0].records or b"") for topic in response.topics]
+    assert sizes[0] > 1000
+    assert sum(sizes) <= 1500
+
+
+def test_fetch_serves_the_partitions_beside_a_failed_one(node: Node) -> None:
+    append(node, b"a")
+    response = fetch(node, want(topic="unknown"), want(), max_wait_ms=10_000, min_bytes=1 << 20)
+    codes = [topic.partitions[0].error_code for topic in response.topics]
+    assert codes == [ErrorCode.unknown_topic_or_partition, 0]
+    assert values(response.topics[1].partitions[0]) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(2, ErrorCode.fenced_leader_epoch), (3, ErrorCode.none), (4, ErrorCode.unknown_leader_epoch)],
+)
+def test_fetch_is_fenced_by_epoch(node: Node, epoch: int, code: ErrorCode) -> None:
+    assert only(fetch(node, want(current_leader_epoch=epoch))).error_code == code
+
+
+def test_fetch_from_the_wrong_broker_tells_the_leader(node: Node) -> None:
+    topic = node.create_topic("t", leader=2, leader_epoch=9)
+    part = only(fetch(node, want(topic_id=topic.id), version=16))
+    assert part.error_code == ErrorCode.not_leader_or_follower
+    assert (part.leader_id, part.leader_epoch) == (2, 9)
+
+
+def test_fetch_of_an_unknown_topic_id(node: Node) -> None:
+    assert only(fetch(node, want(topic_id=uuid4()), version=13)).error_code == ErrorCode.unknown_topic_id
+
+
+def test_fetch_by_a_broker_is_refused_before_replication_is_built(node: Node) -> None:
+    assert only(fetch(node, want(), replica_id=2)).error_code == ErrorCode.not_leader_or_follower
+
+
+def test_fetch_without_lease_is_refused(node: Node) -> None:
+    node.lease_held = False
+    assert only(fetch(node, want())).error_code == ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "code"),
+    [
+        (0, -1, ErrorCode.none),
+        (0, 0, ErrorCode.none),
+        (5, 0, ErrorCode.none),
+        (5, 1, ErrorCode.fetch_session_id_not_found),
+    ],
+)
+def test_fetch_sessions_are_not_there_yet(node: Node, session_id: int, epoch: int, code: ErrorCode) -> None:
+    response = fetch(node, want(), session_id=session_id, session_epoch=epoch)
+    assert (response.error_code, response.session_id) == (code, 0)
+    assert len(response.topics) == (1 if code is ErrorCode.none else 0)
+
+
+def test_fetch_counts(node: Node) -> None:
+    append(node, b"a")
+    connection = Connection("PLAINTEXT")
+    part = only(fetch(node, want(), connection=connection))
+    assert connection.counters.bytes_out == {"t": len(part.records or b"")}
+
+
+# --- waiting
+# ----------------------------------------------------------------------------------------------------
+
+
+class Later:
+    """A fetch that waits in a thread of its own."""
+
+    def __init__(self, node: Node, *topics: FetchTopic, peer: Any = None, **options: Any) -> None:
+        self.result: FetchResponse[memoryview] | None = None
+        connection = Connection("PLAINTEXT") if peer is None else Connection("PLAINTEXT", peer=peer)
+
+        def run() -> None:
+            self.result = fetch(node, *topics, connection=connection, **options)
+
+        before = len(node.delayed)
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+        wait_until(lambda: len(node.delayed) > before or self.result, 5, "the fetch waits")
+
+    def finish(self) -> FetchResponse[memoryview]:
+        self.thread.join(10)
+        assert self.result is not None, "the fetch still waits"
+        return self.result
+
+
+def test_a_fetch_waits_for_min_bytes(node: Node) -> None:
+    later = Later(node, want(), max_wait_ms=60_000, min_bytes=200)
+    append(node, bytes(50))
+    assert later.result is None
+    append(node, bytes(50))
+    assert values(only(later.finish())) == [bytes(50)] * 2
+    assert len(node.delayed) == 0
+
+
+def test_a_fetch_ends_after_max_wait_with_what_is_there(node: Node) -> None:
+    append(node, b"little")
+    begun = time.monotonic()
+    part = only(fetch(node, want(), max_wait_ms=60, min_bytes=1 << 20))
+    assert 0.05 < time.monotonic() - begun < 5
+    assert values(part) == [b"little"]
+    assert len(node.delayed) == 0
+
+
+def test_a_fetch_waits_on_all_its_partitions_and_leaves_none_behind(node: Node) -> None:
+    node.create_topic("u", partitions=2)
+    for count in range(1, 20):
+        topics = [want(count - 1, topic="u", partition=0), want(topic="u", partition=1)]
+        later = Later(node, *topics, max_wait_ms=60_000)
+        append(node, b"x", topic="u", partition=0)
+        assert values(later.finish().topics[0].partitions[0], count - 1) == [b"x"]
+    assert len(node.delayed) == 0
+
+
+def test_a_waiting_fetch_hears_that_the_leader_changed(node: Node) -> None:
+    later = Later(node, want(), max_wait_ms=60_000)
+    node.create_topic("t", leader=2, leader_epoch=4)
+    assert only(later.finish()).error_code == ErrorCode.not_leader_or_follower
+
+
+def test_a_waiting_fetch_ends_within_a_second_when_its_client_leaves(node: Node) -> None:
+    class Peer:
+        left = False
+
+        def gone(self) -> bool:
+            return self.left
+
+    peer = Peer()
+    later = Later(node, want(), max_wait_ms=60_000, peer=peer)
+    peer.left = True
+    begun = time.monotonic()
+    later.finish()
+    assert time.monotonic() - begun < 1.5
+    assert len(node.delayed) == 0

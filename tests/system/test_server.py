@@ -1,0 +1,217 @@
+"""The socket server with real connections: order, limits, waiting, stopping."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.node import Node
+from kit.waiting import wait_until
+from kit.wire import WireClient, fetch_request, produce_request, request
+from raylog.broker.net.server import Listener, SocketServer
+from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
+from raylog.protocol.produce import parse_produce_response
+from raylog.protocol.records import Record, decode_batches, encode_batch
+from raylog.protocol.wire import ZERO_UUID
+
+Address = tuple[str, int]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as node:
+        node.create_topic("t", partitions=2)
+        yield node
+
+
+def batch(value: bytes) -> bytes:
+    return encode_batch([Record(value)])
+
+
+def fetch(offset: int = 0, *, partition: int = 0, max_wait_ms: int = 0, max_bytes: int = 1 << 20) -> FetchRequest:
+    part = FetchPartition(partition, offset, max_bytes)
+    return FetchRequest(max_wait_ms, 1, [FetchTopic("t", ZERO_UUID, [part])])
+
+
+def values(data: memoryview | None) -> list[bytes | None]:
+    return [record.value for record in decode_batches(data or b"")]
+
+
+def test_what_was_produced_is_fetched(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        big = os.urandom(900_000)
+        for value in (b"first", big, b"last"):
+            assert client.produce("t", batch(value)).topics[0].partitions[0].error_code == 0
+        [topic] = client.fetch(12, fetch(max_bytes=8 << 20)).topics
+        assert values(topic.partitions[0].records) == [b"first", big, b"last"]
+
+
+def test_pipelined_requests_are_answered_in_order(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        frames = []
+        for number in range(0, 60, 3):
+            frames.append(produce_request("t", batch(b"%d" % number), correlation_id=number))
+            frames.append(request(3, 9, topics=None, correlation_id=number + 1))
+            frames.append(fetch_request(12, fetch(number // 3), correlation_id=number + 2))
+        client.send(b"".join(frames))
+        answered = [struct.unpack(">i", client.receive()[:4])[0] for _ in frames]
+        assert answered == list(range(60))
+
+
+def test_frames_may_arrive_byte_by_byte(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        for byte in produce_request("t", batch(b"slow")):
+            client.send(bytes([byte]))
+        _, response = parse_produce_response(9, client.receive())
+        assert response.topics[0].partitions[0].base_offset == 0
+
+
+def test_a_long_poll_is_woken_by_another_client(node: Node) -> None:
+    address = node.serve()
+    with WireClient(address) as consumer, WireClient(address) as producer:
+        consumer.send(fetch_request(12, fetch(max_wait_ms=60_000)))
+        wait_until(lambda: len(node.delayed), 5, "the fetch waits")
+        producer.produce("t", batch(b"news"))
+        _, response = parse_fetch_response(12, consumer.receive())
+        assert values(response.topics[0].partitions[0].records) == [b"news"]
+
+
+def test_a_long_poll_of_a_client_that_left_ends_within_a_second(node: Node) -> None:
+    client = WireClient(node.serve())
+    client.send(fetch_request(12, fetch(max_wait_ms=60_000)))
+    wait_until(lambda: len(node.delayed), 5, "the fetch waits")
+    client.sock.close()
+    begun = time.monotonic()
+    server = node.server
+    assert server is not None
+    wait_until(lambda: not server.connection_count, 5, "the connection has ended")
+    assert time.monotonic() - begun < 1.5
+    assert len(node.delayed) == 0
+
+
+def test_connections_beyond_max_connections_are_closed(tmp_path: Path) -> None:
+    with Node(tmp_path, config={"max.connections": "2"}) as node:
+        address = node.serve()
+        with WireClient(address) as one, WireClient(address) as two:
+            one.ask(3, 9), two.ask(3, 9)
+            with WireClient(address) as three:
+                assert three.closed()
+            assert one.ask(3, 9).brokers
+        server = node.server
+        assert server is not None
+        wait_until(lambda: not server.connection_count, 5, "the connections have ended")
+        with WireClient(address) as again:
+            assert again.ask(3, 9).brokers
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x00\x00\x00\x63half a frame"])
+def test_idle_connections_are_closed(tmp_path: Path, begun: bytes) -> None:
+    with Node(tmp_path, config={"connections.max.idle.ms": "1200"}) as node:
+        address = node.serve()
+        with WireClient(address) as idle, WireClient(address) as busy:
+            idle.send(begun)
+            assert busy.ask(3, 9).brokers
+            assert idle.closed()
+
+
+def test_replies_use_tcp_nodelay_and_small_requests_stay_fast(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        client.ask(3, 9)
+        begun = time.monotonic()
+        for _ in range(50):
+            client.ask(3, 9)
+        assert time.monotonic() - begun < 50 * 0.02, "a delayed acknowledgement costs 40 ms"
+
+
+def test_a_client_that_never_reads_harms_nobody(node: Node) -> None:
+    address = node.serve()
+    with WireClient(address) as deaf, WireClient(address) as other:
+        other.produce("t", batch(bytes(1_000_000)))
+        deaf.send(b"".join(fetch_request(12, fetch()) for _ in range(200)))
+        for _ in range(20):
+            [topic] = other.fetch(12, fetch()).topics
+            assert values(topic.partitions[0].records) == [bytes(1_000_000)]
+
+
+def test_two_listeners_tell_their_own_endpoints(node: Node) -> None:
+    listeners = [Listener("INNER", "127.0.0.1", 0), Listener("OUTER", "127.0.0.1", 0)]
+    server = SocketServer(listeners, node.ports, node.settings)
+    bound = server.bind()
+    server.start()
+    try:
+        assert [listener.name for listener in bound] == ["INNER", "OUTER"]
+        assert bound[0].port != bound[1].port
+        for listener in bound:
+            with WireClient((listener.host, listener.port)) as client:
+                assert client.ask(18, 0).error_code == 0
+    finally:
+        server.stop()
+
+
+def test_a_port_in_use_is_named(node: Node) -> None:
+    host, port = node.serve()
+    second = SocketServer([Listener("PLAINTEXT", host, port)], node.ports, node.settings)
+    with pytest.raises(OSError, match=f"PLAINTEXT cannot use {host}:{port}"):
+        second.start()
+
+
+def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
+    address = node.serve()
+    server = node.server
+    assert server is not None
+    clients = [WireClient(address) for _ in range(3)]
+    clients[1].send(fetch_request(12, fetch(max_wait_ms=60_000)))
+    clients[2].send(b"\x00\x00\x01\x00half")
+    wait_until(lambda: len(node.delayed) and server.connection_count == 3, 5, "all are connected")
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 3
+    assert server.connection_count == 0
+    for client in clients:
+        with client:
+            client.sock.settimeout(5)
+            while client.sock.recv(1 << 16):
+                pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, 1)
+
+
+def test_counters_sum_over_open_and_closed_connections(node: Node) -> None:
+    address = node.serve()
+    server = node.server
+    assert server is not None
+    with WireClient(address) as client:
+        client.produce("t", batch(b"x"))
+    with WireClient(address) as client:
+        client.produce("t", batch(b"y")) client.ask(3, 9) sums = wait_until(lambda: (sums :=
+        server.counters()).requests.get(3) and sums, 5, "the requests are counted") assert isinstance(sums,
+        type(server.counters())) assert sums.messages_in == {"t": 2} assert sums.requests == {0: 2, 3: 1}
+        assert sums.request_ns[0] > 0
+
+
+def test_many_connections_at_once(node: Node) -> None:
+    address = node.serve()
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            with WireClient(address) as client:
+                for _ in range(5):
+                    client.produce("t", batch(b"%d" % number), partition=number % 2)
+        except BaseException as error:  # noqa: BLE001 (handed to the main thread)
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sum(node.partition("t", index).high_watermark for index in range(2)) == 250
