@@ -1,5 +1,4 @@
-"""Bad input over a real socket: the Kafka error that fits or an orderly end, and other clients never notice.
-"""
+"""Bad input over a real socket: the Kafka error that fits or an orderly end, and other clients never notice."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def address(cluster: InProcessCluster) -> tuple[str, int]:
 
 
 class Bystander:
-    """A client that was there before, and after whatever happened still has its connection and its records.
-    """
+    """A client that was there before, and after whatever happened still has its connection and its records."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.client = WireClient(address)
@@ -118,9 +116,8 @@ def test_an_unknown_version_ends_the_connection(client: WireClient, api_key: int
     assert client.closed()
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767, -1]) def
-test_an_unknown_version_of_api_versions_gets_a_v0_answer_and_may_go_on(client: WireClient, version: int) ->
-None:
+@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+def test_an_unknown_version_of_api_versions_gets_a_v0_answer_and_may_go_on(client: WireClient, version: int) -> None:
     client.send(header(18, version, b"\x00\x01\x02"))
     frame = client.receive()
     correlation_id, error, count, key, low, high = struct.unpack(">ihihhh", frame)
@@ -190,8 +187,8 @@ def flip_a_bit() -> bytes:
         "one byte",
         "rest behind it",
     ],
-) def test_a_bad_batch_is_refused_and_the_connection_goes_on(client: WireClient, batch: bytes, code:
-ErrorCode) -> None:
+)
+def test_a_bad_batch_is_refused_and_the_connection_goes_on(client: WireClient, batch: bytes, code: ErrorCode) -> None:
     end = client.ask(2, 6, topics=[{"name": "good", "partitions": [{"partition_index": 0, "timestamp": -1}]}])
     part = client.produce("good", batch).topics[0].partitions[0]
     assert (part.error_code, part.base_offset) == (code.value, -1)
@@ -238,8 +235,9 @@ def test_an_illegal_topic_name_is_refused(client: WireClient, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "configs", [{"no_such_setting": "1"}, {"retention_ms": "soon"}, {"segment_bytes": "-5"},
-    {"cleanup_policy": "compact"}], ids=str,
+    "configs",
+    [{"no_such_setting": "1"}, {"retention_ms": "soon"}, {"segment_bytes": "-5"}, {"cleanup_policy": "compact"}],
+    ids=str,
 )
 def test_an_unknown_or_unfit_config_is_refused_by_name(client: WireClient, configs: dict[str, str]) -> None:
     created = create(client, "never-made", **configs)

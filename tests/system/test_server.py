@@ -190,9 +190,12 @@ def test_counters_sum_over_open_and_closed_connections(node: Node) -> None:
     with WireClient(address) as client:
         client.produce("t", batch(b"x"))
     with WireClient(address) as client:
-        client.produce("t", batch(b"y")) client.ask(3, 9) sums = wait_until(lambda: (sums :=
-        server.counters()).requests.get(3) and sums, 5, "the requests are counted") assert isinstance(sums,
-        type(server.counters())) assert sums.messages_in == {"t": 2} assert sums.requests == {0: 2, 3: 1}
+        client.produce("t", batch(b"y"))
+        client.ask(3, 9)
+        wait_until(lambda: server.counters().requests.get(3), 5, "the requests are counted")
+        sums = server.counters()
+        assert sums.messages_in == {"t": 2}
+        assert sums.requests == {0: 2, 3: 1}
         assert sums.request_ns[0] > 0
 
 

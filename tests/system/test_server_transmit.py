@@ -89,8 +89,9 @@ def test_a_client_that_does_not_read_is_given_up(
     pair: tuple[socket.socket, socket.socket], file: File, sliced: bool
 ) -> None:
     ours, _ = pair
+    part = cut(file, 0, 1 << 20) if sliced else bytes(8 << 20)
     with pytest.raises(SendFailed, match="send timeout"):
-        transmit(ours, [cut(file, 0, 1 << 20) if sliced else bytes(8 << 20)], timeout=0.2)
+        transmit(ours, [part], timeout=0.2)
 
 
 def test_a_client_that_left_is_an_error(pair: tuple[socket.socket, socket.socket], file: File) -> None:

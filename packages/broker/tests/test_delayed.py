@@ -82,9 +82,7 @@ def test_an_interruption_wakes_whatever_is_missing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 50)), max_size=30), st.integers(1, 300))
-def test_is_woken_exactly_when_enough_has_come(
-    advances: list[tuple[TopicPartition, int]], wanted: int
-) -> None:
+def test_is_woken_exactly_when_enough_has_come(advances: list[tuple[TopicPartition, int]], wanted: int) -> None:
     table = DelayedFetches(nullcontext())
     waiter = Waiter(table, A, B, min_bytes=wanted)
     come = 0

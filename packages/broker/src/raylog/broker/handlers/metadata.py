@@ -22,12 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raylog.coordination.topic_names import check_topic_name
-
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     ErrorCode,
     InvalidTopic,

@@ -171,9 +171,7 @@ class SocketServer:
         with self._lock:
             before = threading.stack_size(STACK_BYTES)
             try:
-                thread = threading.Thread(
-                    target=self._run, args=(client,), name=f"client-{peer}", daemon=True
-                )
+                thread = threading.Thread(target=self._run, args=(client,), name=f"client-{peer}", daemon=True)
                 self._clients[client] = thread
                 thread.start()
             except RuntimeError:
@@ -218,9 +216,7 @@ def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
 class _Client:
     """One connection, used by its own thread; only :meth:`shutdown` may be called by others."""
 
-    def __init__(
-        self, sock: socket.socket, address: str, listener: str, ports: Ports, settings: Settings
-    ) -> None:
+    def __init__(self, sock: socket.socket, address: str, listener: str, ports: Ports, settings: Settings) -> None:
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):

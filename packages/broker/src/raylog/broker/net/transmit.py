@@ -70,9 +70,7 @@ def _sendfile(out: int, part: FileSlice, deadline: float) -> None:
     while left:
         sent = os.sendfile(out, source, position, left)
         if not sent:  # the end of the file: waiting for progress would never end
-            raise OSError(
-                f"the file lost the last {left} bytes of a slice of {part.length} at {part.position}"
-            )
+            raise OSError(f"the file lost the last {left} bytes of a slice of {part.length} at {part.position}")
         position += sent
         left -= sent
         if left:

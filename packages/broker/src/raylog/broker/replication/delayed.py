@@ -26,9 +26,7 @@ class DelayedFetch:
 
     __slots__ = ("missing", "partitions", "wake")
 
-    def __init__(
-        self, partitions: Iterable[TopicPartition], min_bytes: int, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, partitions: Iterable[TopicPartition], min_bytes: int, wake: Callable[[], None]) -> None:
         """``wake`` is called at most once, from any thread, and must not block."""
         self.partitions = tuple(partitions)
         self.missing = min_bytes
