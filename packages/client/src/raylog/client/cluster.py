@@ -1,47 +1,128 @@
-"""The way in: a cluster found through Ray, through its data directory, or by its addresses."""
+"""The way in: a cluster found through Ray, through its data directory, or by its addresses.
+
+Brokers are named actors in a Ray namespace of their own, which begins with ``raylog-``. They are looked up in
+it; this process's own namespace is left alone, since other libraries put actors of fixed names there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+
 from raylog.client.admin import Admin
+from raylog.client.config import ACKS, COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
+from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
+from raylog.protocol.compression import Codec
+from raylog.protocol.errors import BrokerNotAvailable
+from raylog.protocol.records import Record, encode_batch
+
+_NAMESPACE = "raylog-"
+_ACTOR = re.compile(r"broker-(\d+)")
+_ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+_DESCRIBE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMethod:
+    """A broker's method: ``.remote(…)`` calls it and answers a Ray object ref."""
+
+    remote: Callable[..., Any]
 
 
 class BrokerHandle:
-    """One broker actor: ``produce.remote``, ``fetch.remote`` and ``describe.remote`` return Ray object refs.
+    """One broker actor, for the convenient way in; for much data use a Producer and a Consumer.
 
-    ``produce.remote(topic, partition, records, acks="all")`` encodes one batch in the caller → (first, last)
-    offset.
-    ``fetch.remote(topic, partition, offset=0, max_bytes=1 << 20)`` → Batches, which unpack to records, high
-    watermark.
+    ``produce.remote(topic, partition, records, acks="all", compression="none")`` encodes the records as one
+    batch, here and not in the broker → (first, last) offset. ``fetch.remote(topic, partition, offset=0,
+    max_bytes=1 << 20)`` → Batches, which unpack to (records, high watermark) and are decoded here.
+    ``describe.remote()`` → what it is and where.
     """
 
-    produce: Any
-    fetch: Any
-    describe: Any
+    def __init__(self, broker_id: int, actor: Any) -> None:
+        self.broker_id = broker_id
+        self.produce = RemoteMethod(self._produce)
+        self.fetch = RemoteMethod(self._fetch)
+        self.describe = RemoteMethod(actor.describe.remote)
+        self._actor = actor
+
+    def __repr__(self) -> str:
+        return f"BrokerHandle({self.broker_id})"
+
+    def _produce(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        acks: str | int = "all",
+        compression: str = "none",
+    ) -> Any:
+        codec = Codec.from_name(COMPRESSION_TYPE.checked(compression))
+        now_ms = time.time_ns() // 1_000_000
+        timed = [record if record.timestamp >= 0 else replace(record, timestamp=now_ms) for record in records]
+        batch = encode_batch(timed, codec=codec)
+        return self._actor.produce.remote(topic, partition, batch, _ACKS[ACKS.checked(str(acks))])
+
+    def _fetch(self, topic: str, partition: int, offset: int = 0, max_bytes: int = 1 << 20) -> Any:
+        return self._actor.fetch.remote(topic, partition, offset, max_bytes)
 
 
 class Cluster:
     """A cluster's addresses, and makers of clients for it."""
 
-    bootstrap_servers: str
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        ray_address: str | None = None,
+        namespace: str | None = None,
+        actors: Mapping[int, str] | None = None,
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.ray_address = ray_address
+        """Of the Ray cluster that the brokers run on; None when it isn't known."""
+        self._namespace = namespace
+        self._actors = dict(actors or {})
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.bootstrap_servers!r})"
 
     def admin(self, **config: Any) -> Admin:
-        raise NotImplementedError
+        """An admin client; ``config`` as :class:`Admin` takes it."""
+        return Admin(self.bootstrap_servers, **config)
 
     def producer(self, **config: Any) -> Producer:
-        raise NotImplementedError
+        """A producer; ``config`` as :class:`Producer` takes it."""
+        return Producer(self.bootstrap_servers, **config)
 
     def consumer(self, *topics: str, **config: Any) -> Consumer:
-        raise NotImplementedError
+        """A consumer of all partitions of ``topics``; ``config`` as :class:`Consumer` takes it."""
+        return Consumer(self.bootstrap_servers, topics, **config)
 
     def broker(self, broker_id: int) -> BrokerHandle:
-        """A handle to one broker's actor; BrokerNotAvailable when it isn't known to Ray."""
-        raise NotImplementedError
+        """A handle to one broker's actor, through Ray. BrokerNotAvailable when Ray doesn't know it."""
+        if self._namespace is None:
+            raise BrokerNotAvailable(
+                f"broker {broker_id}: only addresses are known of this cluster; connect() through Ray or by data_dir"
+            )
+        _join_ray(self.ray_address)
+        name = self._actors.get(broker_id, f"broker-{broker_id}")
+        try:
+            return BrokerHandle(broker_id, ray.get_actor(name, namespace=self._namespace))
+        except ValueError as error:
+            raise BrokerNotAvailable(
+                f"broker {broker_id}: no actor {name!r} in Ray namespace {self._namespace!r}"
+            ) from error
 
 
 def connect(
@@ -52,8 +133,71 @@ def connect(
 ) -> Cluster:
     """The cluster at ``bootstrap_servers``, of ``data_dir``, or on the Ray cluster at ``address``.
 
-    Without arguments: the brokers on the Ray cluster this process is connected to, else the only cluster that
+    Without arguments: the brokers on the Ray cluster that this process is connected to, else the only cluster
+    that
     ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no
     single one.
     """
-    raise NotImplementedError
+    if bootstrap_servers is not None:
+        servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+        return Cluster(servers)
+    if data_dir is not None:
+        return _known(cluster_in(Path(data_dir)))
+    if address is not None:
+        _join_ray(address)
+        return _on_ray(address)
+    if ray.is_initialized() and _namespaces():
+        return _on_ray(None)
+    return _known(only_running_cluster())
+
+
+def _known(found: KnownCluster) -> Cluster:
+    return Cluster(
+        found.bootstrap_servers,
+        ray_address=found.ray_address,
+        namespace=found.namespace,
+        actors=found.actors,
+    )
+
+
+def _join_ray(address: str | None) -> None:
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
+        raise BrokerNotAvailable(f"no Ray cluster at {address}: {error}") from error
+
+
+def _namespaces() -> dict[str, dict[int, str]]:
+    """Per namespace of brokers, their actors' names by broker id."""
+    found: dict[str, dict[int, str]] = {}
+    for actor in list_named_actors(all_namespaces=True):
+        namespace, name = actor["namespace"], actor["name"]
+        match = _ACTOR.fullmatch(name)
+        if namespace.startswith(_NAMESPACE) and match:
+            found.setdefault(namespace, {})[int(match[1])] = name
+    return found
+
+
+def _on_ray(address: str | None) -> Cluster:
+    """The brokers of the Ray cluster that this process is connected to."""
+    found = _namespaces()
+    if len(found) != 1:
+        names = ", ".join(sorted(found)) or "none"
+        raise BrokerNotAvailable(
+            f"which raylog cluster on this Ray cluster ({names})? connect by data_dir or bootstrap_servers, "
+            "or bring one up with `raylog up --address …`"
+        )
+    [(namespace, actors)] = found.items()
+    address = address or ray.get_runtime_context().gcs_address
+    cluster = Cluster("", ray_address=address, namespace=namespace, actors=actors)
+    asked = [cluster.broker(broker_id).describe.remote() for broker_id in sorted(actors)]
+    try:
+        described: list[dict[str, Any]] = ray.get(asked, timeout=_DESCRIBE_TIMEOUT_S)
+    except RayError as error:
+        raise BrokerNotAvailable(f"the brokers in Ray namespace {namespace!r} do not answer: {error}") from error
+    cluster.bootstrap_servers = ",".join(f"{facts['host']}:{facts['port']}" for facts in described if "port" in facts)
+    if not cluster.bootstrap_servers:
+        raise BrokerNotAvailable(f"no broker in Ray namespace {namespace!r} serves yet; try again in a moment")
+    return cluster
