@@ -1,194 +1,110 @@
-"""The controller's decisions: events in, effects out.
+"""The controller's core: events in, effects out; no clock, no store, no threads (D8, D10).
 
-skeleton: the runtime feeds events to Controller.handle in one thread and carries out the effects in order."""
+How it works. An event that changes the store becomes a *job*: a generator that decides on the state of that
+moment and yields each Write it needs. One job runs at a time, the others wait in order, so no decision
+rests on a state that a write under way is about to change. What was written is taken into ``state``;
+``Peers`` then tells the brokers. Requests are answered once every live broker has acknowledged the outcome,
+or when their deadline is over.
+
+When a write fails: at /controller_epoch, we are deposed (StepDown). Else somebody changed what we decided
+on, or the outcome is in doubt: everything is read again (Reload), and the difference is decided anew. A
+topic's deletion is recorded first (/admin/delete_topics), a partition without a state node is given one: so
+whatever a controller that died left half done, the next one completes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from uuid import UUID
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
 
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.peer_control import Ack, UpdateState
-from raylog.coordination.store import Op, StoreError
-from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, ControllerEpoch, MonotonicMs, TopicId, TopicName
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """One topic of a CreateTopics request."""
-
-    name: TopicName
-    partitions: int = -1
-    """-1: as the broker's num.partitions says."""
-    replication_factor: int = -1
-    """-1: the default, 1."""
-    assignments: Mapping[int, tuple[BrokerId, ...]] | None = None
-    """Replicas by partition, chosen by hand; then the two numbers above are -1."""
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedTopic:
-    """What a CreateTopics answers for a topic that was (or, validated only, would be) made."""
-
-    name: TopicName
-    id: TopicId
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str]
-
-
-# --- events
-
-
-@dataclass(frozen=True, slots=True)
-class Elected:
-    """This broker won the election; ``state`` is all that the store holds (``snapshot.load``)."""
-
-    controller_id: BrokerId
-    epoch: ControllerEpoch
-    epoch_version: int
-    """The version of /controller_epoch, which every write checks."""
-    state: ClusterState
-    deleting: frozenset[TopicName] = frozenset()
-    """Topics with a node below /admin/delete_topics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The store was read again, as a Reload asked."""
-
-    state: ClusterState
-    deleting: frozenset[TopicName] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Deposed:
-    """Another controller was elected, or the session was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokersChanged:
-    """The registered brokers, all of them."""
-
-    brokers: Mapping[BrokerId, BrokerInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCreateRequested:
-    """``token`` comes back in the Reply. ``ids`` gives a fresh topic id for each topic."""
-
-    token: object
-    topics: tuple[NewTopic, ...]
-    ids: tuple[TopicId, ...]
-    deadline_ms: MonotonicMs
-    validate_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDeleteRequested:
-    token: object
-    topics: tuple[TopicName | TopicId, ...]
-    deadline_ms: MonotonicMs
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
-    """Somebody changed the overrides of a topic (``topic``) or of a broker (``broker``, or "<default>")."""
-
-    configs: Mapping[str, str]
-    topic: TopicName | None = None
-    broker: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The Write with this token was carried out."""
-
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteFailed:
-    token: int
-    error: StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    ack: Ack
-
-
-@dataclass(frozen=True, slots=True)
-class SendFailed:
-    """The message to the broker was not answered: it may have arrived or not."""
-
-    broker_id: BrokerId
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passes: resend, and answer requests whose deadline is over. Several times a second."""
-
-    now_ms: MonotonicMs
-
-
-Event = (
-    Elected
-    | Loaded
-    | Deposed
-    | BrokersChanged
-    | TopicCreateRequested
-    | TopicDeleteRequested
-    | ConfigChanged
-    | Written
-    | WriteFailed
-    | Acked
-    | SendFailed
-    | Tick
+from raylog.coordination import paths
+from raylog.coordination.controller_events import (
+    Acked,
+    BrokersChanged,
+    ConfigChanged,
+    CreatedTopic,
+    Deposed,
+    Effect,
+    Elected,
+    Event,
+    Loaded,
+    NewTopic,
+    Reload,
+    Reply,
+    SendFailed,
+    StepDown,
+    Tick,
+    TopicCreateRequested,
+    TopicDeleteRequested,
+    Write,
+    WriteFailed,
+    Written,
 )
+from raylog.coordination.controller_peers import Peers
+from raylog.coordination.controller_topics import plan
+from raylog.coordination.controller_writes import (
+    creation,
+    deletion_marker,
+    deletion_of_nodes,
+    deletion_of_partitions,
+    initialisation,
+    parent_of_partitions,
+    updates,
+)
+from raylog.coordination.leadership import Change, decide, restarted
+from raylog.coordination.model import BrokerInfo, ClusterState, TopicState
+from raylog.coordination.peer_control import Ack
+from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
+from raylog.protocol.errors import (
+    InvalidRequest,
+    NotController,
+    RaylogError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import BrokerId, TopicId, TopicName
 
-# --- effects
+__all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewTopic"]
 
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Carry out these multis in order, stop at the first that fails; answer Written or WriteFailed."""
-
-    token: int
-    multis: tuple[tuple[Op, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send to the broker; answer Acked or SendFailed."""
-
-    broker_id: BrokerId
-    message: UpdateState
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a request: per topic, in the order asked."""
-
-    token: object
-    results: tuple[CreatedTopic | TopicName | RaylogError, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """Read everything from the store again and answer Loaded."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """A write was fenced: this controller is deposed. Wait for the next election."""
+Result = CreatedTopic | TopicName | RaylogError
+Request = TopicCreateRequested | TopicDeleteRequested
+Job = Generator[Write, StoreError | None, None]
 
 
-Effect = Write | Send | Reply | Reload | StepDown
+class _Doubt(Enum):
+    """Whether ``state`` may differ from what the store holds."""
+
+    NONE = 0
+    CHANGED = 1  # somebody wrote: read again at once
+    UNKNOWN = 2  # no answer, or a surprising one: read again at the next tick, lest it goes round in circles
+    RELOADING = 3
+
+
+class _Queued(NamedTuple):
+    """A job that waits. ``is_news``: it brings what was read from the store, and a later reading supersedes
+    it.
+    """
+
+    job: Job
+    is_news: bool
+
+
+class _Aborted(Exception):
+    """A write failed in a way that ends the job: we step down, or read everything again."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request without its answer. ``results`` once decided; sent when all brokers have ``revision``."""
+
+    request: Request
+    results: tuple[Result, ...] | None = None
+    revision: int = 0
 
 
 class Controller:
@@ -202,10 +118,278 @@ class Controller:
     ) -> None:
         """``check_configs`` raises InvalidConfig for topic overrides that no broker would take."""
         self.state = ClusterState()
+        self.is_active = False
+        self._default_partitions = default_partitions
+        self._check_configs = check_configs
+        self._epoch_version = -1
+        self._token = 0
+        self._jobs: deque[_Queued] = deque()
+        self._job: Job | None = None  # waits for the write with the token
+        self._doubt = _Doubt.NONE
+        self._restarted: frozenset[BrokerId] = frozenset()
+        self._peers = Peers()
+        self._waiting: list[_Waiting] = []
+        self._effects: list[Effect] = []
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event in and answer what is to be done, in this order."""
-        raise NotImplementedError
+        match event:
+            case Elected():
+                self._begin(event)
+            case Deposed():
+                self._end()
+            case TopicCreateRequested() | TopicDeleteRequested():
+                self._take_request(event)
+            case _ if self.is_active:
+                self._take(event)
+        self._run_jobs()
+        if self.is_active:
+            self._effects += self._peers.due(self.state)
+        self._answer_decided()
+        effects, self._effects = self._effects, []
+        return effects
 
+    def _take(self, event: Event) -> None:
+        match event:
+            case Loaded(state, deleting):
+                self._doubt = _Doubt.NONE
+                self._jobs = deque(queued for queued in self._jobs if not queued.is_news)
+                self._jobs.appendleft(_Queued(self._reconcile(state, deleting), is_news=True))
+            case BrokersChanged(brokers):
+                self._jobs.append(_Queued(self._set_brokers(brokers), is_news=True))
+            case ConfigChanged():
+                self._set_config(event)
+            case Written(token):
+                self._resume(token, None)
+            case WriteFailed(token, error):
+                self._resume(token, error)
+            case Acked(ack):
+                self._take_ack(ack)
+            case SendFailed(broker_id, sequence):
+                self._peers.failed(broker_id, sequence)
+            case Tick(now_ms):
+                self._peers.tick()
+                self._time_out(now_ms)
+                if self._doubt is _Doubt.UNKNOWN:
+                    self._doubt = _Doubt.CHANGED
 
-_ = UUID
+    # --- in office and out of it
+
+    def _begin(self, event: Elected) -> None:
+        self._end()
+        self.is_active = True
+        self._epoch_version = event.epoch_version
+        self._peers = Peers(self._peers.last_sequence)
+        self.state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
+        self._jobs.append(_Queued(self._reconcile(event.state, event.deleting), is_news=True))
+
+    def _end(self) -> None:
+        """Forget everything; what was not decided is answered NOT_CONTROLLER."""
+        self.is_active = False
+        self._jobs.clear()
+        self._job, self._doubt, self._restarted = None, _Doubt.NONE, frozenset()
+        for waiting in self._waiting:
+            refusal = NotController("this broker is no longer the controller: ask the new one")
+            self._reply(waiting, waiting.results or (refusal,) * len(waiting.request.topics))
+        self._waiting.clear()
+
+    def _take_ack(self, ack: Ack) -> None:
+        if ack.controller_epoch > self.state.controller_epoch:
+            self._step_down()
+        elif ack.controller_epoch == self.state.controller_epoch:  # else it answers our last mandate's message
+            self._peers.acked(ack)
+
+    def _step_down(self) -> None:
+        self._end()
+        self._effects.append(StepDown())
+
+    # --- jobs and writes
+
+    def _run_jobs(self) -> None:
+        while self._job is None and self._jobs and self._doubt is _Doubt.NONE:
+            self._job = self._jobs.popleft().job
+            self._advance(None)
+        if self._job is None and self._doubt is _Doubt.CHANGED:  # no write under way: the reading will be newer
+            self._doubt = _Doubt.RELOADING
+            self._effects.append(Reload())
+
+    def _resume(self, token: int, error: StoreError | None) -> None:
+        if self._job is not None and token == self._token:
+            self._advance(error)
+
+    def _advance(self, error: StoreError | None) -> None:
+        job = self._job
+        assert job is not None
+        try:
+            self._effects.append(job.send(error))
+        except StopIteration:
+            self._job = None
+        except _Aborted:
+            self._job = None
+
+    def _write(
+        self, multis: Iterable[tuple[Op, ...]], *, expected: tuple[type[StoreError], ...] = ()
+    ) -> Generator[Write, StoreError | None, StoreError | None]:
+        """Carry the multis out, if any; answers None, or the error when it is an ``expected`` one."""
+        if not (multis := tuple(multis)):
+            return None
+        self._token += 1
+        error = yield Write(self._token, multis)
+        if error is None or isinstance(error, expected):
+            return error
+        if isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH:
+            self._step_down()
+        else:
+            self._doubt = _Doubt.CHANGED if isinstance(error, BadVersion) else _Doubt.UNKNOWN
+        raise _Aborted from error
+
+    def _now(self, state: ClusterState, *topics: TopicName) -> None:
+        """This is the state from now on; it differs in these topics."""
+        self.state = state
+        self._peers.changed(topics)
+
+    # --- brokers, leaders, configs
+
+    def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName]) -> Job:
+        """Take in what the store holds and complete what it shows undone."""
+        before = self.state
+        self._now(
+            state.with_controller(before.controller_id, before.controller_epoch),
+            *{*before.topics, *state.topics},
+        )
+        self._peers.set_brokers(state.brokers)
+        for name in sorted(deleting):
+            yield from self._delete(name)
+        yield from self._decide_leaders(before.brokers)
+
+    def _set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
+        before = self.state.brokers
+        self._now(self.state.with_brokers(brokers))
+        self._peers.set_brokers(brokers)
+        yield from self._decide_leaders(before)
+
+    def _decide_leaders(self, brokers_before: Mapping[BrokerId, BrokerInfo]) -> Job:
+        self._restarted |= restarted(brokers_before, self.state.brokers)  # until it is written
+        changes = decide(self.state, self._restarted)
+        fresh = [change for change in changes if change.old.version == -1]
+        for topic in sorted({change.tp.topic for change in fresh}):
+            yield from self._write([parent_of_partitions(topic, self._epoch_version)], expected=(NodeExists,))
+        known = [change for change in changes if change.old.version != -1]
+        yield from self._write(initialisation(fresh, self.state, self._epoch_version))
+        yield from self._write(updates(known, self.state, self._epoch_version))
+        self._restarted = frozenset()
+        self._take_in(changes)
+
+    def _take_in(self, changes: list[Change]) -> None:
+        if not changes:
+            return
+        topics: dict[TopicName, TopicState] = {}
+        for tp, old, new in changes:
+            topic = topics.get(tp.topic) or self.state.topics[tp.topic]
+            topics[tp.topic] = topic.with_partition(tp.partition, replace(new, version=old.version + 1))
+        self._now(self.state.with_topics(*topics.values()), *topics)
+
+    def _set_config(self, event: ConfigChanged) -> None:
+        topic = self.state.topics.get(event.topic) if event.topic else None
+        if topic is not None:
+            self._now(self.state.with_topics(replace(topic, configs=event.configs)), topic.name)
+        elif event.broker is not None:
+            configs = {**self.state.broker_configs, event.broker: event.configs}
+            self._now(replace(self.state, broker_configs=configs))
+
+    # --- requests
+
+    def _take_request(self, request: Request) -> None:
+        waiting = _Waiting(request)
+        if not self.is_active:
+            refusal = NotController("this broker is not the controller: ask the one that Metadata names")
+            self._reply(waiting, (refusal,) * len(request.topics))
+            return
+        self._waiting.append(waiting)
+        do_one = self._create_one if isinstance(request, TopicCreateRequested) else self._delete_one
+        self._jobs.append(_Queued(self._each(waiting, do_one), is_news=False))
+
+    def _each(
+        self,
+        waiting: _Waiting,
+        do_one: Callable[[Request, int], Generator[Write, StoreError | None, Result]],
+    ) -> Job:
+        """Do topic after topic, then wait for the brokers."""
+        results: list[Result] = []
+        request, revision = waiting.request, self._peers.revision
+        try:
+            for index in range(len(request.topics)):
+                try:
+                    results.append((yield from do_one(request, index)))
+                except RaylogError as error:
+                    results.append(error)
+        except _Aborted:
+            doubt = RequestTimedOut("the metadata store did not confirm the change: list the topics, try again")
+            results += [doubt] * (len(request.topics) - len(results))
+        waiting.results = tuple(results)
+        waiting.revision = self._peers.revision if self._peers.revision > revision else 0
+
+    def _create_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
+        assert isinstance(request, TopicCreateRequested)
+        new, topic_id = request.topics[index], request.ids[index]
+        if sum(other.name == new.name for other in request.topics) > 1:
+            raise InvalidRequest(f"topic {new.name} stands twice in the request")
+        partitions = plan(
+            new, self.state, default_partitions=self._default_partitions, check_configs=self._check_configs
+        )
+        partitions = tuple(replace(partition, controller_epoch=self.state.controller_epoch) for partition in partitions)
+        topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
+        created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
+        if request.validate_only:
+            return created
+        multis = creation(topic, self.state, self._epoch_version)
+        if (yield from self._write(multis, expected=(NodeExists,))) is not None:
+            self._doubt = _Doubt.UNKNOWN
+            raise TopicAlreadyExists(f"topic {new.name} exists already: another program made it")
+        written = replace(topic, partitions=tuple(replace(p, version=0) for p in partitions))
+        self._now(self.state.with_topics(written), topic.name)
+        return created
+
+    def _delete_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
+        assert isinstance(request, TopicDeleteRequested)
+        name = self._name_of(request.topics[index])
+        marker = deletion_marker(name, self._epoch_version)
+        yield from self._write([marker], expected=(NodeExists,))
+        yield from self._delete(name)
+        return name
+
+    def _name_of(self, wanted: TopicName | TopicId) -> TopicName:
+        if isinstance(wanted, str):
+            if wanted not in self.state.topics:
+                raise UnknownTopicOrPartition(f"there is no topic {wanted}")
+            return wanted
+        topic = self.state.topic_by_id(wanted)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with the id {paths.encode_topic_id(wanted)}")
+        return topic.name
+
+    def _delete(self, name: TopicName) -> Generator[Write, StoreError | None, None]:
+        """Remove a topic whose deletion is recorded; each step may have been done before."""
+        topic = self.state.topics.get(name)
+        if topic is not None:
+            yield from self._write(deletion_of_partitions(topic, self._epoch_version))
+        for multi in deletion_of_nodes(name, self._epoch_version):
+            yield from self._write([multi], expected=(NoNode,))
+        if topic is not None:
+            self._now(self.state.without_topics(name), name)
+
+    def _answer_decided(self) -> None:
+        for waiting in list(self._waiting):
+            if waiting.results is not None and self._peers.all_have(waiting.revision):
+                self._reply(waiting, waiting.results)
+                self._waiting.remove(waiting)
+
+    def _time_out(self, now_ms: int) -> None:
+        for waiting in [waiting for waiting in self._waiting if waiting.request.deadline_ms <= now_ms]:
+            late = RequestTimedOut("not done, or not known to all brokers, within the request's time; it goes on")
+            results = waiting.results or (late,) * len(waiting.request.topics)
+            self._reply(waiting, tuple(r if isinstance(r, RaylogError) else late for r in results))
+            self._waiting.remove(waiting)
+
+    def _reply(self, waiting: _Waiting, results: tuple[Result, ...]) -> None:
+        self._effects.append(Reply(waiting.request.token, results))

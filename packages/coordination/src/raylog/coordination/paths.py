@@ -246,9 +246,7 @@ def encode_raylog_broker(info: BrokerInfo) -> bytes:
     )
 
 
-def decode_broker(
-    broker_id: BrokerId, data: bytes, raylog_data: bytes | None, epoch: BrokerEpoch
-) -> BrokerInfo:
+def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, epoch: BrokerEpoch) -> BrokerInfo:
     """A registration, put together from its nodes."""
     path = broker(broker_id)
     value = _load(path, data)

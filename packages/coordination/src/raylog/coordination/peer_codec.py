@@ -75,8 +75,7 @@ def pack_topic(topic: TopicState) -> dict[str, Any]:
         "id": topic.id.bytes,
         "configs": dict(topic.configs),
         "partitions": [
-            [p.replicas, p.leader, p.leader_epoch, p.isr, p.controller_epoch, p.version]
-            for p in topic.partitions
+            [p.replicas, p.leader, p.leader_epoch, p.isr, p.controller_epoch, p.version] for p in topic.partitions
         ],
     }
 

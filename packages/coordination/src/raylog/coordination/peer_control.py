@@ -50,7 +50,7 @@ class UpdateState:
     broker_epoch: BrokerEpoch
     """The incarnation of the receiver that this is meant for."""
     sequence: int
-    """Counts up from 1 per controller epoch, receiver and incarnation."""
+    """Rises by one with every message of a controller epoch to one incarnation; where it starts means nothing."""
     full: bool
     cluster_id: str
     brokers: tuple[BrokerInfo, ...]

@@ -35,9 +35,7 @@ class ProducerIdAllocator:
         while True:
             found = self._store.get(paths.PRODUCER_ID_BLOCK)
             start = 0 if found is None else paths.decode_producer_id_block(found.data).end + 1
-            block = paths.ProducerIdBlock(
-                self._broker_id, ProducerId(start), ProducerId(start + BLOCK_SIZE - 1)
-            )
+            block = paths.ProducerIdBlock(self._broker_id, ProducerId(start), ProducerId(start + BLOCK_SIZE - 1))
             data = paths.encode_producer_id_block(block)
             try:
                 if found is None:

@@ -97,7 +97,7 @@ def ensure_cluster(store: MetadataStore, proposed_id: str | None = None) -> str:
     level = paths.decode_feature_level(_data(store, paths.FEATURE_LEVEL))
     if level > FEATURE_LEVEL:
         raise UnsupportedVersion(
-            f"the cluster is at feature level {level}, this release knows {FEATURE_LEVEL}: upgrade this broker"
+            f"the cluster's feature level {level} is above this release's, {FEATURE_LEVEL}: upgrade this broker"
         )
     return paths.decode_cluster_id(_data(store, paths.CLUSTER_ID))
 

@@ -34,9 +34,7 @@ def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
         cluster_id="" if found is None else paths.decode_cluster_id(found.data),
         brokers=brokers,
         topics=topics,
-        broker_configs={
-            name: configs.broker_configs(store, name) for name in store.children(paths.CONFIG_BROKERS)
-        },
+        broker_configs={name: configs.broker_configs(store, name) for name in store.children(paths.CONFIG_BROKERS)},
     )
     return Snapshot(state, deleting)
 
@@ -69,16 +67,12 @@ def load_topics(store: MetadataStore, names: Iterable[TopicName]) -> dict[TopicN
     return topics
 
 
-def _topic(
-    store: MetadataStore, name: TopicName, assigned: Versioned, config: Versioned | None
-) -> TopicState:
+def _topic(store: MetadataStore, name: TopicName, assigned: Versioned, config: Versioned | None) -> TopicState:
     topic_id, replicas = paths.decode_topic(name, assigned.data)
     tps = [TopicPartition(name, PartitionIndex(index)) for index in range(len(replicas))]
     states = store.get_many([paths.partition_state(tp) for tp in tps])
     partitions = tuple(
-        PartitionState(of_it)
-        if state is None
-        else paths.decode_partition_state(tp, state.data, state.version, of_it)
+        PartitionState(of_it) if state is None else paths.decode_partition_state(tp, state.data, state.version, of_it)
         for tp, of_it, state in zip(tps, replicas, states, strict=True)
     )
     overrides = paths.decode_config(paths.topic_config(name), config.data) if config and config.data else {}

@@ -36,9 +36,7 @@ class NodeChange(Enum):
 
 class SessionState(Enum):
     CONNECTED = "connected"
-    SUSPENDED = (
-        "suspended"  # not connected; the session may still live: watches are lost, writes are in doubt
-    )
+    SUSPENDED = "suspended"  # not connected; the session may still live: watches are lost, writes are in doubt
     LOST = "lost"  # the session has ended, its ephemerals with it
 
 

@@ -19,8 +19,6 @@ def check_topic_name(name: str) -> None:
     if name in (".", ".."):
         raise InvalidTopic(f"a topic cannot be called {name!r}: that is a directory")
     if len(name) > MAX_LENGTH:
-        raise InvalidTopic(
-            f"the topic name {name[:20]!r}… has {len(name)} characters; {MAX_LENGTH} are allowed"
-        )
+        raise InvalidTopic(f"the topic name {name[:20]!r}… has {len(name)} characters; {MAX_LENGTH} are allowed")
     if not _LEGAL.fullmatch(name):
         raise InvalidTopic(f"topic name {name!r}: only letters, digits, '.', '_' and '-' are allowed")

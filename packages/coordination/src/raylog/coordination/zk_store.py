@@ -266,9 +266,7 @@ class ZkStore:
         if self._closed:
             raise StoreClosed("the store is closed", path)
         if self._state is not SessionState.CONNECTED:
-            raise StoreUnavailable(
-                f"{path} was not asked for: not connected to ZooKeeper at {self._hosts}", path
-            )
+            raise StoreUnavailable(f"{path} was not asked for: not connected to ZooKeeper at {self._hosts}", path)
 
     def _answer(self, path: str, result: Any) -> Any:
         try:
@@ -279,9 +277,7 @@ class ZkStore:
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
         while True:
             try:
-                data, stat = self._ask(
-                    path, lambda: self._client.get_async(self._at(path), self._watcher(watch))
-                )
+                data, stat = self._ask(path, lambda: self._client.get_async(self._at(path), self._watcher(watch)))
                 return Versioned(data, stat.version)
             except NoNode:
                 # a failed get leaves no watch: exists does. It was made between the two: get again.
@@ -309,9 +305,7 @@ class ZkStore:
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         while True:
             try:
-                names = self._ask(
-                    path, lambda: self._client.get_children_async(self._at(path), self._watcher(watch))
-                )
+                names = self._ask(path, lambda: self._client.get_children_async(self._at(path), self._watcher(watch)))
                 return sorted(names)
             except NoNode:
                 if watch is None or self.exists(path, watch) is None:
@@ -360,9 +354,7 @@ class ZkStore:
                     transaction.check(path, op.version)
         results = self._ask(ops[0].path if ops else "/", transaction.commit_async)
         for index, result in enumerate(results):
-            if isinstance(result, Exception) and not isinstance(
-                result, (RolledBackError, RuntimeInconsistency)
-            ):
+            if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 raise _translated(result, ops[index].path, index)
         return [self._result(op, result) for op, result in zip(ops, results, strict=True)]
 

@@ -69,9 +69,7 @@ def class_path() -> str:
     places = spec.submodule_search_locations if spec else None
     jars = [jar for place in places or () for name in _JARS for jar in sorted(Path(place, "jars").glob(name))]
     if not any(jar.name.startswith("zookeeper-") for jar in jars):
-        raise EmbeddedError(
-            "no ZooKeeper jars found: run `pip install 'pyspark>=3.5,<3.6'`, which brings them"
-        )
+        raise EmbeddedError("no ZooKeeper jars found: run `pip install 'pyspark>=3.5,<3.6'`, which brings them")
     return ":".join(str(jar) for jar in jars)
 
 

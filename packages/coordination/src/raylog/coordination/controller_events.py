@@ -1,0 +1,188 @@
+"""What the controller's core takes in and gives out: events and effects, all of them values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.peer_control import Ack, UpdateState
+from raylog.coordination.store import Op, StoreError
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, ControllerEpoch, MonotonicMs, TopicId, TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """One topic of a CreateTopics request."""
+
+    name: TopicName
+    partitions: int = -1
+    """-1: as the broker's num.partitions says."""
+    replication_factor: int = -1
+    """-1: the default, 1."""
+    assignments: Mapping[int, tuple[BrokerId, ...]] | None = None
+    """Replicas by partition, chosen by hand; then the two numbers above are -1."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What a CreateTopics answers for a topic that was (or, validated only, would be) made."""
+
+    name: TopicName
+    id: TopicId
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """This broker won the election; ``state`` is all that the store holds (``snapshot.load``)."""
+
+    controller_id: BrokerId
+    epoch: ControllerEpoch
+    epoch_version: int
+    """The version of /controller_epoch, which every write checks."""
+    state: ClusterState
+    deleting: frozenset[TopicName] = frozenset()
+    """Topics with a node below /admin/delete_topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The store was read again, as a Reload asked."""
+
+    state: ClusterState
+    deleting: frozenset[TopicName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """Another controller was elected, or the session was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    """The registered brokers, all of them."""
+
+    brokers: Mapping[BrokerId, BrokerInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreateRequested:
+    """``token`` comes back in the Reply. ``ids`` gives a fresh topic id for each topic."""
+
+    token: object
+    topics: tuple[NewTopic, ...]
+    ids: tuple[TopicId, ...]
+    deadline_ms: MonotonicMs
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleteRequested:
+    token: object
+    topics: tuple[TopicName | TopicId, ...]
+    deadline_ms: MonotonicMs
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """Somebody changed the overrides of a topic (``topic``) or of a broker (``broker``, or "<default>")."""
+
+    configs: Mapping[str, str]
+    topic: TopicName | None = None
+    broker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The Write with this token was carried out."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFailed:
+    token: int
+    error: StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    ack: Ack
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """The message to the broker was not answered: it may have arrived or not."""
+
+    broker_id: BrokerId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes: resend, and answer requests whose deadline is over. Several times a second."""
+
+    now_ms: MonotonicMs
+
+
+Event = (
+    Elected
+    | Loaded
+    | Deposed
+    | BrokersChanged
+    | TopicCreateRequested
+    | TopicDeleteRequested
+    | ConfigChanged
+    | Written
+    | WriteFailed
+    | Acked
+    | SendFailed
+    | Tick
+)
+
+# --- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Carry out these multis in order, stop at the first that fails; answer Written or WriteFailed."""
+
+    token: int
+    multis: tuple[tuple[Op, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to the broker; answer Acked or SendFailed."""
+
+    broker_id: BrokerId
+    message: UpdateState
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request: per topic, in the order asked."""
+
+    token: object
+    results: tuple[CreatedTopic | TopicName | RaylogError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Read everything from the store again and answer Loaded; try until it succeeds, or until Deposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """A write was fenced: this controller is deposed. Wait for the next election."""
+
+
+Effect = Write | Send | Reply | Reload | StepDown

@@ -1,0 +1,128 @@
+"""Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in
+doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raylog.coordination.controller_events import Send
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What the controller knows of one broker's incarnation."""
+
+    epoch: BrokerEpoch
+    sequence: int
+    """Of the last message. Never used twice, so that no late answer is taken for a newer one's."""
+    under_way: int | None = None
+    """The revision that the unanswered message carries."""
+    acknowledged: int = -1
+    """The revision that the broker surely has."""
+    stale: set[TopicName] = field(default_factory=set)
+    """Topics that changed since the last message."""
+    needs_full: bool = True
+    wait_for_tick: bool = False
+
+
+class Peers:
+    """The fan-out. ``revision`` counts the changes of the cluster's state.
+
+    Sequence numbers go on from ``last_sequence``, that of the mandate before: a controller that resumes the same
+    mandate, with the same epoch, must not have its messages taken for repetitions.
+    """
+
+    def __init__(self, last_sequence: int = 0) -> None:
+        self.revision = 0
+        self._last_sequence = last_sequence
+        self._peers: dict[BrokerId, _Peer] = {}
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest sequence number used so far."""
+        return max([self._last_sequence, *(peer.sequence for peer in self._peers.values())])
+
+    def changed(self, topics: Iterable[TopicName] = ()) -> None:
+        """The state has changed: in these topics (new, other, gone), or elsewhere."""
+        self.revision += 1
+        names = set(topics)
+        for peer in self._peers.values():
+            peer.stale |= names
+
+    def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+        """The live brokers; a new incarnation starts with a full state."""
+        self._last_sequence = self.last_sequence
+        old, self._peers = self._peers, {}
+        for broker in brokers.values():
+            peer = old.get(broker.id)
+            if peer is None or peer.epoch != broker.epoch:
+                peer = _Peer(broker.epoch, self._last_sequence)
+            self._peers[broker.id] = peer
+        self.changed()
+
+    def all_have(self, revision: int) -> bool:
+        """True when every live broker acknowledged this revision or a later one."""
+        return all(peer.acknowledged >= revision for peer in self._peers.values())
+
+    def due(self, state: ClusterState) -> list[Send]:
+        """The messages to send now."""
+        return [
+            Send(broker_id, self._message(peer, state))
+            for broker_id, peer in self._peers.items()
+            if peer.under_way is None and not peer.wait_for_tick and peer.acknowledged < self.revision
+        ]
+
+    def _message(self, peer: _Peer, state: ClusterState) -> UpdateState:
+        full, stale = peer.needs_full, sorted(peer.stale)
+        peer.sequence += 1
+        peer.under_way, peer.stale = self.revision, set()
+        return UpdateState(
+            controller_id=state.controller_id,
+            controller_epoch=state.controller_epoch,
+            broker_epoch=peer.epoch,
+            sequence=peer.sequence,
+            full=full,
+            cluster_id=state.cluster_id,
+            brokers=tuple(state.brokers.values()),
+            topics=tuple(
+                state.topics.values() if full else (state.topics[name] for name in stale if name in state.topics)
+            ),
+            deleted=() if full else tuple(name for name in stale if name not in state.topics),
+            broker_configs=state.broker_configs,
+        )
+
+    def acked(self, ack: Ack) -> None:
+        """An answer other than STALE_CONTROLLER_EPOCH, which is the controller's own affair."""
+        peer = self._answered(ack.broker_id, ack.sequence)
+        if peer is None:
+            return
+        revision, peer.under_way = peer.under_way, None
+        if ack.status is AckStatus.OK and revision is not None:
+            peer.acknowledged, peer.needs_full = revision, False
+        else:
+            peer.needs_full = True
+            peer.wait_for_tick = ack.status is AckStatus.STALE_BROKER_EPOCH
+
+    def failed(self, broker_id: BrokerId, sequence: int) -> None:
+        """No answer: the broker may have taken the message in or not. Send everything again, at the next
+        tick.
+        """
+        peer = self._answered(broker_id, sequence)
+        if peer is not None:
+            peer.under_way, peer.needs_full, peer.wait_for_tick = None, True, True
+
+    def tick(self) -> None:
+        for peer in self._peers.values():
+            peer.wait_for_tick = False
+
+    def _answered(self, broker_id: BrokerId, sequence: int) -> _Peer | None:
+        """The peer whose message this answers; None when it is late or repeated."""
+        peer = self._peers.get(broker_id)
+        if peer is None or peer.under_way is None or peer.sequence != sequence:
+            return None
+        return peer

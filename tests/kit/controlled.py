@@ -1,0 +1,214 @@
+"""The controller's core with all around it in one thread: the store in memory, brokers that receive, a wire
+to cut.
+
+``ControlledCluster`` is what ``controller_runtime`` is in a broker, without threads: it carries effects out
+at once, except messages, which wait on ``wire`` until :meth:`deliver`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
+
+from raylog.coordination import paths, snapshot
+from raylog.coordination.controller import Controller
+from raylog.coordination.controller_events import (
+    Acked,
+    BrokersChanged,
+    CreatedTopic,
+    Deposed,
+    Effect,
+    Elected,
+    Event,
+    Loaded,
+    NewTopic,
+    Reload,
+    Reply,
+    Send,
+    SendFailed,
+    StepDown,
+    Tick,
+    TopicCreateRequested,
+    TopicDeleteRequested,
+    Write,
+    WriteFailed,
+    Written,
+)
+from raylog.coordination.election import campaign, resign
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.peer_control import Ack, Receiver
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import Create, Set, StoreError
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
+
+Result = CreatedTopic | TopicName | RaylogError
+
+
+class Nowhere:
+    """A sink that forgets."""
+
+    def put(self, item: object, /) -> None: ...
+
+
+class InFlight(NamedTuple):
+    """A message on the wire."""
+
+    to: BrokerId
+    sequence: int
+    payload: bytes
+
+
+class FakeBroker:
+    """A broker's session, incarnation and receiver."""
+
+    def __init__(self, tree: MemoryTree, broker_id: int, rack: str | None = None) -> None:
+        self.tree = tree
+        self.info = BrokerInfo(
+            BrokerId(broker_id), BrokerEpoch(-1), (Endpoint("PLAINTEXT", f"h{broker_id}", 9092),), rack
+        )
+        self.receiver = Receiver(self.info.id)
+        self.up()
+
+    def up(self) -> None:
+        """Start a new process: a new session, a new incarnation."""
+        self.store = MemoryStore(self.tree)
+        self.store.start()
+        self.store.ensure(paths.broker_epoch(self.info.id))
+        self.store.ensure(paths.raylog_broker(self.info.id))
+        _, epoch = self.store.multi(
+            [
+                Create(paths.broker(self.info.id), paths.encode_broker(self.info, TimestampMs(0)), ephemeral=True),
+                Set(paths.broker_epoch(self.info.id), b""),
+            ]
+        )
+        assert isinstance(epoch, int)
+        self.info = replace(self.info, epoch=BrokerEpoch(epoch))
+        self.receiver.registered(self.info.epoch)
+
+    def down(self) -> None:
+        """The process dies and its session lapses."""
+        self.store.abandon()
+        self.tree.expire(self.store.session.id)
+
+
+class ControlledCluster:
+    """Brokers 1..n and one controller in office."""
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        racks: Mapping[int, str] | None = None,
+        tree: MemoryTree | None = None,
+        default_partitions: int = 1,
+        check_configs: Callable[[Mapping[str, str]], None] = lambda configs: None,
+    ) -> None:
+        self.tree = tree or MemoryTree()
+        self.store = MemoryStore(self.tree)
+        self.store.start()
+        ensure_cluster(self.store, "test-cluster")
+        self.controller = Controller(default_partitions=default_partitions, check_configs=check_configs)
+        self.brokers = {BrokerId(n): FakeBroker(self.tree, n, (racks or {}).get(n)) for n in range(1, brokers + 1)}
+        self.wire: deque[InFlight] = deque()
+        self.replies: dict[object, tuple[Result, ...]] = {}
+        self.seen: list[Effect] = []
+        self.now_ms = 0
+        self.before_write: Callable[[], None] | None = None
+        """Runs once, before the next write reaches the store."""
+        self._tokens = itertools.count(1)
+
+    # --- the runtime
+
+    def elect(self, broker_id: int = 1) -> None:
+        mandate = campaign(self.store, BrokerId(broker_id), TimestampMs(0), Nowhere())
+        assert mandate is not None
+        state, deleting = snapshot.load(self.store)
+        self.feed(Elected(BrokerId(broker_id), mandate.epoch, mandate.epoch_version, state, deleting))
+
+    def depose(self) -> None:
+        """Another controller is elected; ours has not heard of it."""
+        resign(self.store)
+        other = MemoryStore(self.tree)
+        other.start()
+        assert campaign(other, BrokerId(99), TimestampMs(0), Nowhere()) is not None
+
+    def feed(self, event: Event) -> None:
+        """Give the core an event and carry out what it wants, and what follows from that."""
+        todo = deque(self.controller.handle(event))
+        while todo:
+            effect = todo.popleft()
+            self.seen.append(effect)
+            match effect:
+                case Write():
+                    todo += self.controller.handle(self._write(effect))
+                case Send(broker_id, message):
+                    self.wire.append(InFlight(broker_id, message.sequence, message.encode()))
+                case Reply(token, results):
+                    self.replies[token] = results
+                case Reload():
+                    state, deleting = snapshot.load(self.store)
+                    todo += self.controller.handle(Loaded(state, deleting))
+                case StepDown():
+                    todo += self.controller.handle(Deposed())
+
+    def _write(self, effect: Write) -> Event:
+        hook, self.before_write = self.before_write, None
+        if hook:
+            hook()
+        try:
+            for multi in effect.multis:
+                self.store.multi(multi)
+        except StoreError as error:
+            return WriteFailed(effect.token, error)
+        return Written(effect.token)
+
+    # --- the wire
+
+    def deliver_one(self, *, twice: bool = False) -> None:
+        """The oldest message arrives and is answered; ``twice``: it arrives again."""
+        message = self.wire.popleft()
+        broker = self.brokers[message.to]
+        acks = [broker.receiver.receive(message.payload).ack.encode() for _ in range(2 if twice else 1)]
+        for ack in acks:
+            self.feed(Acked(Ack.decode(ack)))
+
+    def deliver(self) -> None:
+        """All messages arrive, and those that follow from the answers."""
+        while self.wire:
+            self.deliver_one()
+
+    def lose_one(self, *, answer_only: bool = False) -> None:
+        """The oldest message gets lost, or only the answer to it."""
+        message = self.wire.popleft()
+        if answer_only:
+            self.brokers[message.to].receiver.receive(message.payload)
+        self.feed(SendFailed(message.to, message.sequence))
+
+    # --- what happens
+
+    def brokers_changed(self) -> None:
+        self.feed(BrokersChanged(snapshot.load_brokers(self.store)))
+
+    def tick(self, ms: int = 100) -> None:
+        self.now_ms += ms
+        self.feed(Tick(MonotonicMs(self.now_ms)))
+
+    def create(self, *topics: NewTopic, validate_only: bool = False, timeout_ms: int = 10_000) -> object:
+        """Ask for topics; answers the token under which ``replies`` will have the answer."""
+        token = next(self._tokens)
+        ids = tuple(TopicId(UUID(int=token << 32 | n)) for n in range(1, len(topics) + 1))
+        deadline = MonotonicMs(self.now_ms + timeout_ms)
+        self.feed(TopicCreateRequested(token, topics, ids, deadline, validate_only))
+        return token
+
+    def delete(self, *topics: TopicName | TopicId, timeout_ms: int = 10_000) -> object:
+        token = next(self._tokens)
+        self.feed(TopicDeleteRequested(token, topics, MonotonicMs(self.now_ms + timeout_ms)))
+        return token
