@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from raylog.broker.broker import Broker, Place
 from raylog.broker.cluster_file import BrokerFile, actor_name
-from raylog.broker.config import BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
+from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId
@@ -34,7 +34,7 @@ SWITCH_INTERVAL_S = 1e-4
 """How long a thread keeps the interpreter while others wait: short, so that small requests pass big ones."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
 FIRST_ATTEMPT_S = 20.0
-"""How long ``__init__`` waits for the first attempt to serve; later ones go on behind it."""
+"""How long ``__init__`` waits for the logs to be recovered; what takes longer goes on behind it."""
 CONTROL_TIMEOUT_S = 5.0
 CALLS_AT_ONCE = 16
 """Threads for produce, fetch and describe calls."""
@@ -74,15 +74,18 @@ class BrokerActor:
         self._broker: Broker | None = None
         self._trouble = ""
         self._stopped = threading.Event()
-        tried = threading.Event()
-        threading.Thread(target=self._serve, args=(tried,), name="start", daemon=True).start()
-        tried.wait(FIRST_ATTEMPT_S)
+        opened = threading.Event()
+        threading.Thread(target=self._serve, args=(opened,), name="start", daemon=True).start()
+        opened.wait(FIRST_ATTEMPT_S)
 
-    def _serve(self, tried: threading.Event) -> None:
+    def _serve(self, opened: threading.Event) -> None:
         retry_s = FIRST_RETRY_S
         while not self._stopped.is_set():
             try:
-                self._open().start()
+                self._broker = broker = self._load()
+                broker.open()
+                opened.set()  # joining needs control messages, which Ray delivers once __init__ is done
+                broker.join()
                 self._trouble = ""
                 return
             except RaylogError as error:
@@ -93,24 +96,23 @@ class BrokerActor:
                 self._trouble = f"{type(error).__name__}: {error}"
                 logger.exception("not serving yet, trying again")
             finally:
-                tried.set()
+                opened.set()
             self._stopped.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
-    def _open(self) -> Broker:
-        """A broker as its file describes it; control messages can reach it as soon as it starts."""
+    def _load(self) -> Broker:
+        """A broker as its file describes it."""
         file = BrokerFile.load(self._dir)
         settings = BROKER_SETTINGS.settings({**file.settings, "broker.id": str(file.broker_id)})
         context = ray.get_runtime_context()
         timeout_ms = settings[ZOOKEEPER_SESSION_TIMEOUT_MS]
-        self._broker = Broker(
+        return Broker(
             settings,
             self._dir,
             store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms),
             peer_control=RayPeerControl(file.namespace),
             place=Place(file.host, context.get_node_id(), file.actor),
         )
-        return self._broker
 
     def produce(self, topic: str, partition: int, batches: bytes, acks: int = -1) -> tuple[int, int]:
         """Append whole record batches: see Broker.produce."""
@@ -143,11 +145,11 @@ class BrokerActor:
     def __repr__(self) -> str:
         """What Ray's dashboard and logs call this actor. Ray asks once, when ``__init__`` is done."""
         try:
-            facts = self._serving().describe()
+            broker = self._serving()
+            where = f"{broker.address} on {broker.settings[BROKER_RACK]}"
+            return f"Broker({broker.broker_id} at {where}, {broker.log_count} partitions)"
         except BrokerNotAvailable:
             return f"Broker({self._dir.name}, starting)"
-        where = f"{facts['host']}:{facts['port']} on {facts['rack'] or facts['node']}"
-        return f"Broker({facts['id']} at {where}, {facts['partitions']} partitions)"
 
     def _serving(self) -> Broker:
         if self._broker is None or self._stopped.is_set():

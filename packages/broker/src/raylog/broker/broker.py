@@ -117,26 +117,42 @@ class Broker:
         self._peer_control = peer_control
         self._fs = fs or RealFileSystem()
         self._place = place or Place()
-        self._table: PartitionTable | None = None
         self._parts: _Parts | None = None
+        self._serving = False
         self._stack = ExitStack()
         self._stopping = threading.Event()
 
     # --- life ---
 
     def start(self) -> None:
-        """Recover the logs, register, and serve; returns once clients can connect.
+        """:meth:`open`, then :meth:`join`."""
+        self.open()
+        self.join()
+
+    def open(self) -> None:
+        """Everything that needs no other broker: recover the logs and take the ports.
 
         Raises RaylogError in one sentence (a log dir in use, a port in use, a second broker of this id, no
         metadata store, …) after undoing what was begun.
         """
         try:
-            self._start()
+            self._parts = self._open()
         except BaseException:
             self.stop()
             raise
 
-    def _start(self) -> None:
+    def join(self) -> None:
+        """Register, and serve once the controller said what to lead; returns once clients can connect.
+
+        Raises RaylogError like :meth:`open`. Messages must reach :meth:`control` meanwhile.
+        """
+        try:
+            self._join(self._opened())
+        except BaseException:
+            self.stop()
+            raise
+
+    def _open(self) -> _Parts:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         stopping = self._stack
         stopping.callback(self._store.close)
@@ -145,7 +161,6 @@ class Broker:
         log_dirs = LogDirs(self.settings, self._fs, cluster_id, self.broker_id)
         delayed = DelayedFetches(threading.Lock())
         table = PartitionTable(self.broker_id, cluster_id, self.settings, log_dirs, delayed, _now_ms)
-        self._table = table
         registration = BrokerRegistration(self._store, SessionFile(self._data_dir / "session.json"))
         membership = Membership(self._store, registration, table)
         controller = ControllerRuntime(
@@ -166,7 +181,7 @@ class Broker:
             delayed=delayed,
             now_ms=_now_ms,
         )
-        # Stopping goes the other way round: the registration says «clean stop» only once the logs are closed.
+        # Stopping goes the other way round: the broker signs off once its logs are closed.
         stopping.callback(membership.stop)
         log_dirs.open(_now_ms())
         stopping.callback(log_dirs.close)
@@ -174,26 +189,32 @@ class Broker:
         stopping.callback(table.resign_all)
         stopping.callback(server.stop)
         endpoints = listeners.endpoints(self.settings, server.endpoints, self._place.host)
-        membership.start(self._registration(endpoints))
-        stopping.callback(controller.stop)
-        controller.start()
+        return _Parts(cluster_id, endpoints, log_dirs, table, membership, controller, topics, server)
+
+    def _join(self, parts: _Parts) -> None:
+        stopping, table = self._stack, parts.partitions
+        parts.membership.start(self._registration(parts.endpoints))
+        stopping.callback(parts.controller.stop)
+        parts.controller.start()
         if not table.wait_synced(START_TIMEOUT_S):
             raise RequestTimedOut(
                 f"broker {self.broker_id} heard nothing from the controller (broker {table.controller_id}) "
                 f"within {START_TIMEOUT_S:g} s"
             )
-        server.start()
-        maintenance = threading.Thread(target=self._maintain, args=(log_dirs,), name="maintenance", daemon=True)
+        parts.server.start()
+        maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
         stopping.callback(maintenance.join)
         stopping.callback(self._stopping.set)
         maintenance.start()
-        self._parts = _Parts(cluster_id, endpoints, log_dirs, table, membership, controller, topics, server)
-        logger.info("broker %d serves at %s", self.broker_id, ", ".join(map(str, endpoints)))
+        self._serving = True
+        where = ", ".join(map(str, parts.endpoints))
+        logger.info("broker %d serves at %s", self.broker_id, where)
 
     def stop(self) -> None:
         """Stop in an orderly way: answer what is under way, flush, mark the clean stop, sign off."""
-        self._parts = self._table = None
+        self._serving = False
         self._stack.close()
+        self._parts = None
 
     def _registration(self, endpoints: tuple[Endpoint, ...]) -> BrokerInfo:
         return BrokerInfo(
@@ -205,7 +226,8 @@ class Broker:
             actor=self._place.actor,
         )
 
-    def _maintain(self, log_dirs: LogDirs) -> None:
+    def _maintain(self) -> None:
+        log_dirs = self._opened().log_dirs
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             try:
                 log_dirs.maintain(_now_ms())
@@ -217,12 +239,12 @@ class Broker:
     @property
     def endpoints(self) -> Mapping[str, tuple[str, int]]:
         """The advertised host and port of each listener, by its name."""
-        return {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in self._running().endpoints}
+        return {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in self._opened().endpoints}
 
     @property
     def address(self) -> str:
         """``host:port`` of the first listener: what goes into a client's bootstrap_servers."""
-        endpoint = self._running().endpoints[0]
+        endpoint = self._opened().endpoints[0]
         return f"{endpoint.host}:{endpoint.port}"
 
     @property
@@ -280,10 +302,7 @@ class Broker:
 
     def control(self, payload: bytes) -> bytes:
         """A message from the controller (see peer_control) and its answer."""
-        table = self._table
-        if table is None:
-            raise BrokerNotAvailable(f"broker {self.broker_id} is starting or stopping")
-        return table.control(payload)
+        return self._opened().partitions.control(payload)
 
     def describe(self) -> dict[str, Any]:
         """What `raylog status` and the dashboard tell of this broker: plain values only."""
@@ -309,11 +328,20 @@ class Broker:
             "lease_held": parts.membership.lease_held,
         }
 
+    @property
+    def log_count(self) -> int:
+        """How many partitions are on this broker's disks, from :meth:`open` on."""
+        return len(self._opened().log_dirs.partitions())
+
+    def _opened(self) -> _Parts:
+        if self._parts is None:
+            raise BrokerNotAvailable(f"broker {self.broker_id} is starting or has stopped")
+        return self._parts
+
     def _running(self) -> _Parts:
-        parts = self._parts
-        if parts is None:
+        if not self._serving:
             raise BrokerNotAvailable(f"broker {self.broker_id} is starting or stopping")
-        return parts
+        return self._opened()
 
 
 def _check_topic_configs(configs: Mapping[str, str]) -> None:

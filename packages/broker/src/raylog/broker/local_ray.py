@@ -120,7 +120,12 @@ def _command(temp_dir: Path, ports: list[int]) -> list[str]:
 
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
-    environment = {**base, "RAY_USAGE_STATS_ENABLED": "0"}
+    """``base`` without what would change the cluster behind our back.
+
+    `ray start` turns token authentication on where it finds a token, but drivers that connect to a given
+    address do not: unless RAY_AUTH_MODE says so for both, they could not meet.
+    """
+    environment = {"RAY_AUTH_MODE": "disabled", **base, "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("RAY_ADDRESS", None)
     return environment
 

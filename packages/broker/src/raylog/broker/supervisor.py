@@ -84,7 +84,7 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
         environment = _environment(needs_java=not _external_zookeeper(request, before))
 
         ray_info = before.ray if before and running else _start_ray(name, request, environment, undo)
-        with _driver(ray_info) as connected:
+        with _driver(ray_info) as connected, contextlib.ExitStack() as undo_actors:
             places = find_places(ray.nodes(), local=connected.is_local)
             cluster = ClusterFile(
                 name=name,
@@ -99,9 +99,10 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
             if not running:
                 undo.callback(cluster.unregister)
             cluster.save()
-            created = _create_missing(cluster, size, places, undo)
+            created = _create_missing(cluster, size, places, undo_actors)
             cluster = _wait_until_serving(cluster, size)
             cluster.save()
+            undo_actors.pop_all()
         undo.pop_all()
         return cluster, created
 
@@ -213,6 +214,7 @@ def _start_ray(name: str, request: Request, environment: Mapping[str, str], undo
 @contextlib.contextmanager
 def _driver(info: RayInfo) -> Iterator[RayInfo]:
     """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
@@ -314,12 +316,12 @@ def _wait_until_serving(cluster: ClusterFile, size: int) -> ClusterFile:
             return _with_addresses(cluster, answers)
         now = time.monotonic()
         for broker_id, answer in answers.items():
-            trouble = answer["trouble"]
+            trouble = answer["trouble"] if answer["state"] == "starting" else ""
             since = troubled_since.get(broker_id, ("", now))
             if not trouble or trouble != since[0]:
                 since = troubled_since[broker_id] = (trouble, now)
             if (trouble and now - since[1] > TROUBLE_TIMEOUT_S) or now > deadline:
-                raise RaylogError(f"broker {broker_id} does not serve: {trouble or answer['state']}")
+                raise RaylogError(f"broker {broker_id} does not serve: {answer['trouble'] or answer['state']}")
         time.sleep(POLL_S)
 
 
