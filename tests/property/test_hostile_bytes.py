@@ -1,0 +1,193 @@
+"""Whatever the bytes, reading ends with a value or a domain error, and soon."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.protocol import fetch, produce
+from raylog.protocol.compression import Codec, compress, decompress
+from raylog.protocol.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidRequest,
+    RaylogError,
+    UnsupportedCompressionType,
+    UnsupportedVersion,
+)
+from raylog.protocol.frames import FrameBuffer
+from raylog.protocol.messages import decode_request, decode_response, parse_request_header
+from raylog.protocol.records import (
+    Record,
+    batch_headers,
+    decode_batch,
+    decode_batches,
+    encode_batch,
+    read_header,
+    validate_batch,
+)
+from raylog.protocol.wire import ZERO_UUID
+
+EVIL = st.sampled_from(
+    [
+        b"\xff\xff\xff\xff\x0f",
+        b"\xff\xff\xff\x7f",
+        b"\x7f\xff\xff\xff",
+        b"\x80\x00\x00\x00",
+        b"\xff" * 9,
+        b"\x00",
+        b"\x01",
+    ]
+)
+NOISE = st.lists(EVIL | st.binary(max_size=8), max_size=20).map(b"".join)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
+    """A sound message with a few bytes replaced, left out or put in."""
+    data = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        data[start : start + draw(st.integers(0, 4))] = draw(EVIL | st.binary(max_size=4))
+    return bytes(data)
+
+
+RECORDS = [Record(b"value", b"key", [("h", b"x"), ("n", None)], 5), Record(None, None, (), 3), Record(bytes(300))]
+BATCHES = [encode_batch(RECORDS, codec=codec, base_offset=7) for codec in Codec]
+BATCH_ERRORS = (CorruptMessage, InvalidRecord, UnsupportedCompressionType)
+
+
+def with_right_crc(batch: bytes) -> bytes:
+    """So that the mutation is met by the decoder and not by the checksum."""
+    data = bytearray(batch)
+    if len(data) >= 61:
+        (length,) = struct.unpack_from(">i", data, 8)
+        end = min(max(12 + length, 21), len(data))
+        struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:end]))
+    return bytes(data)
+
+
+@given(NOISE | mutated(BATCHES) | mutated(BATCHES).map(with_right_crc))
+def test_batches(data: bytes) -> None:
+    readers: list[Callable[[bytes], object]] = [
+        read_header, validate_batch, lambda data: list(batch_headers(data)),
+        lambda data: decode_batch(data, max_bytes=1 << 20),
+        lambda data: decode_batch(data, check_crc=False, max_bytes=1 << 20),
+        lambda data: decode_batches(data, max_bytes=1 << 20),
+    ]  # fmt: skip
+    for read in readers:
+        try:
+            read(data)
+        except BATCH_ERRORS:
+            pass
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@given(data=st.data())
+def test_compressed_data(codec: Codec, data: st.DataObject) -> None:
+    originals = [compress(codec, bytes(1000)), compress(codec, bytes(range(256)) * 400)]
+    try:
+        assert len(decompress(codec, data.draw(NOISE | mutated(originals)), max_bytes=1 << 20)) <= 1 << 20
+    except CorruptMessage:
+        pass
+
+
+FRAMES = [
+    b"".join(
+        produce.encode_produce_request(
+            version,
+            produce.ProduceRequest(
+                "tx", 1, 5, [produce.TopicRecords("t", ZERO_UUID, [produce.PartitionRecords(0, b"r")])]
+            ),
+            correlation_id=1,
+            client_id="c",
+        )
+    )[4:]
+    for version in (3, 9, 13)
+] + [
+    fetch.encode_fetch_request(
+        version,
+        fetch.FetchRequest(
+            1, 1, [fetch.FetchTopic("t", ZERO_UUID, [fetch.FetchPartition(0, 1, 2, high_watermark=4)])], cluster_id="x"
+        ),
+        correlation_id=1,
+        client_id="c",
+    )[4:]
+    for version in (4, 11, 12, 18)
+]
+
+
+@given(NOISE | mutated(FRAMES) | st.tuples(st.integers(0, 92), st.integers(0, 14), NOISE).map(
+    lambda parts: struct.pack(">hhih", parts[0], parts[1], 1, -1) + parts[2]
+))  # fmt: skip
+def test_requests(frame: bytes) -> None:
+    try:
+        header = parse_request_header(frame)
+        body = frame[header.body_pos :]
+        match header.api_key:
+            case produce.API_KEY:
+                produce.parse_produce_request(header.version, body)
+            case fetch.API_KEY:
+                fetch.parse_fetch_request(header.version, body)
+        decode_request(header.api_key, header.version, body)
+    except (InvalidRequest, UnsupportedVersion):
+        pass
+
+
+RESPONSES = [
+    produce.encode_produce_response(
+        version, 1, produce.ProduceResponse([produce.ProducedTopic("t", ZERO_UUID, [produce.ProducedPartition(0)])])
+    )
+    for version in (3, 8, 10)
+] + [
+    b"".join(
+        fetch.encode_fetch_response(
+            version,
+            1,
+            fetch.FetchResponse(
+                [fetch.FetchedTopic("t", ZERO_UUID, [fetch.FetchedPartition(0, records=b"r", leader_id=3)])]
+            ),
+        )
+    )
+    for version in (4, 11, 12, 16)
+]
+
+
+@given(NOISE | mutated(RESPONSES), st.integers(3, 18))
+def test_responses(frame: bytes, version: int) -> None:
+    readers: list[Callable[[], object]] = [
+        lambda: produce.parse_produce_response(version, frame),
+        lambda: fetch.parse_fetch_response(version, frame),
+        lambda: decode_response(3, version, frame),
+        lambda: decode_response(0, version, frame),
+    ]
+    for read in readers:
+        try:
+            read()
+        except (CorruptMessage, UnsupportedVersion):
+            pass
+
+
+@given(st.lists(NOISE | st.binary(max_size=300).map(lambda data: len(data).to_bytes(4, "big") + data), max_size=8))
+def test_frames(pieces: list[bytes]) -> None:
+    buffer = FrameBuffer(1000)
+    for piece in pieces:
+        rest = piece
+        while rest:
+            room = buffer.writable()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            buffer.advance(count)
+            rest = rest[count:]
+        try:
+            while (frame := buffer.next_frame()) is not None:
+                assert 1 <= len(frame) <= 1000
+        except RaylogError as error:
+            assert type(error) is InvalidRequest
+            return
+    assert buffer.capacity <= 1 << 18
