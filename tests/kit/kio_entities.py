@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -64,4 +64,5 @@ def _field(field: Field[Any]) -> st.SearchStrategy[Any]:
 
 
 def _one(field: Field[Any], annotation: Any) -> st.SearchStrategy[Any]:
-    return entities(annotation) if is_dataclass(annotation) else PRIMITIVES[field.metadata["kafka_type"]]
+    kind = field.metadata.get("kafka_type")  # structures have none
+    return PRIMITIVES[kind] if kind else entities(annotation)

@@ -113,12 +113,12 @@ def test_what_is_encoded_is_decoded(
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=5), st.data())
 def test_a_stream_of_batches_gives_its_data_from_any_offset(shape: list[tuple[int, bool]], data: st.DataObject) -> None:
-    stream, offset, expected = b"", 0, []
+    stream, offset = b"", 0
+    expected: list[int] = []
     for count, control in shape:
-        stream += encode_batch(
-            [Record(b"%d" % (offset + i)) for i in range(count)], base_offset=offset, control=control
-        )
-        expected += [] if control else range(offset, offset + count)
+        offsets = range(offset, offset + count)
+        stream += encode_batch([Record(b"%d" % each) for each in offsets], base_offset=offset, control=control)
+        expected += [] if control else offsets
         offset += count
     start = data.draw(st.integers(0, offset))
     end = data.draw(st.integers(0, len(stream)))
