@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from raylog.broker.config import FOREVER
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.files import FileSlice
-from raylog.broker.storage.log import Log, LogOffsets, Mark
+from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import ProducedBatch
 from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.broker.storage.validation import check_client, check_policy, checked_headers

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from raylog.broker.storage.log import Log, Mark
+from raylog.broker.storage.log import Log, number_at
+from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
 from raylog.broker.storage.snapshots import load_producers, remove_snapshots
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
@@ -107,13 +108,13 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
         offsets = log.offsets
         if offset >= offsets.end.offset:
             return offsets.end.offset
-        number = log.segment_at(max(offset, offsets.start))
+        number = number_at(log.segments, max(offset, offsets.start))
         kept, dropped = log.segments[: number + 1], log.segments[number + 1 :]
         last = kept[-1]
         with log.health.guard(f"truncation of {log.tp} to offset {offset}"):
             located = last.find(max(offset, offsets.start))
             end = located.base_offset if located else offset
-            log.lower_recovery_point(end)
+            log.lower_recovery_point(end, last.base_offset)
             log.before_reuse()
             mark = Mark(end, last.base_offset, located.position if located else FilePosition(last.size))
             log.publish(

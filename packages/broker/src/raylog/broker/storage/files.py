@@ -70,7 +70,7 @@ class FileSystem(Protocol):
         """Names in the directory, sorted."""
 
     def make_dirs(self, path: Path) -> None:
-        """Create the directory and its missing parents; no error when it exists."""
+        """Create the directory and its missing parents, durably; no error when it exists."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace ``new`` by ``old`` atomically."""
@@ -206,7 +206,11 @@ class RealFileSystem:
         return sorted(os.listdir(path))
 
     def make_dirs(self, path: Path) -> None:
-        os.makedirs(path, exist_ok=True)
+        if path.is_dir():
+            return
+        self.make_dirs(path.parent)
+        os.mkdir(path)
+        self.fsync_dir(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)

@@ -6,8 +6,10 @@ Both live in memory as arrays and on disk as big-endian entries, offsets relativ
 * time index, 12 bytes: the highest timestamp so far (int64), the last offset of the batch that brought it (int32).
   Every record with a higher timestamp than an entry's comes after the entry's offset.
 
-The active segment's indexes are in memory only and saved once the segment is closed: after a crash they are
-rebuilt from the log anyway. Those of closed segments are loaded when first needed and may be unloaded again.
+The active segment's indexes are in memory only: after a crash they are rebuilt from the log anyway. A file is written
+once the segment is closed, and taken away when the segment is opened again and closed anew: a file that is there is
+whole and right, one that is missing is made anew. Those of closed segments are loaded when first needed and may be
+unloaded again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import ClassVar
 
-from raylog.broker.storage.files import FileSystem, read_bytes
+from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
 
@@ -70,18 +72,10 @@ class _Index:
         self._saved = False
 
     def save(self) -> None:
-        """Write the entries to the file and make them durable; no work when they are there already."""
+        """Write the entries, durably and all or none; no work when they are there already."""
         if self._saved:
             return
-        data = self._encode(self._columns_in_memory())
-        file = self._fs.open(self.path, create=True)
-        try:
-            file.truncate(0)
-            if data:
-                file.pwritev((data,), 0)
-            file.fdatasync()
-        finally:
-            file.release()
+        write_atomically(self._fs, self.path, self._encode(self._columns_in_memory()))
         self._saved = True
 
     def unload(self) -> None:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import Placed, Segment, placed
 from raylog.broker.storage.snapshots import save_producers
@@ -31,21 +33,12 @@ SEALED_INDEXES_KEPT = 4
 """Closed segments per log whose indexes stay in memory once they were needed."""
 
 
-class Mark(NamedTuple):
-    """An offset and where it lies, so that a read up to it needs no look-up."""
-
-    offset: Offset
-    segment_base: Offset
-    position: FilePosition
+_base = attrgetter("base_offset")
 
 
-class LogOffsets(NamedTuple):
-    """The four offsets of a log at one moment: start ≤ stable ≤ high watermark ≤ end."""
-
-    start: Offset
-    stable: Mark
-    high_watermark: Mark
-    end: Mark
+def number_at(segments: Sequence[Segment], offset: Offset) -> int:
+    """The number of the segment in which ``offset`` lies, or would."""
+    return max(bisect_right(segments, offset, key=_base) - 1, 0)
 
 
 class Log:
@@ -60,7 +53,6 @@ class Log:
         config: LogConfig,
         segments: Sequence[Segment],
         offsets: LogOffsets,
-        flushed: Offset,
         epochs: LeaderEpochs,
         producers: Producers,
     ) -> None:
@@ -70,7 +62,7 @@ class Log:
         self.health = health
         self.config = config
         self.retention_known = False
-        """True once a topic's own settings came by :meth:`configure`: nothing is deleted by defaults alone."""
+        """True once the topic's own settings are here: nothing is deleted by defaults alone."""
         self.epochs = epochs
         self.producers = producers
         self.lock = threading.RLock()
@@ -79,10 +71,11 @@ class Log:
         self.last_flush_ms = TimestampMs(0)
         self.flush_lock = threading.Lock()
         """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
-        self._flushed = flushed
+        self._flushed = offsets.end.offset
+        self.unsaved: deque[Segment] = deque()
+        """Closed segments whose indexes are not on the disk yet, in order."""
         self._names_synced = True
         self._segments = tuple(segments)
-        self._bases = tuple(segment.base_offset for segment in segments)
         self._warm: tuple[Segment, ...] = ()
         self._offsets = offsets
         self._closed = False
@@ -101,12 +94,16 @@ class Log:
 
     @property
     def recovery_point(self) -> Offset:
-        """Everything below is on the disk."""
+        """Everything below is on the disk: recovery need not read it."""
         return self._flushed
 
-    def lower_recovery_point(self, offset: Offset) -> None:
-        """Offsets from ``offset`` on will be written anew. The caller holds both locks."""
+    def lower_recovery_point(self, offset: Offset, open_base: Offset) -> None:
+        """Offsets from ``offset`` on will be written anew, into the segment at ``open_base``, which is open again.
+
+        The caller holds both locks.
+        """
         self._flushed = min(self._flushed, offset)
+        self.unsaved = deque(segment for segment in self.unsaved if segment.base_offset < open_base)
 
     @property
     def size(self) -> int:
@@ -148,7 +145,6 @@ class Log:
     def set_segments(self, segments: tuple[Segment, ...]) -> None:
         """Replace the segments; the caller holds the lock."""
         self._segments = segments
-        self._bases = tuple(segment.base_offset for segment in segments)
 
     # --- appending -------------------------------------------------------------------------------------------
 
@@ -221,10 +217,13 @@ class Log:
         """Close the active segment and begin another; the caller holds the lock."""
         end = self._offsets.end.offset
         with self.health.guard(f"roll of {self.tp} at offset {end}"):
-            self._segments[-1].seal()
+            old = self._segments[-1]
+            old.seal()
+            old.unlink_indexes()  # of an earlier stop: whole ones come with the next flush
             save_producers(self.fs, self.directory, self.producers, end)
             segment = Segment.create(self.fs, self.directory, end, now_ms)
         self._names_synced = False
+        self.unsaved.append(old)
         self.set_segments((*self._segments, segment))
         return segment
 
@@ -248,29 +247,29 @@ class Log:
         wanted = self._segments[-1].base_offset if sealed_only else self._offsets.end.offset
         with self.flush_lock:
             self.check_open()
-            if wanted <= self._flushed:
+            if wanted <= self._flushed and not self.unsaved:
                 return
             with self.health.guard(f"flush of {self.tp}"):
                 end = self._offsets.end.offset
                 segments = self._segments
-                first = max((n for n, s in enumerate(segments) if s.base_offset <= self._flushed), default=0)
-                for segment in segments[first:-1]:
-                    if segment.sync():
-                        segment.save_indexes()
-                        segment.index.unload()
-                        segment.time_index.unload()
+                while self.unsaved and self.unsaved[0] is not segments[-1]:
+                    self._save(self.unsaved[0])
+                    self.unsaved.popleft()
                 if not sealed_only and not segments[-1].sync():
                     raise StorageError(f"{self.tp} was closed before its last records were flushed")
                 if not self._names_synced:
                     self._names_synced = True  # before, for a roll may come meanwhile
                     self.fs.fsync_dir(self.directory)
-            self._flushed = segments[-1].base_offset if sealed_only else end
+            self._flushed = max(self._flushed, segments[-1].base_offset if sealed_only else end)
+
+    def _save(self, segment: Segment) -> None:
+        """Make a closed segment durable and give its memory back, unless it was deleted meanwhile."""
+        if segment.sync():
+            segment.save_indexes()
+            segment.index.unload()
+            segment.time_index.unload()
 
     # --- reading ---------------------------------------------------------------------------------------------
-
-    def segment_at(self, offset: Offset) -> int:
-        """The number of the segment in which ``offset`` lies, or would."""
-        return max(bisect_right(self._bases, offset) - 1, 0)
 
     def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:
         """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
@@ -284,7 +283,7 @@ class Log:
             if offset >= bound.offset:
                 return None
             segments = self._segments
-            for number in range(self.segment_at(offset), len(segments)):
+            for number in range(number_at(segments, offset), len(segments)):
                 segment = segments[number]
                 try:
                     located = segment.find(offset)
@@ -345,7 +344,8 @@ class Log:
         end = self._offsets.end
         if offset >= end.offset:
             return end
-        segment = self._segments[self.segment_at(offset)]
+        segments = self._segments
+        segment = segments[number_at(segments, offset)]
         with self.health.guard(f"look-up of {self.tp} at offset {offset}"):
             located = segment.find(offset)
         return Mark(offset, segment.base_offset, located.position if located else FilePosition(segment.size))

@@ -142,7 +142,6 @@ class LogDir:
         with self.health.guard(f"creation of {tp}"):
             self._fs.make_dirs(directory)
             checkpoint.write_topic_id(self._fs, directory, topic_id)
-            self._fs.fsync_dir(self.path)
             log = load_log(tp, directory, self._fs, self.health, self._config, LastStop(clean=True), now_ms)
         self._adopt(tp, topic_id, log)
         return log

@@ -18,8 +18,9 @@ from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.health import Health
-from raylog.broker.storage.log import Log, LogOffsets, Mark
+from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, Segment
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
 from raylog.protocol.errors import CorruptMessage
@@ -45,7 +46,6 @@ class Loaded(NamedTuple):
     end: Offset
     checked: list[BatchHeader]
     """Headers of the batches that recovery read."""
-    recovered: bool
 
 
 def load_log(
@@ -69,7 +69,7 @@ def load_log(
             _say_truncated(tp, last.log_start, "all segments are missing", last)
         segment = Segment.create(fs, directory, last.log_start, now_ms)
         fs.fsync_dir(directory)
-        loaded = Loaded([segment], last.log_start, [], recovered=False)
+        loaded = Loaded([segment], last.log_start, [])
     try:
         return _assemble(tp, directory, fs, health, config, loaded, last, now_ms)
     except BaseException:
@@ -107,7 +107,7 @@ def _load_segments(
         try:
             end = _trust(segments) if last.clean else None
             if end is not None:
-                return Loaded(segments, end, [], recovered=False)
+                return Loaded(segments, end, [])
             return _recover(tp, segments, config, last)
         except CorruptMessage:  # a batch header where only an index was expected to be bad: read everything
             return _recover(tp, segments, config, last._replace(recovery_point=Offset(0)))
@@ -145,7 +145,7 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
         _say_truncated(tp, end, reason, last)
     _drop(segments, good + 1)
     _save(segments[first:])
-    return Loaded(segments, end, checked, recovered=True)
+    return Loaded(segments, end, checked)
 
 
 def _say_truncated(tp: TopicPartition, end: Offset, reason: str, last: LastStop) -> None:
@@ -205,7 +205,6 @@ def _assemble(
     log = Log(
         tp, directory, fs, health, config, segments,
         LogOffsets(start, beginning, beginning, mark),
-        end if loaded.recovered or last.clean else min(last.recovery_point, end),
         epochs, producers,
     )  # fmt: skip
     high_watermark = log.mark(min(max(last.high_watermark, start), end))

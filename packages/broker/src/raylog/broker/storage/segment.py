@@ -210,7 +210,12 @@ class Segment:
 
     def unlink(self) -> None:
         """Delete the files, the log first: an index without a log is swept up at the next start."""
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        self.fs.unlink(self.path(LOG))
+        self.unlink_indexes()
+
+    def unlink_indexes(self) -> None:
+        """Delete the index files, if there are any."""
+        for suffix in (INDEX, TIME_INDEX):
             if self.fs.exists(self.path(suffix)):
                 self.fs.unlink(self.path(suffix))
 
