@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -56,10 +56,6 @@ def entity_reader(kind: Any) -> Read:
     return read
 
 
-def _is_entity(annotation: Any) -> bool:
-    return is_dataclass(annotation)
-
-
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) is UnionType:
         (annotation,) = (each for each in get_args(annotation) if each is not NoneType)
@@ -69,24 +65,13 @@ def _without_none(annotation: Any) -> Any:
 def _field_reader(field: Field[Any], annotation: Any) -> Read:
     inner = _without_none(annotation)
     nullable = inner is not annotation
+    kind: str | None = field.metadata.get("kafka_type")  # structures have none
     if get_origin(inner) is tuple:
-        item = _item_reader(field, get_args(inner)[0])
+        item = _PLAIN[kind] if kind else entity_reader(get_args(inner)[0])
         return _nullable_array(item) if nullable else _array(item)
-    if nullable:
-        return _nullable_entity(entity_reader(inner)) if _is_entity(inner) else _NULLABLE[_type_of(field)]
-    return _item_reader(field, inner)
-
-
-def _item_reader(field: Field[Any], annotation: Any) -> Read:
-    if _is_entity(annotation):
-        return entity_reader(annotation)
-    kind = _type_of(field)
-    return _NULLABLE[kind] if kind == "uuid" else _PLAIN[kind]
-
-
-def _type_of(field: Field[Any]) -> str:
-    kind: str = field.metadata["kafka_type"]
-    return kind
+    if kind:
+        return _NULLABLE[kind] if nullable else _PLAIN[kind]
+    return _nullable_entity(entity_reader(inner)) if nullable else entity_reader(inner)
 
 
 def _array(item: Read) -> Read:
@@ -173,6 +158,7 @@ _PLAIN: dict[str, Read] = {
     "timedelta_i32": _milliseconds(INT32),
     "timedelta_i64": _milliseconds(INT64),
     "datetime_i64": _time,
+    "uuid": _uuid,
 }
 
 _NULLABLE: dict[str, Read] = {

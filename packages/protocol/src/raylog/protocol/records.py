@@ -119,14 +119,15 @@ _check_crc = check_crc
 
 
 def _records_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> list[Record]:
-    body: Buffer = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    codec = header.codec
+    body = bytes(memoryview(buf)[pos + HEADER_SIZE : pos + header.size])
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise CorruptMessage(
             f"the batch at base offset {header.base_offset} has {header.record_count} records "
             f"and last offset delta {header.last_offset_delta}"
         )
     return decode_records(
-        decompress(header.codec, body, max_bytes=max_bytes),
+        body if codec is Codec.NONE else decompress(codec, body, max_bytes=max_bytes),
         header.record_count,
         base_offset=header.base_offset,
         last_delta=header.last_offset_delta,

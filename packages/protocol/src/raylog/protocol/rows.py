@@ -44,7 +44,8 @@ def encode_varint(value: int) -> bytes:
 
 _TABLED = 8192  # numbers from 0 up to here take at most two bytes
 _VARINT = [encode_varint(number) for number in range(_TABLED)]
-_AFTER_NULL_KEY = [b"\x01" + varint for varint in _VARINT]
+_NULL = b"\x01"
+_AFTER_NULL_KEY = [_NULL + varint for varint in _VARINT]
 _TIME = [b"\x00" + varint for varint in _VARINT]  # attributes before it
 _DELTA_SIZES = ((64, 1), (8192, 2), (1 << 20, 3), (1 << 27, 4), (1 << 31, 5))
 """Up to which offset delta (exclusive) a delta takes how many bytes."""
@@ -92,22 +93,25 @@ def encode_records(records: Sequence[Record]) -> tuple[list[bytes], int]:
 
 def _encode_record(record: Record, time: bytes, delta: int) -> list[bytes]:
     """Any record, without hurry."""
-    parts = [time, encode_varint(delta)]
-    _append_nullable(parts, record.key)
-    _append_nullable(parts, record.value)
-    parts.append(encode_varint(len(record.headers)))
+    parts = [b"", time, _varint(delta)]
+    append = parts.append
+    for data in (record.key, record.value):
+        append(_NULL if data is None else _varint(len(data)))
+        append(data or b"")
+    append(_varint(len(record.headers)))
     for name, value in record.headers:
-        _append_nullable(parts, name.encode())
-        _append_nullable(parts, value)
-    return [encode_varint(sum(map(len, parts))), *parts]
+        encoded = name.encode()
+        append(_varint(len(encoded)))
+        append(encoded)
+        append(_NULL if value is None else _varint(len(value)))
+        append(value or b"")
+    parts[0] = _varint(sum(map(len, parts)))
+    return parts
 
 
-def _append_nullable(parts: list[bytes], data: bytes | None) -> None:
-    if data is None:
-        parts.append(b"\x01")
-    else:
-        parts.append(encode_varint(len(data)))
-        parts.append(data)
+def _varint(number: int) -> bytes:
+    """A number that is not negative."""
+    return _VARINT[number] if number < _TABLED else encode_varint(number)
 
 
 def decode_records(
@@ -239,26 +243,31 @@ def _long(data: bytes, pos: int) -> tuple[int, int]:
     return number, pos + 1
 
 
-def _nullable(data: bytes, pos: int) -> tuple[bytes | None, int]:
-    number, pos = _long(data, pos)
-    if number & 1:
-        if number != 1:
-            raise CorruptMessage(f"a record's header has the length {_signed(number)}")
-        return None, pos
-    end = pos + (number >> 1)
-    return data[pos:end], end
-
-
 def _headers(data: bytes, pos: int) -> tuple[Headers, int]:
     """The headers whose count is at ``pos``, and the position behind them."""
-    number, pos = _long(data, pos)
-    if number & 1:
-        raise CorruptMessage(f"a record has {_signed(number)} headers")
+    count, pos = _length(data, pos)
     headers: list[tuple[str, bytes | None]] = []
-    for _ in range(number >> 1):
-        name, pos = _nullable(data, pos)
-        if name is None:
-            raise CorruptMessage("a record's header has no key")
-        value, pos = _nullable(data, pos)
-        headers.append((name.decode(), value))
+    for _ in range(count):
+        size, pos = _length(data, pos)
+        start, pos = pos, pos + size
+        name = data[start:pos].decode()
+        if data[pos] == 1:
+            headers.append((name, None))
+            pos += 1
+        else:
+            size, pos = _length(data, pos)
+            start, pos = pos, pos + size
+            headers.append((name, data[start:pos]))
     return headers, pos
+
+
+def _length(data: bytes, pos: int) -> tuple[int, int]:
+    """A length or count that must not be negative, and the position behind it."""
+    number = data[pos]
+    if number < 0x80:
+        pos += 1
+    else:
+        number, pos = _long(data, pos)
+    if number & 1:
+        raise CorruptMessage(f"a record's headers have the length or count {_signed(number)}")
+    return number >> 1, pos
