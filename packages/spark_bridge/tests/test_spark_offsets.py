@@ -57,9 +57,7 @@ def test_everything_is_read_by_default() -> None:
 
 
 def test_each_partition_may_have_its_own_offsets() -> None:
-    found = resolve(
-        {tp(0): Offset(4), tp(1): EARLIEST}, {tp(0): LATEST, tp(1): Offset(6)}, bounds((0, 10), (5, 7))
-    )
+    found = resolve({tp(0): Offset(4), tp(1): EARLIEST}, {tp(0): LATEST, tp(1): Offset(6)}, bounds((0, 10), (5, 7)))
     assert found == (ranges((0, 4, 10), (1, 5, 6)), [])
 
 

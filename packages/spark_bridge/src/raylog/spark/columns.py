@@ -57,9 +57,7 @@ class RangeDecoder:
     consumers don't see, or by a gap that compaction left: a *record* at the end may never come.
     """
 
-    def __init__(
-        self, piece: OffsetRange, columns: Sequence[str], *, rows: int = ROWS_PER_ARROW_BATCH
-    ) -> None:
+    def __init__(self, piece: OffsetRange, columns: Sequence[str], *, rows: int = ROWS_PER_ARROW_BATCH) -> None:
         self.piece = piece
         self.position: int = piece.start
         self._columns = tuple(columns)

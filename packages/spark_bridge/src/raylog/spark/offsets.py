@@ -65,9 +65,7 @@ def parse_offsets(option: str, text: str) -> OffsetSpec:
         wrong = [offset for offset in spec.values() if offset == pointless]
     if wrong:
         name = "latest (-1)" if pointless == LATEST else "earliest (-2)"
-        raise ValueError(
-            f"{option}={text!r} leaves nothing to read: {name} is only for streams or the other end"
-        )
+        raise ValueError(f"{option}={text!r} leaves nothing to read: {name} is only for streams or the other end")
     return spec
 
 
@@ -121,8 +119,7 @@ def _for_each(
         missing = ", ".join(map(str, sorted(bounds.keys() - spec.keys()))) or "none"
         unknown = ", ".join(map(str, sorted(spec.keys() - bounds.keys()))) or "none"
         raise ValueError(
-            f"{option} must name every partition of the topics once: missing are {missing}; "
-            f"unknown are {unknown}"
+            f"{option} must name every partition of the topics once: missing are {missing}; unknown are {unknown}"
         )
     return spec
 

@@ -28,11 +28,7 @@ def split(
         pieces = [part for piece in pieces for part in _cut(piece, -(-piece.size // max_records))]
     if min_partitions is not None and len(pieces) < min_partitions:
         total = sum(piece.size for piece in pieces)
-        pieces = [
-            part
-            for piece in pieces
-            for part in _cut(piece, max(1, round(piece.size / total * min_partitions)))
-        ]
+        pieces = [part for piece in pieces for part in _cut(piece, max(1, round(piece.size / total * min_partitions)))]
     return pieces
 
 

@@ -101,9 +101,7 @@ def _check_end(plan: ReadPlan, consumer: Consumer, decoder: RangeDecoder) -> Non
     end = consumer.end_offsets([tp])[tp]
     if end >= piece.end:
         return
-    message = (
-        f"{tp}: the log ends at offset {end}, and offsets {max(end, decoder.position)} to {piece.end - 1}"
-    )
+    message = f"{tp}: the log ends at offset {end}, and offsets {max(end, decoder.position)} to {piece.end - 1}"
     if plan.fail_on_data_loss:
         raise DataLoss(f"{message} are gone: {LOSS_HINT}")
     log.warning("%s are gone; failOnDataLoss is false, so they are left out", message)

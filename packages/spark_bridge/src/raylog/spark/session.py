@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import ray
@@ -35,9 +36,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raylog.client.cluster import connect
 from raylog.coordination.java import WANTED, find_java
 from raylog.protocol.errors import RaylogError
 
+T = TypeVar("T")
+
+PROBE_TIMEOUT_S = 5.0
 NODE_TASK_TIMEOUT_S = 60.0
 EXECUTORS_TIMEOUT_S = 120.0
 GONE_TIMEOUT_S = 30.0
@@ -77,6 +82,9 @@ logger.ui.level = error
 """The driver's log4j2: Spark's own, without the two warnings of every start on which nobody can act."""
 
 
+log = logging.getLogger(__name__)
+
+
 class SparkNotStarted(RaylogError):
     """Spark can't run on this Ray cluster as it is; the message is one sentence that says what to do."""
 
@@ -85,7 +93,6 @@ class SparkNotStarted(RaylogError):
 class NodeReport:
     """What a task saw on one node."""
 
-    host: str
     python: str
     java: str
     """The first line of ``java -version``; empty when there is no ``java`` on the raylet's PATH."""
@@ -102,7 +109,7 @@ def prepare_node(scratch: str) -> NodeReport:
         shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
         line = (shown.stderr or shown.stdout).partition("\n")[0]
         version = major_version(line)
-    return NodeReport(ray.util.get_node_ip_address(), sys.executable, line, version)
+    return NodeReport(sys.executable, line, version)
 
 
 def major_version(line: str) -> int:
@@ -119,8 +126,16 @@ def clean_node(scratch: str, application: str) -> None:
         shutil.rmtree(Path(node.get_session_dir_path()) / application, ignore_errors=True)
 
 
-def on_every_node(function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``function`` answers on each alive node of the Ray cluster. Raises SparkNotStarted."""
+def clean_up(scratch: str, application: str) -> None:
+    """Clean every node that still answers; the others are told of, since an error here would hide the user's."""
+    try:
+        on_every_node(clean_node, scratch, application)
+    except SparkNotStarted as error:
+        log.warning("temporary files of Spark may be left in %s: %s", scratch, error)
+
+
+def on_every_node(function: Callable[..., T], *arguments: Any) -> list[tuple[str, T]]:
+    """Each alive node's address and what ``function`` answers there. Raises SparkNotStarted."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     task = ray.remote(num_cpus=0, max_retries=0)(function)
     calls = [
@@ -133,33 +148,32 @@ def on_every_node(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     for node, call in zip(nodes, calls, strict=True):
         host = node["NodeManagerAddress"]
         try:
-            answers.append(ray.get(call, timeout=NODE_TASK_TIMEOUT_S))
+            answers.append((host, ray.get(call, timeout=NODE_TASK_TIMEOUT_S)))
         except ray.exceptions.GetTimeoutError as error:
             raise SparkNotStarted(
                 f"node {host} did not run a task within {NODE_TASK_TIMEOUT_S:g} s: see `ray status`"
             ) from error
         except ray.exceptions.RayError as error:
             raise SparkNotStarted(
-                f"node {host} can't run raylog's tasks, is raylog installed there? "
-                f"({str(error).splitlines()[-1]})"
+                f"node {host} can't run raylog's tasks, is raylog installed there? ({str(error).splitlines()[-1]})"
             ) from error
     return answers
 
 
-def check_nodes(reports: Sequence[NodeReport]) -> str:
+def check_nodes(reports: Sequence[tuple[str, NodeReport]]) -> str:
     """The Python that executors use, once every node has a fit Java. Raises SparkNotStarted."""
-    for report in reports:
+    for host, report in reports:
         if not report.java:
             raise SparkNotStarted(
-                f"node {report.host} has no `java` on the PATH of its raylet, which would abort with every "
+                f"node {host} has no `java` on the PATH of its raylet, which would abort with every "
                 f"broker on it: put Java {WANTED} on the PATH and start Ray there again"
             )
         if report.java_version != WANTED:
             raise SparkNotStarted(
-                f"node {report.host} has {report.java} on the PATH of its raylet, and this Spark wants "
+                f"node {host} has {report.java} on the PATH of its raylet, and this Spark wants "
                 f"Java {WANTED}: put it on the PATH and start Ray there again"
             )
-    pythons = sorted({report.python for report in reports})
+    pythons = sorted({report.python for _, report in reports})
     if len(pythons) > 1:
         raise SparkNotStarted(
             f"the nodes run Python from different places ({', '.join(pythons)}), and Spark needs one path on "
@@ -185,23 +199,19 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
     namespace where another Spark runs.
     """
     if not ray.is_initialized():
+        address = address or connect().ray_address or "auto"
         namespace = f"spark-{uuid4().hex[:12]}"
         try:
-            ray.init(
-                address=address or "auto",
-                namespace=namespace,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-            )
-        except ConnectionError as error:
-            raise SparkNotStarted(f"no Ray cluster at {address or 'this machine'}: {error}") from error
+            probe(address)
+            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING)
+        except OSError as error:
+            raise SparkNotStarted(f"no Ray cluster at {address}: {error}") from error
         stack.callback(ray.shutdown)
         return namespace
     context = ray.get_runtime_context()
     if address not in (None, "auto", context.gcs_address):
         raise SparkNotStarted(
-            f"this process is connected to Ray at {context.gcs_address}, not {address}: "
-            "call ray.shutdown() first"
+            f"this process is connected to Ray at {context.gcs_address}, not {address}: call ray.shutdown() first"
         )
     if actors_in(context.namespace):
         raise SparkNotStarted(
@@ -211,13 +221,24 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
     return str(context.namespace)
 
 
+def probe(address: str) -> None:
+    """Raises OSError when nobody listens at ``address``, for which ray.init would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=PROBE_TIMEOUT_S).close()
+
+
 def actors_in(namespace: str) -> list[str]:
     """Names of the actors alive in a Ray namespace."""
     return [
-        actor["name"]
-        for actor in ray.util.list_named_actors(all_namespaces=True)
-        if actor["namespace"] == namespace
+        actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == namespace
     ]
+
+
+def node_address() -> str:
+    """This node's address as the Ray cluster knows it; RayDP would take the machine's, perhaps another one."""
+    node_id = ray.get_runtime_context().get_node_id()
+    return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id))
 
 
 def check_cpus(wanted: float) -> None:
@@ -242,8 +263,11 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
     opened = " ".join(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
     log4j = Path(scratch) / "log4j2.properties"
     log4j.write_text(_LOGGING)
+    address = node_address()
     configs = {
         "spark.log4j.config.file.name": str(log4j),
+        "spark.driver.host": address,
+        "spark.driver.bindAddress": address,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": scratch,
         "spark.sql.session.timeZone": "UTC",
@@ -260,30 +284,26 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Set environment variables, and put back what was there."""
-    before = {name: os.environ.get(name) for name in values}
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and in the end put back what was there, also for those that pyspark sets."""
+    names = [*values, "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"]
+    before = {name: os.environ.get(name) for name in names}
     os.environ.update(values)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
+            if value is not None:
                 os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
 
 
-def start_spark(
-    app_name: str, executors: int, cores: int, memory: str, configs: dict[str, str]
-) -> SparkSession:
+def start_spark(app_name: str, executors: int, cores: int, memory: str, configs: dict[str, str]) -> SparkSession:
     """RayDP's session, once all executors have registered. Raises SparkNotStarted."""
-    java = find_java()
-    spark: SparkSession
-    with environment(JAVA_HOME=str(java.path), SPARK_LOCAL_IP=ray.util.get_node_ip_address()):
-        spark = raydp.init_spark(
-            app_name, executors, cores, memory, fault_tolerant_mode=False, configs=configs
-        )
+    spark: SparkSession = raydp.init_spark(
+        app_name, executors, cores, memory, fault_tolerant_mode=False, configs=configs
+    )
     context = spark.sparkContext._jsc.sc()
     if not wait_for(lambda: context.getExecutorMemoryStatus().size() > executors, EXECUTORS_TIMEOUT_S):
         registered = context.getExecutorMemoryStatus().size() - 1
@@ -305,10 +325,10 @@ def stop_spark(namespace: str) -> None:
     """End RayDP's actors and the driver's JVM, and return when they are gone."""
     try:
         raydp.stop_spark()
-    finally:
         if not wait_for(lambda: not actors_in(namespace), GONE_TIMEOUT_S):
             for name in actors_in(namespace):
                 ray.kill(ray.get_actor(name, namespace=namespace))
+    finally:
         end_jvm()
 
 
@@ -342,21 +362,22 @@ def session(
     """A SparkSession whose executors are Ray actors; at its end, however that comes, nothing is left.
 
     ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray
-    cluster's, as in ``ray.init``; without it, the one this process is connected to, else this machine's.
+    cluster's, as in ``ray.init``; without it, the one this process is connected to, else that of the only
+    raylog cluster of this machine.
     ``configs`` are Spark settings. One session at a time in a process. Raises SparkNotStarted in one sentence
     when a node has no fit Java, CPUs are missing or executors don't start.
     """
     if SparkContext._gateway is not None:
-        raise SparkNotStarted(
-            "Spark runs in this process already: leave its session first, or use another process"
-        )
+        raise SparkNotStarted("Spark runs in this process already: leave its session first, or use another process")
     with ExitStack() as stack:
         namespace = connect_ray(stack, address)
         scratch = str(Path(tempfile.gettempdir()) / f"raylog-{namespace}")
         applications = [""]
-        stack.callback(lambda: on_every_node(clean_node, scratch, applications[-1]))
+        stack.callback(lambda: clean_up(scratch, applications[-1]))
         python = check_nodes(on_every_node(prepare_node, scratch))
         check_cpus(executors * cores)
+        settings = {"JAVA_HOME": str(find_java().path), "SPARK_LOCAL_IP": node_address()}
+        stack.enter_context(environment(settings))
         stack.callback(stop_spark, namespace)
         spark = start_spark(app_name, executors, cores, memory, spark_configs(scratch, configs or {}))
         applications.append(application_of(spark))

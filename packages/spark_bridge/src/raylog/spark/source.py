@@ -79,9 +79,7 @@ def consumer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for the consumer from Spark's ``kafka.*`` options. Raises ValueError for any other option."""
     unknown = sorted(name for name in options if not name.startswith("kafka."))
     if unknown:
-        raise ValueError(
-            f"unknown option {unknown[0]!r}: consumer settings begin with kafka., as kafka.client.id"
-        )
+        raise ValueError(f"unknown option {unknown[0]!r}: consumer settings begin with kafka., as kafka.client.id")
     return {name.removeprefix("kafka.").replace(".", "_"): value for name, value in options.items()}
 
 

@@ -1,0 +1,36 @@
+"""What tests with Spark share: their marks, and a Ray cluster of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from raylog.broker import local_ray
+from raylog.broker.cluster_file import RayInfo
+from raylog.coordination.java import find_java
+
+SPARK_MARKS = [
+    pytest.mark.system,
+    pytest.mark.timeout(240),
+    # pyspark 3.5 leaves its sockets to the garbage collector, and compares versions by distutils.
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+        "ignore:distutils Version classes are deprecated:DeprecationWarning",
+    ),
+]
+
+
+@contextmanager
+def ray_with_java(name: str, directory: Path) -> Iterator[RayInfo]:
+    """A Ray cluster of one node in ``directory``, with Java on its PATH."""
+    environment = find_java().environment(os.environ) | {"RAY_AUTH_MODE": "disabled"}
+    head = local_ray.start(name, directory, environment)
+    try:
+        yield head
+    finally:
+        local_ray.stop(head)

@@ -1,0 +1,139 @@
+"""Topics as DataFrames: real brokers, a real Ray cluster, real executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kit.cluster import InProcessCluster
+from kit.spark import SPARK_MARKS, ray_with_java
+from raylog.client import Admin, Producer
+from raylog.protocol.errors import UnknownTopicOrPartition
+from raylog.spark import read, session
+from raylog.spark.offsets import DataLoss
+
+pytestmark = SPARK_MARKS
+
+COUNT = 3_000
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with (
+        ray_with_java("spark-read-test", tmp_path_factory.mktemp("ray")) as head,
+        session(address=head.address, memory="600m") as started,
+    ):
+        yield started
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two brokers; the topic "numbers" has COUNT records, keyed, in batches of each compression in turn."""
+    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
+        cluster.create_topic("numbers", partitions=PARTITIONS)
+        cluster.create_topic("empty")
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            with Producer(cluster.bootstrap_servers, compression_type=codec, linger_ms=5) as producer:
+                for number in range(COUNT // 5):
+                    producer.send("numbers", b"%d" % number, b"%d" % (number % 50), timestamp=1_500 + number)
+        yield cluster.bootstrap_servers
+
+
+def test_every_record_is_read_once_with_spark_s_columns(spark: SparkSession, servers: str) -> None:
+    frame = read(spark, subscribe="numbers", bootstrap_servers=servers)
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    assert frame.rdd.getNumPartitions() == PARTITIONS
+    frame.createOrReplaceTempView("numbers")
+    [row] = spark.sql(
+        "select count(*) n, count(distinct partition, offset) places, sum(int(string(value))) total, "
+        "count(distinct topic) topics, min(timestamp) first, max(timestampType) kind from numbers"
+    ).collect()
+    assert (row.n, row.places, row.total) == (COUNT, COUNT, 5 * sum(range(COUNT // 5)))
+    assert (row.topics, row.kind) == (1, 0)
+    [stamp] = spark.sql("select cast(min(timestamp) as double) from numbers").collect()
+    assert stamp[0] == 1.5
+    assert isinstance(row.first, datetime)
+
+
+def test_a_key_is_in_one_partition_and_in_order(spark: SparkSession, servers: str) -> None:
+    frame = read(spark, subscribe="numbers", bootstrap_servers=servers, columns=["key", "partition"])
+    assert frame.columns == ["key", "partition"]
+    assert frame.distinct().count() == 50
+
+
+def test_ranges_are_cut_and_bounded(spark: SparkSession, servers: str) -> None:
+    frame = read(spark, subscribe="numbers", bootstrap_servers=servers, columns=["offset"], minPartitions=7)
+    assert frame.rdd.getNumPartitions() == 7
+    assert frame.count() == COUNT
+    some = read(
+        spark,
+        subscribe="numbers",
+        bootstrap_servers=servers,
+        columns=["partition", "offset"],
+        startingOffsets='{"numbers": {"0": 5, "1": -2, "2": 100}}',
+        endingOffsets='{"numbers": {"0": 9, "1": 1, "2": 101}}',
+    )
+    assert sorted(map(tuple, some.collect())) == [(0, 5), (0, 6), (0, 7), (0, 8), (1, 0), (2, 100)]
+
+
+def test_headers_and_nulls_come_through(spark: SparkSession, servers: str) -> None:
+    with Producer(servers) as producer:
+        producer.send("with-headers", None, b"k", headers=[("h", b"1"), ("h", None)])
+        producer.send("with-headers", b"v")
+    frame = read(spark, subscribe=["with-headers"], bootstrap_servers=servers, columns=["key", "value", "headers"])
+    rows = sorted(frame.collect(), key=lambda row: row.value is not None)
+    assert [(row.key, row.value) for row in rows] == [(b"k", None), (None, b"v")]
+    assert [tuple(header) for header in rows[0].headers] == [("h", b"1"), ("h", None)]
+    assert rows[1].headers is None
+
+
+def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, servers: str) -> None:
+    frame = read(spark, subscribe="empty", bootstrap_servers=servers, includeHeaders=True)
+    assert frame.count() == 0
+    assert frame.columns[-1] == "headers"
+
+
+def test_offsets_that_are_gone_are_a_loud_loss(spark: SparkSession, servers: str) -> None:
+    gone = '{"numbers": {"0": 0, "1": 0, "2": 1000000}}'
+    with pytest.raises(DataLoss, match=r"numbers-2 has offsets 0 to .*, not 1000000: .*failOnDataLoss=False"):
+        read(spark, subscribe="numbers", bootstrap_servers=servers, endingOffsets=gone)
+    accepted = read(
+        spark, subscribe="numbers", bootstrap_servers=servers, columns=["offset"], failOnDataLoss=False,
+        endingOffsets=gone,
+    )  # fmt: skip
+    assert 0 < accepted.count() < COUNT
+
+
+def test_what_goes_after_planning_fails_the_task(spark: SparkSession, servers: str) -> None:
+    with Producer(servers) as producer:
+        for number in range(10):
+            producer.send("short-lived", b"%d" % number)
+    loud = read(spark, subscribe="short-lived", bootstrap_servers=servers)
+    quiet = read(spark, subscribe="short-lived", bootstrap_servers=servers, failOnDataLoss=False)
+    with Admin(servers) as admin:
+        admin.delete_topics(["short-lived"])
+        admin.create_topic("short-lived", 1)
+    with pytest.raises(PySparkException, match=r"DataLoss.*short-lived-0.* are gone"):
+        loud.count()
+    assert quiet.count() == 0
+
+
+def test_unfit_options_and_topics_are_named(spark: SparkSession, servers: str) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+        read(spark, subscribe="nosuch", bootstrap_servers=servers)
+    with pytest.raises(ValueError, match="unknown option 'startingoffset'"):
+        read(spark, subscribe="numbers", bootstrap_servers=servers, startingoffset="earliest")
+    with pytest.raises(ValueError, match="names no topic"):
+        read(spark, subscribe=" ,", bootstrap_servers=servers)
+
+
+def test_kafka_options_reach_the_consumer(spark: SparkSession, servers: str) -> None:
+    options = {"kafka.bootstrap.servers": servers, "kafka.fetch.max.bytes": 10_000}
+    assert read(spark, subscribe="numbers", columns=["offset"], **options).count() == COUNT

@@ -1,0 +1,120 @@
+"""Spark on a Ray cluster of its own: it starts, computes and leaves nothing behind; without Java it is refused."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from pyspark.sql import SparkSession
+
+from kit.spark import SPARK_MARKS, ray_with_java
+from kit.waiting import wait_until
+from raylog.broker import local_ray
+from raylog.broker.cluster_file import RayInfo
+from raylog.spark import session
+from raylog.spark.session import SparkNotStarted
+
+pytestmark = SPARK_MARKS
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayInfo]:
+    """A Ray cluster with Java."""
+    with ray_with_java("spark-test", tmp_path_factory.mktemp("ray")) as started:
+        yield started
+
+
+@pytest.fixture
+def head_without_java(tmp_path: Path) -> Iterator[RayInfo]:
+    """A Ray cluster whose PATH has a shell and nothing else."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "sh", "env"):
+        (tools / name).symlink_to(f"/bin/{name}")
+    environment = {**os.environ, "PATH": str(tools), "RAY_AUTH_MODE": "disabled"}
+    environment.pop("JAVA_HOME", None)
+    started = local_ray.start("spark-test-no-java", tmp_path, environment)
+    yield started
+    local_ray.stop(started)
+
+
+def jvms(head: RayInfo) -> list[str]:
+    """Java processes of the Ray cluster and of this process."""
+    members = [*local_ray.session_members(head.session), *psutil.Process().children(recursive=True)]
+    return [
+        process.name()
+        for process in members
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and process.name() == "java"
+    ]
+
+
+def left_behind(head: RayInfo) -> list[str]:
+    """Directories that a session makes, here and in Ray's."""
+    places = [*Path(tempfile.gettempdir()).glob("raylog-spark-*"), *Path(head.temp_dir).glob("session_2*/app-*")]
+    return [str(place) for place in places]
+
+
+def actors(head: RayInfo) -> list[str]:
+    ray.init(address=head.address, log_to_driver=False)
+    try:
+        return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+    finally:
+        ray.shutdown()
+
+
+def java_and_spark_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(("JAVA", "SPARK", "PYSPARK"))}
+
+
+def use(spark: SparkSession, head: RayInfo) -> None:
+    assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
+    assert len(jvms(head)) == 4, "driver, app master's gateway, app master, executor"
+    with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
+        pass
+    raise KeyError("oops")
+
+
+def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(head: RayInfo) -> None:
+    environment = java_and_spark_environment()
+    for _ in range(2):
+        with (
+            pytest.raises(KeyError, match="oops"),
+            session(address=head.address, memory="600m") as spark,
+        ):
+            use(spark, head)
+        assert not ray.is_initialized()
+        assert java_and_spark_environment() == environment
+        assert left_behind(head) == []
+        assert actors(head) == []
+        wait_until(lambda: jvms(head) == [], 10, "the JVMs are gone")
+
+
+def test_too_few_cpus_are_named(head: RayInfo) -> None:
+    with (
+        pytest.raises(SparkNotStarted, match=r"needs 1000 CPUs .* the Ray cluster has"),
+        session(address=head.address, executors=10, cores=100),
+    ):
+        pass
+    assert left_behind(head) == []
+
+
+def test_a_ray_that_is_not_there_is_named() -> None:
+    with pytest.raises(SparkNotStarted, match=r"no Ray cluster at 127.0.0.1:1"), session(address="127.0.0.1:1"):
+        pass
+
+
+def test_a_node_without_java_is_refused_and_lives_on(head_without_java: RayInfo) -> None:
+    with (
+        pytest.raises(SparkNotStarted, match=r"node \S+ has no `java` on the PATH") as caught,
+        session(address=head_without_java.address),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+    assert left_behind(head_without_java) == []
+    assert actors(head_without_java) == []
+    assert head_without_java.head.is_alive
