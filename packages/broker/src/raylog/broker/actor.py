@@ -10,6 +10,8 @@ because calls on a wider one arrive reordered.
 from __future__ import annotations
 
 import logging
+import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -70,6 +72,8 @@ class BrokerActor:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         logging.getLogger("kazoo").setLevel(logging.WARNING)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        _raise_file_limit()
+        logger.info("broker in %s starts as process %d", broker_dir, os.getpid())
         self._dir = Path(broker_dir)
         self._broker: Broker | None = None
         self._trouble = ""
@@ -167,6 +171,12 @@ broker_actor_class: Any = _remote(
     num_cpus=0,
 )(BrokerActor)
 """BrokerActor as Ray makes it: restarted for ever, no call ever repeated, and no CPU taken from the jobs."""
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: every segment and every connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _first_line(error: Exception) -> str:

@@ -33,6 +33,7 @@ from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.registration import BrokerRegistration, SessionFile, ensure_cluster
@@ -184,7 +185,7 @@ class Broker:
         # Stopping goes the other way round: the broker signs off once its logs are closed.
         stopping.callback(membership.stop)
         log_dirs.open(_now_ms())
-        stopping.callback(log_dirs.close)
+        stopping.callback(_close_logs, log_dirs, membership)
         server = listeners.bind(self.settings, ports, self._data_dir / "ports.json")
         stopping.callback(table.resign_all)
         stopping.callback(server.stop)
@@ -193,7 +194,7 @@ class Broker:
 
     def _join(self, parts: _Parts) -> None:
         stopping, table = self._stack, parts.partitions
-        parts.membership.start(self._registration(parts.endpoints))
+        parts.membership.start(self._registration(parts))
         stopping.callback(parts.controller.stop)
         parts.controller.start()
         if not table.wait_synced(START_TIMEOUT_S):
@@ -216,14 +217,15 @@ class Broker:
         self._stack.close()
         self._parts = None
 
-    def _registration(self, endpoints: tuple[Endpoint, ...]) -> BrokerInfo:
+    def _registration(self, parts: _Parts) -> BrokerInfo:
         return BrokerInfo(
             id=self.broker_id,
             epoch=BrokerEpoch(-1),
-            endpoints=endpoints,
+            endpoints=parts.endpoints,
             rack=self.settings[BROKER_RACK] or None,
             node=self._place.node,
             actor=self._place.actor,
+            directory_ids=tuple(map(decode_topic_id, parts.log_dirs.directory_ids().values())),
         )
 
     def _maintain(self) -> None:
@@ -323,7 +325,7 @@ class Broker:
             "offline_log_dirs": dict(parts.log_dirs.offline()),
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,
-            "broker_epoch": parts.membership.broker.epoch,
+            "broker_epoch": parts.membership.epoch,
             "live_brokers": sorted(parts.partitions.state().brokers),
             "lease_held": parts.membership.lease_held,
         }
@@ -342,6 +344,10 @@ class Broker:
         if not self._serving:
             raise BrokerNotAvailable(f"broker {self.broker_id} is starting or stopping")
         return self._opened()
+
+
+def _close_logs(log_dirs: LogDirs, membership: Membership) -> None:
+    log_dirs.close(membership.epoch)
 
 
 def _check_topic_configs(configs: Mapping[str, str]) -> None:

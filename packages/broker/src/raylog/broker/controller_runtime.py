@@ -7,7 +7,6 @@ sender thread, which delivers messages one at a time and in order.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import threading
@@ -18,8 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
-from raylog.coordination import election, paths, snapshot
 from raylog.coordination.controller import Controller
 from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
 from raylog.coordination.store import (
@@ -75,9 +74,7 @@ class ControllerRuntime:
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
-        self._default_partitions = default_partitions
-        self._check_configs = check_configs
-        self._machine: Controller | None = None
+        self._machine = Controller(default_partitions=default_partitions, check_configs=check_configs)
         self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
@@ -88,7 +85,7 @@ class ControllerRuntime:
     @property
     def is_active(self) -> bool:
         """True while this broker is the controller, as far as it knows."""
-        return self._machine is not None
+        return self._machine.is_active
 
     def start(self) -> None:
         """Begin to campaign; the broker is registered by now."""
@@ -117,7 +114,7 @@ class ControllerRuntime:
         return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), deadline), timeout_ms)
 
     def _ask(self, event: core.TopicCreateRequested | core.TopicDeleteRequested, timeout_ms: int) -> Results:
-        if self._machine is None:
+        if not self._machine.is_active:
             raise NotController(f"broker {self._broker_id} is not the controller")
         answer: Future[Results] = Future()
         self._queue.put(_Request(event, answer))
@@ -141,86 +138,78 @@ class ControllerRuntime:
                 self._take(item)
             except StoreError as error:
                 logger.warning("controller: the metadata store failed, starting over: %s", error)
-                self._step_down(RETRY_S)
+                self._depose(campaign_in_s=RETRY_S)
             except Exception:
                 # A defect must not end the thread: it starts over from what the store says.
                 logger.exception("controller: unexpected failure, starting over")
-                self._step_down(RETRY_S)
-        with contextlib.suppress(StoreError):
+                self._depose(campaign_in_s=RETRY_S)
+        try:
             election.resign(self._store)
-        self._step_down(None)
+        except StoreError as error:
+            logger.info("controller: could not resign, the session's end will do it: %s", error)
+        self._depose(campaign_in_s=None)
 
     def _campaign_when_due(self) -> None:
-        if self._machine is not None or self._campaign_at is None or time.monotonic() < self._campaign_at:
+        if self._campaign_at is None or time.monotonic() < self._campaign_at:
             return
         self._campaign_at = None
         try:
-            mandate = self._campaign()
+            now = TimestampMs(time.time_ns() // 1_000_000)
+            mandate = election.campaign(self._store, self._broker_id, now, self._queue)
+            if mandate == self._mandate:
+                return
+            self._depose(campaign_in_s=None)
             if mandate is None:
                 return
+            configs.take_changes(self._store, self._queue)  # before the snapshot, which holds them all
             found = snapshot.load(self._store, self._queue)
         except StoreError as error:
             logger.warning("controller: election failed, trying again: %s", error)
-            self._campaign_at = time.monotonic() + RETRY_S
+            self._depose(campaign_in_s=RETRY_S)
             return
         logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
         self._mandate = mandate
-        self._machine = Controller(default_partitions=self._default_partitions, check_configs=self._check_configs)
-        self._handle(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
-
-    def _campaign(self) -> election.Mandate | None:
-        now = TimestampMs(time.time_ns() // 1_000_000)
-        return election.campaign(self._store, self._broker_id, now, self._queue)
+        self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
 
     def _take(self, item: _Item) -> None:
         match item:
             case SessionEvent():
                 self._session_changed(item)
             case NodeEvent():
-                self._node_changed(item)
+                self._node_changed(item.path)
             case _Request():
-                if self._machine is None:
-                    item.answer.set_exception(NotController("another broker was elected"))
-                else:
-                    self._answers[item.event.token] = item.answer
-                    self._handle(item.event)
+                self._answers[item.event.token] = item.answer
+                self._feed(item.event)
             case _Stop():
                 pass
             case _:
-                self._handle(item)
+                self._feed(item)
 
     def _session_changed(self, event: SessionEvent) -> None:
-        match event.state:
-            case SessionState.CONNECTED:
-                if self._machine is None:
-                    self._campaign_at = 0.0
-                else:
-                    self._reload()  # watches were lost while the connection was
-            case SessionState.LOST:
-                self._step_down(None)
-            case SessionState.SUSPENDED:
-                pass
+        if event.state is SessionState.CONNECTED:
+            self._campaign_at = 0.0
+        else:
+            self._depose(campaign_in_s=None)  # watches are lost, and another may be elected unseen
 
-    def _node_changed(self, event: NodeEvent) -> None:
-        if event.path == paths.CONTROLLER:
-            mandate = self._campaign() if self._machine is not None else None
-            if mandate is None or mandate != self._mandate:
-                self._step_down(0.0)
-        elif self._machine is not None:
-            if event.path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
-                self._handle(core.BrokersChanged(snapshot.load_brokers(self._store, self._queue)))
-            else:
-                self._reload()
+    def _node_changed(self, path: str) -> None:
+        if path == paths.CONTROLLER:
+            self._campaign_at = 0.0
+        elif not self._machine.is_active:
+            pass
+        elif path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
+            self._feed(core.BrokersChanged(snapshot.load_brokers(self._store, self._queue)))
+        elif path == paths.CONFIG_CHANGES:
+            for change in configs.take_changes(self._store, self._queue):
+                self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
+        else:
+            self._reload()
 
     def _reload(self) -> None:
         found = snapshot.load(self._store, self._queue)
-        self._handle(core.Loaded(found.state, found.deleting))
+        self._feed(core.Loaded(found.state, found.deleting))
 
-    def _handle(self, event: core.Event) -> None:
-        if self._machine is None:
-            return  # an answer that came after stepping down
-        effects = self._machine.handle(event)
-        for effect in effects:
+    def _feed(self, event: core.Event) -> None:
+        for effect in self._machine.handle(event):
             self._carry_out(effect)
 
     def _carry_out(self, effect: core.Effect) -> None:
@@ -236,8 +225,8 @@ class ControllerRuntime:
             case core.Reload():
                 self._reload()
             case core.StepDown():
-                logger.warning("broker %d is no longer the controller: its write was fenced", self._broker_id)
-                self._step_down(RETRY_S)
+                logger.warning("broker %d is no longer the controller: another was elected", self._broker_id)
+                self._depose(campaign_in_s=RETRY_S)
 
     def _write(self, effect: core.Write) -> None:
         try:
@@ -248,12 +237,13 @@ class ControllerRuntime:
         else:
             self._queue.put(core.Written(effect.token))
 
-    def _step_down(self, campaign_in_s: float | None) -> None:
-        """Forget the machine, refuse what waits; campaign again after that time (None: when told to)."""
-        self._machine = None
+    def _depose(self, *, campaign_in_s: float | None) -> None:
+        """Leave office, if in it, and refuse what waits; campaign again after that time (None: when told to)."""
+        self._mandate = None
         for sender in self._senders.values():
             sender.stop()
         self._senders.clear()
+        self._feed(core.Deposed())
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer.set_exception(NotController(f"broker {self._broker_id} is no longer the controller"))

@@ -58,6 +58,11 @@ class Membership:
             raise BrokerNotAvailable("the broker is not registered yet")
         return self._broker
 
+    @property
+    def epoch(self) -> BrokerEpoch:
+        """The incarnation of the last registration; -1 before any."""
+        return self._broker.epoch if self._broker is not None else BrokerEpoch(-1)
+
     def check(self) -> None:
         """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""
         if not self._lease.held(_monotonic_ms()):

@@ -124,6 +124,8 @@ class PartitionTable:
         return self._synced.wait(timeout_s)
 
     def _apply(self, changes: LocalChanges, state: ClusterState) -> None:
+        if not self._synced.is_set():
+            self._set_strays_aside(state)
         for tp, topic_id in changes.deleted:
             self._delete(tp, topic_id)
         for tp in changes.resigned:
@@ -132,8 +134,6 @@ class PartitionTable:
             self._configure(topic)
         for lead in changes.lead:
             self._lead(lead)
-        if not self._synced.is_set():
-            self._report_strays(state)
         for name in [name for name in self._topic_settings if state.topic(name) is None]:
             del self._topic_settings[name]
 
@@ -161,9 +161,11 @@ class PartitionTable:
         except RaylogError as error:
             logger.error("topic %s: its settings are refused and the former ones kept: %s", topic.name, error)
             return
-        known = self._topic_settings.setdefault(topic.name, settings)
-        if known is not settings:
-            known.update(settings.overrides)
+        self._topic_settings[topic.name] = settings
+        for tp, _ in topic.topic_partitions():
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                partition.configure(settings)
 
     def _lead(self, lead: Lead) -> None:
         tp = lead.tp
@@ -186,20 +188,19 @@ class PartitionTable:
         try:
             log = self._log_dirs.create(tp, topic_id, self._now_ms())
         except InconsistentTopicId:
-            logger.warning("%s: a deleted topic of the same name left a log; it is replaced", tp)
-            self._log_dirs.delete(tp)
+            self._log_dirs.set_aside(tp, "it belongs to a deleted topic of the same name")
             log = self._log_dirs.create(tp, topic_id, self._now_ms())
         partition = Partition(tp, topic_id, log, settings)
         partition.on_advance = self._delayed.advanced
         self._partitions[tp] = partition
         return partition
 
-    def _report_strays(self, state: ClusterState) -> None:
-        """Logs of topics that the cluster does not have (any more) stay, unserved."""
+    def _set_strays_aside(self, state: ClusterState) -> None:
+        """Logs of topics that the cluster does not have (any more) are not served, and not deleted either."""
         for tp, (topic_id, _) in self._log_dirs.partitions().items():
             topic = state.topic(tp.topic)
             if topic is None or topic.id != topic_id:
-                logger.warning("%s: the cluster has no such topic (id %s); its log is left alone", tp, topic_id)
+                self._log_dirs.set_aside(tp, "the cluster has no such topic")
 
     # --- what the broker itself does ---
 
