@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from importlib.metadata import version as version_of
 from typing import Any, NamedTuple, cast
@@ -93,7 +93,7 @@ class Connection:
         self._timeout_ms = timeout_ms
         self._frames = FrameBuffer(MAX_RESPONSE_BYTES)
         self._out: deque[memoryview] = deque()
-        self._next_correlation_id = 0
+        self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._candidates = _resolve(address)
         self.socket = self._begin()
@@ -126,28 +126,28 @@ class Connection:
                 f"{self.address} speaks API {api_key} {offered}; this client needs version {version}"
             )
 
+    def next_correlation_id(self) -> int:
+        """The number for the request that is sent next."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
     def send(
         self,
         api_key: int,
         version: int,
-        build: Callable[[int], Sequence[Part]],
+        frame: Sequence[Part],
         context: Any,
         *,
         now_ms: int,
         timeout_ms: int,
         expects_reply: bool = True,
     ) -> None:
-        """Send what ``build(correlation_id)`` makes: a whole frame in parts. Raises what closed the
-        connection."""
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        for part in build(correlation_id):
-            if len(part):
-                self._out.append(memoryview(part).cast("B"))
+        """Queue a whole frame, in parts, numbered by the last :meth:`next_correlation_id`; :meth:`flush` writes."""
+        self._out.extend(memoryview(part).cast("B") for part in frame if len(part))
         if expects_reply:
-            request = Request(api_key, version, correlation_id, context, now_ms + timeout_ms, timeout_ms)
+            deadline_ms = now_ms + timeout_ms
+            request = Request(api_key, version, self._correlation_id, context, deadline_ms, timeout_ms)
             self.in_flight.append(request)
-        self._flush()
 
     def on_writable(self, now_ms: int) -> None:
         """Finish connecting, or write on. Raises what closed the connection."""
@@ -157,7 +157,7 @@ class Connection:
                 raise NetworkException(f"{self.address}: {os.strerror(code)}")
             self._shake_hands(now_ms)
         else:
-            self._flush()
+            self.flush()
 
     def on_readable(self) -> list[Reply]:
         """Read what is there, up to and with the first whole answers. Raises what closed the connection."""
@@ -212,16 +212,12 @@ class Connection:
     def _shake_hands(self, now_ms: int) -> None:
         self.state = State.HANDSHAKE
         hello = ApiVersionsRequest(client_software_name="raylog", client_software_version=version_of("raylog-client"))
-        self.send(
-            API_VERSIONS,
-            3,
-            lambda correlation_id: (encode_request(hello, correlation_id, self._client_id),),
-            None,
-            now_ms=now_ms,
-            timeout_ms=self._timeout_ms,
-        )
+        frame = encode_request(hello, self.next_correlation_id(), self._client_id)
+        self.send(API_VERSIONS, 3, (frame,), None, now_ms=now_ms, timeout_ms=self._timeout_ms)
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write as much as the socket takes. Raises what closed the connection."""
         out = self._out
         while out:
             parts = [out[i] for i in range(min(len(out), _PARTS_PER_SEND))]

@@ -40,6 +40,8 @@ class Pool:
         self._failures: dict[Address, tuple[int, int, RaylogError]] = {}
         """Per address that can't be reached: failures in a row, when to try again, and why it failed."""
         self._lost: list[Reply] = []
+        self._written: list[Connection] = []
+        """Connections with something to write that no poll has tried to write yet."""
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
@@ -67,11 +69,12 @@ class Pool:
         failure = self._failures.get(address)
         return failure[2] if failure else None
 
-    def can_take(self, address: Address, max_in_flight: int) -> bool:
-        """True when everything sent there has left, and fewer than ``max_in_flight`` requests wait for
-        answers."""
+    def capacity(self, address: Address, max_in_flight: int) -> int:
+        """How many more requests may wait for answers from there; 0 until everything sent before has left."""
         connection = self._connections.get(address)
-        return connection is not None and not connection.wants_write() and len(connection.in_flight) < max_in_flight
+        if connection is None or connection.wants_write():
+            return 0
+        return max(0, max_in_flight - len(connection.in_flight))
 
     def send_message(
         self, address: Address, message: RequestPayload, context: Any, *, timeout_ms: int | None = None
@@ -97,27 +100,23 @@ class Pool:
         timeout_ms: int | None = None,
         expects_reply: bool = True,
     ) -> None:
-        """Send to a ready address the frame that ``build(correlation_id)`` makes.
+        """Send to a ready address the frame that ``build(correlation_id)`` makes; the next poll writes it.
 
         ``context`` must not be None: it comes back with the answer, or with the error when the connection is
         lost. Raises UnsupportedVersion when the broker doesn't speak the version.
         """
         connection = self._connections[address]
         connection.check_version(api_key, version)
-        try:
-            connection.send(
-                api_key,
-                version,
-                build,
-                context,
-                now_ms=monotonic_ms(),
-                timeout_ms=timeout_ms or self._timeout_ms,
-                expects_reply=expects_reply,
-            )
-        except NetworkException as error:
-            self._lose(connection, error)
-        else:
-            self._watch(connection)
+        connection.send(
+            api_key,
+            version,
+            build(connection.next_correlation_id()),
+            context,
+            now_ms=monotonic_ms(),
+            timeout_ms=timeout_ms or self._timeout_ms,
+            expects_reply=expects_reply,
+        )
+        self._written.append(connection)
 
     def poll(self, timeout_ms: float) -> list[Reply]:
         """Wait for something to happen, at most ``timeout_ms``; the answers that came and those that never
@@ -126,6 +125,7 @@ class Pool:
         Frames are valid until the next poll. An empty list says that the time is over, that somebody called
         :meth:`wakeup`, or that connections changed.
         """
+        self._write()
         now_ms = monotonic_ms()
         if self._lost:
             timeout_ms = 0
@@ -136,8 +136,9 @@ class Pool:
         replies: list[Reply] = []
         for key, events in self._selector.select(timeout_ms / 1_000):
             if key.data is None:
-                self._woken = False
+                # In this order: a wakeup in between is not sent, and need not be, since this poll returns.
                 self._drain_wakeups()
+                self._woken = False
             else:
                 self._serve(key.data, events, replies)
         now_ms = monotonic_ms()
@@ -167,6 +168,19 @@ class Pool:
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()
+
+    def _write(self) -> None:
+        """Write what was sent since the last poll: one system call per connection, however many requests."""
+        for connection in dict.fromkeys(self._written):
+            if connection.state is State.CLOSED:
+                continue
+            try:
+                connection.flush()
+            except NetworkException as error:
+                self._lose(connection, error)
+            else:
+                self._watch(connection)
+        self._written.clear()
 
     def _connect(self, address: Address, now_ms: int) -> None:
         try:

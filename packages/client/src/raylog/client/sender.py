@@ -76,6 +76,13 @@ class _Settled(NamedTuple):
     error: RaylogError | None
 
 
+class _Plan(NamedTuple):
+    """A request to send: at most one batch per partition."""
+
+    address: Address
+    batches: list[Batch[BatchOutcome]]
+
+
 class Sender:
     """Owns the network and every :class:`PartitionState`. ``lock`` guards the accumulator and the states."""
 
@@ -133,13 +140,13 @@ class Sender:
         settled: list[_Settled] = []
         with self._lock:
             self._expire(now_ms, settled)
-            requests, wait_ms = self._drain(now_ms)
+            plans, wait_ms = self._drain(now_ms)
             self.wakes_at_ms = now_ms + wait_ms
         self._tell(settled)
-        for address, batches in requests.items():
-            self._send(address, batches)
+        for plan in plans:
+            self._send(plan)
         version = self._network.metadata.view.version
-        for reply in self._network.poll(0 if requests else wait_ms):
+        for reply in self._network.poll(wait_ms):
             if reply.request.context is _IDENTITY_CONTEXT:
                 self._take_identity(reply)
             else:
@@ -148,37 +155,49 @@ class Sender:
             with self._lock:
                 self._lock.notify_all()
 
-    def _drain(self, now_ms: int) -> tuple[dict[Address, list[Batch[BatchOutcome]]], int]:
-        """One request per broker that can take one, and how long to wait for more to do, in ms."""
-        requests: dict[Address, list[Batch[BatchOutcome]]] = {}
-        sizes: dict[Address, int] = {}
+    def _drain(self, now_ms: int) -> tuple[list[_Plan], int]:
+        """Requests that brokers can take now, and how long to wait for more to do, in ms."""
         wait_ms = _IDLE_MS
         for batch in self._accumulator.incomplete:
             wait_ms = max(0, batch.created_ms + self._delivery_timeout_ms - now_ms)
             if not batch.abandoned:
                 break
+        plans: list[_Plan] = []
+        slots: dict[Address, int] = {}
+        while True:
+            requests, wait_ms = self._drain_once(now_ms, slots, wait_ms)
+            if not requests:
+                return plans, wait_ms
+            plans += requests
+
+    def _drain_once(self, now_ms: int, slots: dict[Address, int], wait_ms: int) -> tuple[list[_Plan], int]:
+        """At most one request per broker that has slots left, and one batch per partition."""
+        requests: dict[Address, _Plan] = {}
         for state in self._candidates():
             fresh = self._accumulator.ready(state.tp, now_ms)
-            batch_or_none = state.sendable(fresh, now_ms)
-            if batch_or_none is None:
+            batch = state.sendable(fresh, now_ms)
+            if batch is None:
                 wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
                 continue
-            batch = batch_or_none
-            address = self._network.leader_address(batch.tp)
+            address = self._network.leader_address(state.tp)
             if address is None or not self._network.pool.ready(address):
                 wait_ms = min(wait_ms, CONNECT_POLL_MS)
                 continue
-            size = sizes.get(address, 0)
-            if size == 0 and not self._network.pool.can_take(address, self._max_in_flight):
+            if address not in slots:
+                slots[address] = self._network.pool.capacity(address, self._max_in_flight)
+            plan = requests.get(address)
+            if plan is None:
+                if not slots[address]:
+                    continue
+                slots[address] -= 1
+                plan = requests[address] = _Plan(address, [])
+            elif sum(planned.size for planned in plan.batches) + batch.size > self._max_request_size:
                 continue
-            if size and size + batch.size > self._max_request_size:
-                continue
-            sizes[address] = size + batch.size
             if batch is fresh:
                 self._accumulator.take(batch)
             state.sent(batch)
-            requests.setdefault(address, []).append(batch)
-        return requests, wait_ms
+            plan.batches.append(batch)
+        return list(requests.values()), wait_ms
 
     def _candidates(self) -> Iterable[PartitionState]:
         """Partitions with something to send or to send again."""
@@ -220,10 +239,10 @@ class Sender:
                 self._accumulator.release(batch)
             settled.append(_Settled(batch, -1, -1, error))
 
-    def _send(self, address: Address, batches: list[Batch[BatchOutcome]]) -> None:
+    def _send(self, plan: _Plan) -> None:
         by_topic: dict[str, list[PartitionRecords]] = {}
         sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
-        for batch in batches:
+        for batch in plan.batches:
             try:
                 data = self._encode(batch)
             except RaylogError as error:
@@ -239,7 +258,7 @@ class Sender:
         )
         try:
             self._network.pool.send(
-                address,
+                plan.address,
                 API_KEY,
                 PRODUCE_VERSION,
                 lambda correlation_id: encode_produce_request(
