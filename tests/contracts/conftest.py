@@ -1,0 +1,51 @@
+"""Contract tests run over every implementation of a port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.stores import OpenStore
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.store import MetadataStore
+from raylog.coordination.zk_store import ZkStore
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "zookeeper", "zookeeper-chroot"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+    """Opens further clients of one tree, empty at the start of the test."""
+    opened: list[MetadataStore] = []
+    tree = MemoryTree()
+    chroot = f"/{tmp_path.name}/deep" if request.param == "zookeeper-chroot" else f"/{tmp_path.name}"
+
+    def open_one() -> MetadataStore:
+        store: MetadataStore
+        if request.param == "memory":
+            store = MemoryStore(tree)
+        else:
+            server = request.getfixturevalue("zookeeper")
+            store = ZkStore(f"{server.address}{chroot}", session_timeout_ms=2_000, request_timeout_ms=10_000)
+        store.start()
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> MetadataStore:
+    return open_store()

