@@ -8,8 +8,8 @@ takes the next sequence, answers a batch it has with that batch's offset, and re
    broker's memory.
 2. Until a first batch of an (id, epoch) is acknowledged, only one is outstanding: a broker that doesn't know
    the id takes any first sequence, and a later batch must not be it.
-3. Once a batch has to be retried, the partition sends one batch at a time, lowest sequence first, until all
-   retries are through: two leaders may be in play, and only one request at a time keeps their order.
+3. Once a batch has to be retried, the partition sends one batch at a time, lowest sequence first, until the last
+   of them is under way again: two leaders may be in play, and only one request at a time keeps their order.
 4. A batch that fails for good after it was sent leaves a *gap*: no new sequence can be accepted. Nothing new
    is sent; the batches that are outstanding are tried under their old sequences, until either all are
    acknowledged or the lowest is refused as out of order, which proves that the broker has none of them. Then

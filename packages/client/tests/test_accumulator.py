@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from raylog.client.accumulator import Accumulator, Batch
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record
+
+A = TopicPartition(TopicName("t"), PartitionIndex(0))
+B = TopicPartition(TopicName("t"), PartitionIndex(1))
+
+
+def accumulator(memory: int = 10_000) -> Accumulator[str]:
+    return Accumulator(batch_size=1_000, linger_ms=5, buffer_memory=memory, new_outcome=str)
+
+
+def opened(core: Accumulator[str], tp: TopicPartition, now_ms: int = 0, size: int = 100) -> Batch[str]:
+    batch = core.open_batch(tp, size, now_ms)
+    assert batch is not None
+    batch.records.append(Record(b"v"))
+    return batch
+
+
+def test_a_batch_is_ready_after_linger_when_full_or_in_a_hurry() -> None:
+    core = accumulator()
+    batch = opened(core, A)
+    assert core.ready(A, 4) is None
+    assert core.linger_left_ms(A, 4) == 1
+    assert core.ready(A, 5) is batch
+    core.in_a_hurry = 1
+    assert core.ready(A, 0) is batch
+    core.in_a_hurry = 0
+    opened(core, A)  # the first is full now
+    assert core.ready(A, 0) is batch
+    assert core.ready(B, 100) is None
+
+
+def test_memory_is_taken_per_batch_and_given_back_once() -> None:
+    core = accumulator(memory=2_500)
+    first = opened(core, A)
+    opened(core, B)
+    assert core.open_batch(A, 100, 0) is None
+    core.take(first)
+    assert core.open_batch(A, 100, 0) is None  # in flight: still held
+    core.release(first)
+    assert core.open_batch(A, 100, 0) is not None
+    with pytest.raises(KeyError):
+        core.release(first)
+
+
+def test_a_large_record_has_a_batch_of_its_size() -> None:
+    core = accumulator()
+    assert opened(core, A, size=5_000).limit > 5_000
+    assert core.free_memory < 5_000
+
+
+def test_a_batch_that_is_taken_takes_no_more_records() -> None:
+    core = accumulator()
+    batch = opened(core, A)
+    core.take(batch)
+    assert A not in core.open
+    assert A not in core.waiting
+
+
+def test_no_batch_overtakes_another() -> None:
+    core = accumulator()
+    opened(core, A)
+    second = opened(core, A)
+    with pytest.raises(RuntimeError, match="overtake"):
+        core.take(second)
+
+
+def test_partitions_take_turns() -> None:
+    core = accumulator()
+    first = opened(core, A)
+    opened(core, A)
+    opened(core, B)
+    core.take(first)
+    assert list(core.waiting) == [B, A]
+
+
+def test_old_batches_are_found_in_order() -> None:
+    core = accumulator()
+    batches = [opened(core, A, 0), opened(core, B, 1), opened(core, A, 2)]
+    assert core.older_than(1) == batches[:2]

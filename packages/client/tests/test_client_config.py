@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylog.client.config import (
+    BOOTSTRAP_SERVERS,
+    CONSUMER_SETTINGS,
+    LINGER_MS,
+    PRODUCER_SETTINGS,
+    client_settings,
+    parse_address,
+    producer_guarantees,
+)
+from raylog.protocol.errors import InvalidConfig
+
+
+def test_keyword_arguments_are_kafkas_names_with_underscores() -> None:
+    settings = client_settings(PRODUCER_SETTINGS, ["a:1", "b:2"], {"linger_ms": 20})
+    assert settings[LINGER_MS] == 20
+    assert settings[BOOTSTRAP_SERVERS] == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"lingr_ms": 1}, r"lingr\.ms"),
+        ({"acks": "2"}, "acks"),
+        ({"batch_size": "big"}, r"batch\.size"),
+        ({"acks": 1, "enable_idempotence": True}, "needs acks=all"),
+        ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
+        ({"linger_ms": 500, "delivery_timeout_ms": 100}, r"delivery\.timeout\.ms"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", config))
+
+
+def test_idempotence_gives_way_to_acks_that_exclude_it() -> None:
+    assert producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", {})) == (-1, True)
+    assert producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", {"acks": 1})) == (1, False)
+    assert producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", {"acks": 0})) == (0, False)
+
+
+@pytest.mark.parametrize("servers", ["", [], " , "])
+def test_no_address_is_an_error(servers: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"bootstrap\.servers"):
+        client_settings(CONSUMER_SETTINGS, servers, {})
+
+
+def test_addresses() -> None:
+    assert parse_address("host:9092") == ("host", 9092)
+    assert parse_address("PLAINTEXT://host:9092") == ("host", 9092)
+    assert parse_address("[::1]:9092") == ("::1", 9092)
+    for wrong in ("host", "host:", ":9092", "host:0", "host:70000", "host:port"):
+        with pytest.raises(InvalidConfig, match="host:port"):
+            parse_address(wrong)

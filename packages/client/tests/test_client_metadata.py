@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32, i32Timedelta
+
+from raylog.client.metadata import Metadata, backoff_ms
+from raylog.protocol import ids
+from raylog.protocol.errors import InvalidTopic, UnknownTopicOrPartition
+
+ID = uuid.UUID(int=7)
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+
+
+def answer(*leaders: tuple[int, int], topic_id: uuid.UUID = ID, error: ErrorCode = ErrorCode.none) -> MetadataResponse:
+    """One topic ``t``; per partition its leader and leader epoch."""
+    partitions = tuple(
+        MetadataResponsePartition(
+            error_code=ErrorCode.none,
+            partition_index=i32(index),
+            leader_id=BrokerId(leader),
+            leader_epoch=i32(epoch),
+            replica_nodes=(BrokerId(1),),
+            isr_nodes=(BrokerId(1),),
+        )
+        for index, (leader, epoch) in enumerate(leaders)
+    )
+    topic = MetadataResponseTopic(error_code=error, name=TopicName("t"), topic_id=topic_id, partitions=partitions)
+    broker = MetadataResponseBroker(node_id=BrokerId(1), host="h", port=i32(9), rack="r")
+    return MetadataResponse(throttle_time=NO_THROTTLE, brokers=(broker,), cluster_id="c", topics=(topic,))
+
+
+def tp(partition: int) -> ids.TopicPartition:
+    return ids.TopicPartition(ids.TopicName("t"), ids.PartitionIndex(partition))
+
+
+def test_it_is_asked_for_at_once_then_by_age() -> None:
+    metadata = Metadata(["t"], max_age_ms=1_000)
+    assert metadata.due_in_ms(0) == 0
+    request = metadata.request()
+    assert [topic.name for topic in request.topics or ()] == ["t"]
+    assert metadata.due_in_ms(0) > 0  # one at a time
+    metadata.on_response(answer((1, 0)), 10)
+    assert metadata.due_in_ms(10) == 1_000
+    metadata.need_update()
+    assert metadata.due_in_ms(10) == 0
+
+
+def test_failures_are_followed_by_growing_pauses() -> None:
+    metadata = Metadata(["t"], backoff_ms=100, backoff_max_ms=300)
+    waits = []
+    for _ in range(4):
+        metadata.request()
+        metadata.on_failure(0)
+        waits.append(metadata.due_in_ms(0))
+    assert waits == [100, 200, 300, 300]
+    assert backoff_ms(10_000, 1, 50) == 50
+
+
+def test_a_partition_without_a_leader_is_asked_about_again_after_a_pause() -> None:
+    metadata = Metadata(["t"], backoff_ms=100)
+    metadata.request()
+    metadata.on_response(answer((1, 0), (-1, 3)), 0)
+    assert metadata.view.led["t"] == (0,)
+    assert metadata.due_in_ms(0) == 100
+    metadata.need_update()
+    assert metadata.due_in_ms(0) == 100  # needing it does not hurry it
+
+
+def test_an_older_leader_epoch_is_not_taken_but_that_of_a_new_topic_is() -> None:
+    metadata = Metadata(["t"])
+    metadata.on_response(answer((1, 5)), 0)
+    metadata.on_response(answer((2, 4)), 1)
+    assert metadata.view.leader_of(tp(0)) == (1, 5)
+    metadata.on_response(answer((2, 0), topic_id=uuid.UUID(int=8)), 2)
+    assert metadata.view.leader_of(tp(0)) == (2, 0)
+
+
+def test_errors_of_topics_are_kept_and_only_passing_ones_are_asked_about_again() -> None:
+    metadata = Metadata(["t"], max_age_ms=9_000, backoff_ms=100)
+    metadata.request()
+    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 0)
+    assert isinstance(metadata.view.errors["t"], UnknownTopicOrPartition)
+    assert metadata.due_in_ms(0) == 100
+    metadata.request()
+    metadata.on_response(answer(error=ErrorCode.invalid_topic_exception), 0)
+    assert isinstance(metadata.view.errors["t"], InvalidTopic)
+    assert metadata.due_in_ms(0) == 9_000
+
+
+def test_views_are_replaced_and_counted() -> None:
+    metadata = Metadata(["t"])
+    before = metadata.view
+    metadata.on_response(answer((1, 0)), 0)
+    assert before.version == 0
+    assert not before.topics
+    assert metadata.view.version == 1
+    assert metadata.view.brokers[1].rack == "r"
+    assert metadata.view.leader_of(tp(9)) == (-1, -1)
+
+
+def test_all_topics_can_be_asked_for() -> None:
+    metadata = Metadata(None)
+    metadata.want(["x"])
+    assert metadata.request().topics is None

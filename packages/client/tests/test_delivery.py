@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+
+from raylog.client.delivery import BatchOutcome, Delivery
+from raylog.protocol.errors import MessageTooLarge
+
+
+def test_every_record_of_a_batch_gets_its_own_offset() -> None:
+    outcome = BatchOutcome("t", 3)
+    first, second = Delivery(outcome, 0, 111), Delivery(outcome, 1, 222)
+    assert not first.done()
+    outcome.succeed(40)
+    assert first.result(0) == ("t", 3, 40, 111)
+    assert second.result(0) == ("t", 3, 41, 222)
+    assert second.exception() is None
+
+
+def test_the_brokers_time_and_an_unknown_offset_are_told() -> None:
+    stamped, unknown = BatchOutcome("t", 0), BatchOutcome("t", 0)
+    stamped.succeed(7, 999)
+    unknown.succeed(-1)
+    assert Delivery(stamped, 0, 1).result().timestamp == 999
+    assert Delivery(unknown, 5, 1).result().offset == -1
+
+
+def test_an_outcome_is_known_exactly_once() -> None:
+    outcome = BatchOutcome("t", 0)
+    outcome.fail(MessageTooLarge("too large"))
+    with pytest.raises(RuntimeError, match="already known"):
+        outcome.succeed(1)
+    with pytest.raises(MessageTooLarge):
+        Delivery(outcome, 0, 0).result()
+
+
+def test_waiting_ends_with_the_outcome_or_the_time() -> None:
+    outcome = BatchOutcome("t", 0)
+    delivery = Delivery(outcome, 0, 0)
+    with pytest.raises(TimeoutError):
+        delivery.result(0.001)
+    waiter = Thread(target=delivery.result)
+    waiter.start()
+    outcome.succeed(0)
+    waiter.join(10)
+    assert not waiter.is_alive()
+
+
+def test_callbacks_run_once_each_whenever_they_come(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = BatchOutcome("t", 0)
+    delivery = Delivery(outcome, 0, 0)
+    called: list[str] = []
+
+    def broken(_: Delivery) -> None:
+        called.append("broken")
+        raise ValueError("the user's mistake")
+
+    delivery.add_done_callback(broken)
+    delivery.add_done_callback(lambda done: called.append(f"early {done.done()}"))
+    outcome.succeed(0)
+    delivery.add_done_callback(lambda _: called.append("late"))
+    assert called == ["broken", "early True", "late"]
+    assert "the user's mistake" in caplog.text

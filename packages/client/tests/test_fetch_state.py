@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+from raylog.client.fetch_state import Gap, PartitionBuffer
+from raylog.client.serde import deserializer
+from raylog.client.subscription import Place
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RaylogError
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record, TimestampType, encode_batch
+
+TP = TopicPartition(TopicName("t"), PartitionIndex(3))
+
+
+def encoded(first: int, count: int, *, control: bool = False, kind: TimestampType = TimestampType.CREATE_TIME) -> bytes:
+    records = [Record(b"v%d" % (first + n), b"k", (("h", None),), 5) for n in range(count)]
+    return encode_batch(records, base_offset=first, control=control, timestamp_type=kind)
+
+
+def buffer_at(position: int, *, value: str = "bytes") -> PartitionBuffer:
+    place = Place(TP)
+    place.seek(position)
+    return PartitionBuffer(place, None, deserializer(value), check_crcs=True)
+
+
+def offsets(buffer: PartitionBuffer, count: int = 100, gaps: list[Gap] | None = None) -> list[int]:
+    return [record.offset for record in buffer.take(count, [] if gaps is None else gaps)]
+
+
+def test_records_come_batch_by_batch_and_the_position_follows() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 3) + encoded(3, 2), 5)
+    assert buffer.fetch_offset == 5
+    assert offsets(buffer, 2) == [0, 1]
+    assert buffer.place.position == 2
+    assert offsets(buffer) == [2]
+    assert offsets(buffer) == [3, 4]
+    assert offsets(buffer) == []
+    assert not buffer.has_data()
+
+
+def test_a_record_has_everything() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 1, kind=TimestampType.LOG_APPEND_TIME), 1)
+    assert buffer.take(1, []) == [("t", 3, 0, 5, 1, b"k", b"v0", [("h", None)])]
+
+
+def test_records_before_the_position_are_left_out() -> None:
+    buffer = buffer_at(2)
+    buffer.add(encoded(0, 4), 4)
+    assert offsets(buffer) == [2, 3]
+
+
+def test_control_batches_are_passed_over() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 1) + encoded(1, 1, control=True), 2)
+    assert offsets(buffer) == [0]
+    assert offsets(buffer) == []
+    assert buffer.place.position == 2
+
+
+def test_a_partial_batch_at_the_end_is_fetched_again() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 2) + encoded(2, 2)[:-5], 4)
+    assert buffer.fetch_offset == 2
+    with pytest.raises(MessageTooLarge, match="offset 2"):
+        buffer.add(encoded(2, 2)[:-5], 4)
+
+
+def test_gaps_are_reported() -> None:
+    buffer, gaps = buffer_at(0), list[Gap]()
+    buffer.add(encoded(0, 1) + encoded(5, 1), 6)
+    assert offsets(buffer, gaps=gaps) + offsets(buffer, gaps=gaps) == [0, 5]
+    assert gaps == [Gap(TP, 1, 5)]
+
+
+def test_two_answers_are_kept_at_most() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 2), 4)
+    assert buffer.wants_more()
+    buffer.add(encoded(2, 2), 4)
+    assert not buffer.wants_more()
+
+
+def test_what_the_user_did_not_see_is_given_back() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 4), 4)
+    buffer.give_back(buffer.take(4, [])[1:])
+    assert buffer.place.position == 1
+    assert offsets(buffer) == [1, 2, 3]
+
+
+def test_a_damaged_batch_is_reported_with_its_place_and_fetched_again() -> None:
+    buffer = buffer_at(0)
+    damaged = bytearray(encoded(1, 1))
+    damaged[-1] ^= 1
+    buffer.add(encoded(0, 1) + bytes(damaged), 2)
+    assert offsets(buffer) == [0]
+    with pytest.raises(CorruptMessage, match="t-3, batch at offset 1"):
+        buffer.take(1, [])
+    assert (buffer.fetch_offset, buffer.place.position) == (1, 1)
+
+
+def test_a_value_that_cannot_be_decoded_is_reported_with_its_offset() -> None:
+    buffer = buffer_at(0, value="json")
+    buffer.add(encoded(0, 1), 1)
+    with pytest.raises(InvalidRecord, match="t-3 offset 0"):
+        buffer.take(1, [])
+
+
+def test_raw_answers_move_the_position_behind_them() -> None:
+    buffer = buffer_at(1)
+    buffer.add(encoded(0, 3), 9)
+    raw = buffer.raw()
+    assert raw is not None
+    assert [record.offset for record in raw.records()] == [1, 2]
+    assert (raw.high_watermark, buffer.place.position, buffer.raw()) == (9, 3, None)
+
+
+def test_raw_answers_and_half_read_batches_do_not_mix() -> None:
+    buffer = buffer_at(0)
+    buffer.add(encoded(0, 3), 9)
+    buffer.take(1, [])
+    with pytest.raises(RaylogError, match="middle of a batch"):
+        buffer.raw()

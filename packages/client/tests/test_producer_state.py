@@ -1,0 +1,259 @@
+"""The sequence machine, by example and against a model of a broker that loses answers and connections."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.client.accumulator import Batch, BatchState
+from raylog.client.producer_state import MAX_EPOCH, Identity, PartitionState, RetryPolicy
+from raylog.protocol.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    NetworkException,
+    NotLeaderOrFollower,
+    OutOfOrderSequence,
+    RaylogError,
+)
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record
+
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+POLICY = RetryPolicy(retries=1_000, backoff_ms=0, backoff_max_ms=0, window=5)
+
+
+def batch(name: int, records: int = 2) -> Batch[int]:
+    made = Batch(TP, name, 1_000, 0)
+    made.records = [Record(b"v")] * records
+    return made
+
+
+def machine() -> PartitionState:
+    state = PartitionState(TP, idempotent=True, policy=POLICY)
+    state.identify(Identity(1_000, 0))
+    return state
+
+
+def send(state: PartitionState, fresh: Batch[int] | None = None) -> Batch[int]:
+    sent = state.sendable(fresh, 0)
+    assert sent is not None
+    state.sent(sent)
+    return sent
+
+
+def pipelined(state: PartitionState, count: int) -> list[Batch[int]]:
+    """A first batch acknowledged, ``count`` more in flight."""
+    state.succeeded(send(state, batch(0)))
+    return [send(state, batch(name)) for name in range(1, count + 1)]
+
+
+def test_nothing_is_sent_without_a_producer_id() -> None:
+    state = PartitionState(TP, idempotent=True, policy=POLICY)
+    assert state.sendable(batch(0), 0) is None
+
+
+def test_one_batch_goes_first_then_five_may_be_outstanding() -> None:
+    state = machine()
+    first = send(state, batch(0))
+    assert state.sendable(batch(1), 0) is None
+    state.succeeded(first)
+    sequences = [send(state, batch(name)).sequence for name in range(1, 6)]
+    assert sequences == [2, 4, 6, 8, 10]
+    assert state.sendable(batch(6), 0) is None
+
+
+def test_retries_go_one_at_a_time_in_order_under_their_sequences() -> None:
+    state = machine()
+    flying = pipelined(state, 3)
+    for lost in flying:
+        assert state.failed(lost, NetworkException("gone"), 0)
+    for expected in flying:
+        assert send(state, batch(9)) is expected
+        assert (state.sendable(batch(9), 0) is None) == (expected is not flying[-1])
+        state.succeeded(expected)
+    assert [b.sequence for b in flying] == [2, 4, 6]
+    assert send(state, batch(9)).sequence == 8
+
+
+def test_a_retry_waits_for_its_backoff() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(10, 100, 1_000, 5))
+    state.identify(Identity(1, 0))
+    sent = send(state, batch(0))
+    state.failed(sent, NotLeaderOrFollower("moved"), 50)
+    assert state.sendable(None, 149) is None
+    assert state.sendable(None, 150) is sent
+
+
+def test_retries_are_counted() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(1, 0, 0, 5))
+    state.identify(Identity(1, 0))
+    sent = send(state, batch(0))
+    assert state.failed(sent, NetworkException("gone"), 0)
+    assert not state.failed(send(state), NetworkException("gone"), 0)
+    assert sent.state is BatchState.DONE
+
+
+def test_a_refused_batch_leaves_a_gap_that_the_next_epoch_closes() -> None:
+    state = machine()
+    bad, second, third = pipelined(state, 3)
+    assert not state.failed(bad, InvalidRecord("no"), 0)
+    assert state.sendable(batch(9), 0) is None
+    assert state.failed(second, OutOfOrderSequence("gap"), 0)
+    assert state.failed(third, OutOfOrderSequence("gap"), 0)
+    assert state.identity == Identity(1_000, 1)
+    assert (second.sequence, third.sequence) == (0, 2)
+    assert send(state) is second
+
+
+def test_an_expired_batch_that_was_sent_is_settled_by_its_successors() -> None:
+    state = machine()
+    first, second = pipelined(state, 2)
+    state.failed(first, NetworkException("gone"), 0)
+    state.failed(second, NetworkException("gone"), 0)
+    assert state.expire(first)
+    assert state.identity == Identity(1_000, 0)
+    assert send(state).sequence == 4  # may be there already: only its old sequence can tell
+    state.succeeded(second)
+    assert state.identity == Identity(1_000, 1)
+
+
+def test_a_batch_that_expires_in_flight_still_counts_when_its_answer_comes() -> None:
+    state = machine()
+    (flying,) = pipelined(state, 1)
+    assert not state.expire(flying)
+    assert flying.abandoned
+    state.succeeded(flying)
+    assert state.identity == Identity(1_000, 0)
+    assert send(state, batch(2)).sequence == 4
+
+
+def test_epochs_that_are_used_up_need_another_id() -> None:
+    state = PartitionState(TP, idempotent=True, policy=POLICY)
+    state.identify(Identity(7, MAX_EPOCH))
+    assert not state.failed(send(state, batch(0)), InvalidRecord("no"), 0)
+    assert state.identity is None
+    state.identify(Identity(8, 0))
+    assert send(state, batch(1)).sequence == 0
+
+
+def test_sequences_wrap() -> None:
+    state = machine()
+    state._next_sequence = (1 << 31) - 1
+    state.succeeded(send(state, batch(0)))
+    assert send(state, batch(1)).sequence == 1
+
+
+def test_without_idempotence_there_are_no_sequences() -> None:
+    state = PartitionState(TP, idempotent=False, policy=POLICY)
+    assert [send(state, batch(name)).sequence for name in range(3)] == [-1, -1, -1]
+
+
+@dataclass
+class ModelBroker:
+    """One partition as a broker keeps it: a log of batch names, and the last five batches of each producer."""
+
+    log: list[int] = field(default_factory=list)
+    epoch: int = -1
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=5))
+
+    def append(self, name: int, epoch: int, sequence: int, count: int) -> RaylogError | None:
+        if epoch < self.epoch:
+            return InvalidProducerEpoch("fenced")
+        if epoch > self.epoch:
+            if sequence and self.epoch >= 0:
+                return OutOfOrderSequence("a new epoch begins at 0")
+            self.epoch = epoch
+            self.recent.clear()
+        elif self.recent:
+            if (sequence, count) in self.recent:
+                return None  # answered as before
+            if sequence != sum(self.recent[-1]):
+                older = sequence < self.recent[0][0]
+                return DuplicateSequence("older") if older else OutOfOrderSequence("gap")
+        self.recent.append((sequence, count))
+        self.log.append(name)
+        return None
+
+
+@settings(max_examples=max(300, settings().max_examples))
+@given(st.data())
+def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataObject) -> None:
+    state, broker = machine(), ModelBroker()
+    waiting = deque(batch(name, records=1 + name % 3) for name in range(data.draw(st.integers(1, 12))))
+    wire: deque[tuple[Batch[int], int, int]] = deque()
+    answers: deque[tuple[Batch[int], RaylogError | None]] = deque()
+    succeeded: list[int] = []
+
+    def settle(settled: Batch[int], error: RaylogError | None) -> None:
+        if error is None or isinstance(error, DuplicateSequence):
+            state.succeeded(settled)
+            if not settled.abandoned:
+                succeeded.append(settled.outcome)
+        else:
+            state.failed(settled, error, 0)
+
+    def step(action: str) -> None:
+        if action == "send":
+            sent = state.sendable(waiting[0] if waiting else None, 0)
+            if sent is not None:
+                if waiting and sent is waiting[0]:
+                    waiting.popleft()
+                state.sent(sent)
+                assert state.identity is not None
+                wire.append((sent, state.identity.epoch, sent.sequence))
+        elif action == "arrive" and wire:
+            arrived, epoch, sequence = wire.popleft()
+            answers.append((arrived, broker.append(arrived.outcome, epoch, sequence, len(arrived.records))))
+        elif action == "refuse" and wire:
+            answers.append((wire.popleft()[0], NotLeaderOrFollower("moved")))
+        elif action == "answer" and answers:
+            settle(*answers.popleft())
+        elif action == "die":
+            lost = [entry[0] for entry in answers] + [entry[0] for entry in wire]
+            answers.clear()
+            wire.clear()
+            for gone in lost:
+                settle(gone, NetworkException("the connection died"))
+        elif action == "expire" and state.outstanding:
+            state.expire(state.outstanding[0])
+
+    def enabled() -> list[str]:
+        able = []
+        if state.sendable(waiting[0] if waiting else None, 0) is not None:
+            able.append("send")
+        if wire:
+            able += ["arrive", "arrive", "refuse"]
+        if answers:
+            able.append("answer")
+        if wire or answers:
+            able.append("die")
+        if state.outstanding:
+            able.append("expire")
+        return able
+
+    for choice in data.draw(st.lists(st.integers(0, 5), min_size=20, max_size=80)):
+        able = enabled()
+        if able:
+            step(able[choice % len(able)])
+    for _ in range(400):  # the faults are over: everything gets through
+        for action in ("send", "arrive", "answer"):
+            step(action)
+    assert not waiting
+    assert not state.outstanding
+    assert broker.log == sorted(set(broker.log))
+    assert set(succeeded) <= set(broker.log)
+
+
+def test_the_model_itself_refuses_gaps_and_answers_duplicates() -> None:
+    broker = ModelBroker()
+    assert broker.append(0, 0, 0, 2) is None
+    assert broker.append(0, 0, 0, 2) is None
+    assert isinstance(broker.append(2, 0, 4, 1), OutOfOrderSequence)
+    assert broker.log == [0]
+    with pytest.raises(AssertionError):
+        assert broker.log == [0, 1]

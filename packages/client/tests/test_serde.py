@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylog.client.serde import deserializer, serializer
+from raylog.protocol.errors import InvalidConfig, InvalidRecord
+
+
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [
+        ("msgpack", {"carrier": "UA", "delay": -3, "tags": ["a", None], 7: 1.5}),
+        ("json", {"carrier": "ÜA", "delay": None}),
+        ("str", "Zürich"),
+    ],
+)
+def test_values_come_back_as_they_were(choice: str, value: Any) -> None:
+    decode = deserializer(choice)
+    data = serializer(choice)(value)
+    assert isinstance(data, bytes)
+    assert decode is not None
+    assert decode(data) == value
+
+
+def test_bytes_pass_through_msgpack_and_str_as_they_are() -> None:
+    for choice in ("msgpack", "str", "bytes"):
+        assert serializer(choice)(b"raw") == serializer(choice)(memoryview(b"raw")) == b"raw"
+    assert deserializer("bytes") is None
+
+
+@pytest.mark.parametrize(("choice", "value"), [("bytes", "text"), ("json", {1, 2}), ("msgpack", object())])
+def test_a_value_that_cannot_be_written_is_refused(choice: str, value: Any) -> None:
+    with pytest.raises(InvalidRecord):
+        serializer(choice)(value)
+
+
+@pytest.mark.parametrize("choice", ["msgpack", "json", "str"])
+def test_bytes_that_cannot_be_read_are_refused(choice: str) -> None:
+    decode = deserializer(choice)
+    assert decode is not None
+    with pytest.raises(InvalidRecord):
+        decode(b"\xc1\xff")
+
+
+def test_functions_are_taken_and_unknown_names_refused() -> None:
+    assert serializer(str.encode)("a") == b"a"
+    with pytest.raises(InvalidConfig, match="avro"):
+        serializer("avro")
+    with pytest.raises(InvalidConfig, match="avro"):
+        deserializer("avro")

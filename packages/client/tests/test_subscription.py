@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from raylog.client.results import PositionLost
+from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+A = TopicPartition(TopicName("t"), PartitionIndex(0))
+B = TopicPartition(TopicName("t"), PartitionIndex(1))
+
+
+def test_partitions_that_stay_keep_their_positions() -> None:
+    subscription = Subscription(EARLIEST)
+    subscription.assign([A])
+    subscription[A].seek(7)
+    subscription.assign([A, B])
+    assert subscription[A].position == 7
+    assert subscription[B].position is None
+    assert subscription[B].questions() == (EARLIEST,)
+    subscription.assign([B])
+    assert A not in subscription
+
+
+def test_a_place_finds_its_position() -> None:
+    place = Place(A)
+    place.seek_to(LATEST)
+    assert place.questions() == (LATEST,)
+    assert place.answer(LATEST, 42) is None
+    assert (place.position, place.questions()) == (42, ())
+
+
+def test_without_a_reset_there_is_no_position_to_begin_with() -> None:
+    subscription = Subscription(None)
+    subscription.assign([A])
+    with pytest.raises(OffsetOutOfRange, match="no position"):
+        subscription[A].questions()
+
+
+def lost(target: int | None) -> Place:
+    place = Place(A)
+    place.seek(17)
+    place.lose(target)
+    return place
+
+
+def test_a_lost_position_is_told_with_both_ends_before_reading_on() -> None:
+    place = lost(EARLIEST)
+    assert place.questions() == (EARLIEST, LATEST)
+    assert place.answer(LATEST, 50) is None
+    assert place.questions() == (EARLIEST,)
+    jump = place.answer(EARLIEST, 20)
+    assert jump is not None
+    assert (jump.lost.position, jump.lost.earliest, jump.lost.end, jump.position) == (17, 20, 50, 20)
+    assert place.position == 20
+
+
+def test_a_lost_position_with_nowhere_to_go_is_an_error_each_time() -> None:
+    place = lost(None)
+    for _ in range(2):
+        assert place.answer(EARLIEST, 20) is None
+        with pytest.raises(PositionLost, match="offset 17 is out of range, the broker has 20 to 50"):
+            place.answer(LATEST, 50)
+        assert place.position is None
+    place.seek(20)
+    assert place.questions() == ()
+
+
+def test_a_position_that_is_there_after_all_is_kept() -> None:
+    place = lost(LATEST)
+    place.answer(EARLIEST, 0)
+    assert place.answer(LATEST, 99) is None
+    assert place.position == 17
+
+
+def test_every_jump_voids_what_was_asked_before() -> None:
+    place = Place(A)
+    generations = [place.generation]
+    place.seek(3)
+    generations.append(place.generation)
+    place.lose(LATEST)
+    generations.append(place.generation)
+    place.seek_to(EARLIEST)
+    generations.append(place.generation)
+    assert len(set(generations)) == 4
