@@ -41,12 +41,21 @@ from raylog.coordination.controller_events import (
 from raylog.coordination.election import campaign, resign
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState
 from raylog.coordination.peer_control import Ack, Receiver
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Create, Set, StoreError
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    MonotonicMs,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 Result = CreatedTopic | TopicName | RaylogError
 
@@ -120,8 +129,8 @@ class ControlledCluster:
         self.replies: dict[object, tuple[Result, ...]] = {}
         self.seen: list[Effect] = []
         self.now_ms = 0
-        self.before_write: Callable[[], None] | None = None
-        """Runs once, before the next write reaches the store."""
+        self._hooks: dict[int, Callable[[], None]] = {}
+        self._writes = 0
         self._tokens = itertools.count(1)
 
     # --- the runtime
@@ -159,11 +168,10 @@ class ControlledCluster:
                     todo += self.controller.handle(Deposed())
 
     def _write(self, effect: Write) -> Event:
-        hook, self.before_write = self.before_write, None
-        if hook:
-            hook()
         try:
             for multi in effect.multis:
+                self._writes += 1
+                self._hooks.pop(self._writes, lambda: None)()
                 self.store.multi(multi)
         except StoreError as error:
             return WriteFailed(effect.token, error)
@@ -193,6 +201,13 @@ class ControlledCluster:
 
     # --- what happens
 
+    def before_write(self, hook: Callable[[], None], nth: int = 1) -> None:
+        """Run ``hook`` once, before the next write (or the nth from now) reaches the store."""
+        self._hooks[self._writes + nth] = hook
+
+    def forget_hooks(self) -> None:
+        self._hooks.clear()
+
     def brokers_changed(self) -> None:
         self.feed(BrokersChanged(snapshot.load_brokers(self.store)))
 
@@ -212,3 +227,33 @@ class ControlledCluster:
         token = next(self._tokens)
         self.feed(TopicDeleteRequested(token, topics, MonotonicMs(self.now_ms + timeout_ms)))
         return token
+
+
+# --- for tests of the core
+
+
+def topic(name: str, partitions: int = 1, **more: object) -> NewTopic:
+    return NewTopic(TopicName(name), partitions, **more)  # type: ignore[arg-type]
+
+
+def created(cluster: ControlledCluster, *topics: NewTopic) -> tuple[Result, ...]:
+    """The answer to a CreateTopics once everything is delivered."""
+    token = cluster.create(*topics)
+    cluster.deliver()
+    return cluster.replies[token]
+
+
+def partition(cluster: ControlledCluster, name: str = "flights", index: int = 0) -> PartitionState:
+    found = cluster.controller.state.partition(TopicPartition(TopicName(name), PartitionIndex(index)))
+    assert found is not None
+    return found
+
+
+def assert_agreement(cluster: ControlledCluster) -> None:
+    """The core, the store and every live broker hold the same state."""
+    state = cluster.controller.state
+    loaded = snapshot.load(cluster.store).state
+    assert loaded.topics == state.topics
+    assert loaded.brokers == state.brokers
+    for broker_id in state.brokers:
+        assert cluster.brokers[broker_id].receiver.state == state

@@ -44,6 +44,7 @@ class Script:
         self.cluster = ControlledCluster()
         self.cluster.elect()
         self.epochs: dict[tuple[TopicId, TopicPartition], LeaderEpoch] = {}
+        self.gone: set[tuple[TopicId, TopicPartition]] = set()
 
     def step(self, step: Step, number: int) -> None:
         cluster, broker_id = self.cluster, BrokerId(number % 3 + 1)
@@ -61,11 +62,11 @@ class Script:
             case Step.RESTART_UNSEEN if is_up:
                 self._restart(broker_id)
             case Step.RESTART_DURING_THE_NEXT_WRITE:
-                cluster.before_write = lambda: self._restart(broker_id)
+                cluster.before_write(lambda: self._restart(broker_id), number % 4 + 1)
             case Step.TELL_BROKERS:
                 cluster.brokers_changed()
             case Step.LOSE_A_WRITES_ANSWER:
-                cluster.before_write = cluster.store.lose_next_answer
+                cluster.before_write(cluster.store.lose_next_answer, number % 4 + 1)
             case Step.DELIVER if cluster.wire:
                 cluster.deliver_one()
             case Step.DELIVER_TWICE if cluster.wire:
@@ -85,7 +86,7 @@ class Script:
                 cluster.feed(Deposed())
                 cluster.elect(broker_id)
             case Step.DEPOSE_DURING_THE_NEXT_WRITE:
-                cluster.before_write = self._depose_and_leave
+                cluster.before_write(self._depose_and_leave, number % 4 + 1)
         if not cluster.controller.is_active:
             cluster.elect(broker_id)
         self.check()
@@ -105,21 +106,25 @@ class Script:
         store.set(paths.CONTROLLER_EPOCH, paths.encode_number(int(found.data) + 1))
 
     def check(self) -> None:
-        """After every step: leaders are in the ISR, and leader epochs never fall."""
+        """After every step: leaders are in the ISR, leader epochs never fall, what is being deleted never returns."""
         for topic in snapshot.load(self.cluster.store).state.topics.values():
             for tp, partition in topic.topic_partitions():
                 assert not partition.is_online or partition.leader in partition.isr
                 self._check_epoch(topic.id, tp, partition)
 
     def _check_epoch(self, topic_id: TopicId, tp: TopicPartition, partition: PartitionState) -> None:
-        before = self.epochs.get((topic_id, tp), LeaderEpoch(-1))
-        assert partition.version == -1 or partition.leader_epoch >= before
-        self.epochs[topic_id, tp] = max(before, partition.leader_epoch)
+        key = (topic_id, tp)
+        if partition.version == -1:
+            self.gone |= {key} & self.epochs.keys()
+        else:
+            assert key not in self.gone
+            assert partition.leader_epoch >= self.epochs.get(key, -1)
+            self.epochs[key] = partition.leader_epoch
 
     def heal(self) -> None:
         """Everybody is up, is told, and every message arrives."""
         cluster = self.cluster
-        cluster.before_write = None
+        cluster.forget_hooks()
         for broker in cluster.brokers.values():
             if not cluster.tree.is_live(broker.store.session.id):
                 broker.up()
