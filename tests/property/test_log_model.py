@@ -1,6 +1,6 @@
 """The log against a list: append, roll, flush, truncate, delete, restart, crash anywhere, recover, read.
 
-``RAYLOG_EXHAUSTIVE=1`` runs far more and longer examples.
+``RAYLOG_HYPOTHESIS_PROFILE=exhaustive`` runs far more and longer examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kit.faulty_files import Loss, LossyFileSystem
 from kit.log_world import SMALL, LogWorld
 
-EXHAUSTIVE = bool(os.environ.get("RAYLOG_EXHAUSTIVE"))
+EXHAUSTIVE = os.environ.get("RAYLOG_HYPOTHESIS_PROFILE") == "exhaustive"
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -57,11 +57,6 @@ class _Index:
     def __len__(self) -> int:
         return len(self._columns_in_memory()[0])
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether :meth:`unload` would give memory back."""
-        return self._columns is not None
-
     def size_bytes(self) -> int:
         """The size on disk, once saved."""
         return len(self) * self.ENTRY_SIZE
@@ -77,6 +72,12 @@ class _Index:
             return
         write_atomically(self._fs, self.path, self._encode(self._columns_in_memory()))
         self._saved = True
+
+    def unlink(self) -> None:
+        """Delete the file, if there is one; :meth:`save` writes it anew."""
+        self._saved = False
+        if self._fs.exists(self.path):
+            self._fs.unlink(self.path)
 
     def unload(self) -> None:
         """Give the memory back; only what is saved."""

@@ -73,8 +73,7 @@ class Log:
         """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
         self._flushed = offsets.end.offset
         self.unsaved: deque[Segment] = deque()
-        """Closed segments whose indexes are not on the disk yet, in order."""
-        self._names_synced = True
+        """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
         self._segments = tuple(segments)
         self._warm: tuple[Segment, ...] = ()
         self._offsets = offsets
@@ -222,7 +221,6 @@ class Log:
             old.unlink_indexes()  # of an earlier stop: whole ones come with the next flush
             save_producers(self.fs, self.directory, self.producers, end)
             segment = Segment.create(self.fs, self.directory, end, now_ms)
-        self._names_synced = False
         self.unsaved.append(old)
         self.set_segments((*self._segments, segment))
         return segment
@@ -257,9 +255,6 @@ class Log:
                     self.unsaved.popleft()
                 if not sealed_only and not segments[-1].sync():
                     raise StorageError(f"{self.tp} was closed before its last records were flushed")
-                if not self._names_synced:
-                    self._names_synced = True  # before, for a roll may come meanwhile
-                    self.fs.fsync_dir(self.directory)
             self._flushed = max(self._flushed, segments[-1].base_offset if sealed_only else end)
 
     def _save(self, segment: Segment) -> None:

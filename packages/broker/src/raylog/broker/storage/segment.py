@@ -215,9 +215,8 @@ class Segment:
 
     def unlink_indexes(self) -> None:
         """Delete the index files, if there are any."""
-        for suffix in (INDEX, TIME_INDEX):
-            if self.fs.exists(self.path(suffix)):
-                self.fs.unlink(self.path(suffix))
+        self.index.unlink()
+        self.time_index.unlink()
 
     # --- reading ---------------------------------------------------------------------------------------------
 

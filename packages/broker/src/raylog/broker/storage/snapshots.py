@@ -37,10 +37,19 @@ def snapshot_offsets(fs: FileSystem, directory: Path) -> list[Offset]:
 def remove_snapshots(
     fs: FileSystem, directory: Path, *, below: Offset | None = None, above: Offset | None = None
 ) -> None:
-    """Delete snapshots of offsets that are no longer in the log."""
-    for offset in snapshot_offsets(fs, directory):
-        if (below is not None and offset < below) or (above is not None and offset > above):
-            fs.unlink(directory / file_name(offset, SNAPSHOT))
+    """Delete snapshots of offsets that are no longer in the log, durably.
+
+    One that came back after a crash, when its offset had been written anew, would tell of other producers' batches.
+    """
+    doomed = [
+        offset
+        for offset in snapshot_offsets(fs, directory)
+        if (below is not None and offset < below) or (above is not None and offset > above)
+    ]
+    for offset in doomed:
+        fs.unlink(directory / file_name(offset, SNAPSHOT))
+    if doomed:
+        fs.fsync_dir(directory)
 
 
 def load_producers(

@@ -1,0 +1,239 @@
+"""What a start finds after a stop of either kind, and what it says about it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
+from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.protocol.errors import InconsistentTopicId, StorageError
+from raylog.protocol.ids import BrokerId, TopicId
+
+SMALL = {"segment.bytes": 300, "index.interval.bytes": 0}
+LOG = "00000000000000000000.log"
+
+
+def filled(tmp_path: Path, count: int = 20) -> Shelf:
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    for n in range(count):
+        append(shelf.partition, b"value %02d" % n)
+    return shelf
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"value %02d" % n for n in range(count)]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_truncates_at_the_first_bad_batch_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shelf = filled(tmp_path)
+    shelf.dirs.abandon()
+    segments = sorted(shelf.directory.glob("*.log"))
+    assert len(segments) > 4
+    flip(segments[2], 70)
+    base = int(segments[2].stem)
+    caplog.clear()
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(base)
+    assert sorted(shelf.directory.glob("*.log"))[-1] == segments[2]
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log_truncated"]
+    assert (event.partition, event.offset) == ("t-0", base)
+    assert "checksum" in event.reason
+    assert event.levelno == logging.WARNING
+    assert append(shelf.partition, b"more") == base
+    shelf.dirs.close()
+
+
+def test_losing_what_was_flushed_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a")
+    append(shelf.partition, b"b")
+    shelf.partition.flush()
+    shelf.dirs.dirs[0].checkpoint()
+    shelf.dirs.abandon()
+    os.truncate(shelf.directory / LOG, 75)
+    shelf = open_shelf(tmp_path)
+    assert values(shelf.partition) == [b"a"]
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log_truncated"]
+    assert (event.levelno, event.recovery_point) == (logging.ERROR, 2)
+    shelf.dirs.close()
+
+
+def test_what_is_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
+    shelf = filled(tmp_path)
+    shelf.dirs.maintain(NOW)  # flushes the closed segments
+    shelf.dirs.dirs[0].checkpoint()
+    shelf.dirs.abandon()
+    flip(shelf.directory / LOG, 65)
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert shelf.partition.log_end_offset == 20
+    shelf.dirs.close()
+
+
+def test_after_a_clean_stop_nothing_is_read(tmp_path: Path) -> None:
+    shelf = filled(tmp_path, 2)
+    shelf.dirs.close()
+    flip(shelf.directory / LOG, 65)
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert shelf.partition.log_end_offset == 2
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    shelf.dirs.abandon()
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert shelf.partition.log_end_offset == 0
+    shelf.dirs.close()
+
+
+def test_a_torn_tail_is_cut_even_after_a_clean_stop(tmp_path: Path) -> None:
+    shelf = filled(tmp_path)
+    shelf.dirs.close()
+    last = max(shelf.directory.glob("*.log"))
+    os.truncate(last, last.stat().st_size - 1)
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(19)
+    shelf.dirs.close()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["gone", "torn", "empty", "flipped", "reversed"])
+def test_damaged_indexes_lose_nothing(tmp_path: Path, suffix: str, damage: str) -> None:
+    shelf = filled(tmp_path)
+    shelf.dirs.close()
+    for path in shelf.directory.glob(f"*{suffix}"):
+        data = path.read_bytes()
+        match damage:
+            case "gone":
+                path.unlink()
+            case "torn":
+                path.write_bytes(data[:-3])
+            case "empty":
+                path.write_bytes(b"")
+            case "flipped":
+                path.write_bytes(bytes(byte ^ 0x15 for byte in data))
+            case "reversed":
+                path.write_bytes(data[::-1])
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(20)
+    for offset in range(20):
+        assert values(shelf.partition, offset) == expected(20)[offset:]
+    shelf.dirs.close()
+
+
+def test_producers_survive_without_their_snapshots(tmp_path: Path) -> None:
+    for stop in (LogDirs.close, LogDirs.abandon):
+        path = tmp_path / stop.__name__
+        shelf = open_shelf(path, topic=SMALL)
+        for n in range(12):
+            append(shelf.partition, b"v", producer=(5, 0, n))
+        stop(shelf.dirs)
+        for snapshot in shelf.directory.glob("*.snapshot"):
+            flip(snapshot, 5)
+        shelf = open_shelf(path, topic=SMALL)
+        assert append(shelf.partition, b"v", producer=(5, 0, 11)) == 11
+        assert append(shelf.partition, b"v", producer=(5, 0, 12)) == 12
+        shelf.dirs.close()
+
+
+@pytest.mark.parametrize("stop", [LogDirs.close, LogDirs.abandon])
+def test_leader_epochs_survive(tmp_path: Path, stop: object) -> None:
+    shelf = open_shelf(tmp_path, epoch=1)
+    append(shelf.partition, b"a")
+    shelf.partition.become_leader(4)
+    append(shelf.partition, b"b")
+    assert callable(stop)
+    stop(shelf.dirs)
+    (shelf.directory / "leader-epoch-checkpoint").write_text("nonsense")
+    shelf = open_shelf(tmp_path, epoch=4)
+    assert shelf.partition.log.epochs.rows() == [(1, 0), (4, 1)]
+    shelf.dirs.close()
+
+
+def test_leftovers_are_swept(tmp_path: Path) -> None:
+    shelf = filled(tmp_path, 1)
+    shelf.dirs.close()
+    (shelf.directory / "00000000000000000007.index").touch()
+    (shelf.directory / "leader-epoch-checkpoint.tmp").touch()
+    (tmp_path / "old-0.abc-delete").mkdir()
+    (tmp_path / "old-0.abc-delete" / LOG).touch()
+    (tmp_path / "half-made-0").mkdir()
+    (tmp_path / "something else").mkdir()
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert list(shelf.dirs.partitions()) == [TP]
+    assert not (shelf.directory / "00000000000000000007.index").exists()
+    assert not (shelf.directory / "leader-epoch-checkpoint.tmp").exists()
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"t-0", "something else"}
+    shelf.dirs.close()
+
+
+def test_one_partition_in_two_directories(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    shelf = open_shelf(one, two)
+    append(shelf.partition, b"a")
+    shelf.dirs.close()
+    shutil.copytree(one / "t-0", two / "t-0")
+    shelf = open_shelf(one, two)
+    assert values(shelf.partition) == [b"a"]
+    (aside,) = [p.name for p in two.iterdir() if p.is_dir()]
+    assert aside.startswith("t-0.")
+    assert aside.endswith("-stray")
+    assert "log_set_aside" in [getattr(record, "event", "") for record in caplog.records]
+    shelf.dirs.close()
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    with pytest.raises(StorageError, match="is in use by another broker"):
+        open_shelf(tmp_path)
+    assert append(shelf.partition, b"a") == 0
+    shelf.dirs.close()
+    open_shelf(tmp_path).dirs.close()
+
+
+@pytest.mark.parametrize(("cluster", "broker"), [("another", 1), ("cluster-of-tests", 2)])
+def test_a_foreign_directory_is_refused(tmp_path: Path, cluster: str, broker: int) -> None:
+    shelf = open_shelf(tmp_path)
+    shelf.dirs.close()
+    dirs = LogDirs(shelf.dirs._config, RealFileSystem(), cluster, BrokerId(broker))
+    with pytest.raises(StorageError, match="belongs to"):
+        dirs.open(NOW)
+    ids = shelf.dirs.directory_ids()
+    shelf = open_shelf(tmp_path)
+    assert shelf.dirs.directory_ids() == ids
+    shelf.dirs.close()
+
+
+def test_a_topic_made_again_does_not_get_the_old_records(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"old")
+    shelf.partition.flush()
+    shelf.dirs.dirs[0].checkpoint()
+    new = TopicId(type(TOPIC_ID)(int=99))
+    with pytest.raises(InconsistentTopicId):
+        shelf.dirs.create(TP, new, NOW)
+    shelf.dirs.delete(TP)
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n0\n"
+    log = shelf.dirs.create(TP, new, NOW)
+    assert log.offsets.end.offset == 0
+    shelf.dirs.set_aside(TP, "not in the cluster's metadata")
+    assert shelf.dirs.partitions() == {}
+    shelf.dirs.close()
+
+
+def test_a_log_without_a_topic_id_is_adopted(tmp_path: Path) -> None:
+    shelf = filled(tmp_path, 1)
+    shelf.dirs.close()
+    (shelf.directory / "partition.metadata").unlink()
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(1)
+    assert (shelf.directory / "partition.metadata").exists()
+    shelf.dirs.close()
