@@ -7,21 +7,25 @@ from uuid import UUID
 
 import pytest
 
-from kit.controlled import ControlledCluster, assert_agreement, created, partition, topic
-from raylog.coordination import paths
+from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
+from raylog.coordination import paths, snapshot
 from raylog.coordination.controller_events import (
     ConfigChanged,
     CreatedTopic,
     Deposed,
+    Loaded,
     Reload,
     StepDown,
+    TopicCreateRequested,
+    Write,
+    Written,
 )
 from raylog.protocol.errors import (
     NotController,
     RequestTimedOut,
     TopicAlreadyExists,
 )
-from raylog.protocol.ids import BrokerId, TopicId, TopicName
+from raylog.protocol.ids import BrokerId, MonotonicMs, TopicId, TopicName
 
 FLIGHTS = TopicName("flights")
 
@@ -111,6 +115,33 @@ def test_old_news_is_forgotten_when_everything_is_read_again(cluster: Controlled
     cluster.deliver()
     assert all(p.is_online for _, p in cluster.controller.state.partitions())
     assert_agreement(cluster)
+
+
+def test_a_reading_from_before_a_write_is_not_believed(cluster: ControlledCluster) -> None:
+    """Else the brokers would be told that the topic is gone, and delete it."""
+    old = Loaded(*snapshot.load(cluster.store))
+    core = cluster.controller
+    ids, deadline = (TopicId(UUID(int=1)),), MonotonicMs(10_000)
+    [write] = core.handle(TopicCreateRequested("t", (topic("flights"),), ids, deadline))
+    assert isinstance(write, Write)
+    cluster.store.multi(write.multis[0])
+    assert core.handle(old) == []
+    effects = core.handle(Written(write.token))
+    assert FLIGHTS in core.state.topics
+    assert any(isinstance(effect, Reload) for effect in effects)
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    assert FLIGHTS in core.state.topics
+
+
+def test_topics_that_another_program_made_or_deletes_are_strange(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights"))
+    state = cluster.controller.state
+    assert not snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    cluster.store.create(paths.delete_topic(FLIGHTS))
+    assert snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    assert cluster.controller.state.topics == {}
+    assert not snapshot.shows_strange_topics(cluster.store, cluster.controller.state, Nowhere())
 
 
 def test_a_new_broker_gets_everything_and_takes_new_partitions(cluster: ControlledCluster) -> None:

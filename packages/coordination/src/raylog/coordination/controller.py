@@ -151,6 +151,8 @@ class Controller:
 
     def _take(self, event: Event) -> None:
         match event:
+            case Loaded() if self._job is not None:
+                self._doubt = _Doubt.CHANGED  # it may lack what the job under way writes: ask again after that
             case Loaded(state, deleting):
                 self._doubt = _Doubt.NONE
                 self._jobs = deque(queued for queued in self._jobs if not queued.is_news)

@@ -55,7 +55,7 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The store was read again, as a Reload asked."""
+    """The store was read again: as a Reload asked, or because another program changed topics."""
 
     state: ClusterState
     deleting: frozenset[TopicName] = frozenset()

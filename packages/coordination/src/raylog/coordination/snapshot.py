@@ -39,6 +39,16 @@ def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
     return Snapshot(state, deleting)
 
 
+def shows_strange_topics(store: MetadataStore, state: ClusterState, watch: EventSink) -> bool:
+    """True when the store's topics are not those of ``state``, or some wait to be deleted; watches on.
+
+    For the events of the watches that :func:`load` left: most are about the controller's own writes, which need no
+    new reading.
+    """
+    names = store.children(paths.BROKER_TOPICS, watch)
+    return bool(store.children(paths.DELETE_TOPICS, watch)) or set(names) != set(state.topics)
+
+
 def load_brokers(store: MetadataStore, watch: EventSink | None = None) -> Mapping[BrokerId, BrokerInfo]:
     """The registered brokers with their incarnations; watches /brokers/ids.
 
