@@ -51,12 +51,15 @@ def live(world: LogWorld, loss: Loss, rng: random.Random) -> None:
         world.maintain,
         lambda: world.truncate(max(world.end - 12, world.start)),
         *(lambda n=n: world.append([n], one) for n in range(12)),  # type: ignore[misc]
+        *(lambda n=n: world.append([n] * 5) for n in range(24)),  # type: ignore[misc]
+        world.retain,
         lambda: world.append([20], other),
         world.restart,
     ]
     left = len(steps)
     for step in steps:
-        if world.crashes:
+        if world.crashes == 1:
+            world.recover(Loss.LOST, rng)  # what was recovered is durable
             left = min(left, STEPS_AFTER_A_CRASH)
         if left == 0:
             return
@@ -86,7 +89,7 @@ def test_every_crash_point_leaves_a_valid_prefix(loss: Loss, flush_each: bool) -
             world.fs.crash_after(point, rng)
             live(world, loss, rng)
             world.check()
-            assert world.crashes == 1, f"no crash at point {point} of {points}"
+            assert world.crashes, f"no crash at point {point} of {points}"
             recovered += 1
     print(f"crash points recovered ({loss.value}, flush each: {flush_each}): {recovered}")
 

@@ -24,6 +24,7 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 _LOOKUP_BYTES = 4096
 _SCAN_BYTES = 1 << 20
 _PREFIX = struct.Struct(">qiibIhi")  # up to the last offset delta
+_LENGTH = struct.Struct(">i")
 _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
@@ -352,7 +353,7 @@ class Segment:
         while self.size < size:
             at = self.size - start
             try:
-                if len(chunk) - at < HEADER_SIZE or len(chunk) - at < read_header(chunk, at).size:
+                if len(chunk) - at < HEADER_SIZE or len(chunk) - at < batch_size(chunk, at):
                     chunk, start, at = self._chunk(size), self.size, 0
                 header = validate_batch(chunk, at, sparse=True)
                 if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
@@ -373,10 +374,15 @@ class Segment:
     def _chunk(self, end: int) -> bytes:
         """A stretch of the file from ``size`` on with at least the batch that begins there."""
         chunk = self.file.pread(min(_SCAN_BYTES, end - self.size), self.size)
-        needed = read_header(chunk).size
+        needed = batch_size(chunk, 0) if len(chunk) >= HEADER_SIZE else 0
         if len(chunk) < needed <= end - self.size:
             chunk = self.file.pread(needed, self.size)
         return chunk
+
+
+def batch_size(chunk: bytes, at: int) -> int:
+    """What the batch at ``at`` claims to take; anything at all when it is damaged."""
+    return LOG_OVERHEAD + int(_LENGTH.unpack_from(chunk, at + 8)[0])
 
 
 def placed(header: BatchHeader) -> Placed:
