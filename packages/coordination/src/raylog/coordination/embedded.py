@@ -78,9 +78,10 @@ class EmbeddedZooKeeper:
     def address(self) -> str:
         """``host:port``, the same after every restart."""
         try:
-            return f"{self._host}:{int((self.data_dir / 'port').read_text())}"
+            port = int((self.data_dir / "port").read_text())
         except (OSError, ValueError) as error:
             raise EmbeddedError(f"{self.data_dir} has no embedded ZooKeeper: start it first") from error
+        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
     @property
     def owner(self) -> ProcessRef | None:
@@ -101,8 +102,8 @@ class EmbeddedZooKeeper:
     def is_serving(self) -> bool:
         """True when the server answers and takes requests."""
         try:
-            host, _, port = self.address.rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=1.0) as connection:
+            port = int(self.address.rpartition(":")[2])
+            with socket.create_connection((self._host, port), timeout=1.0) as connection:
                 connection.sendall(b"srvr")
                 answer = connection.recv(1024)
         except (OSError, EmbeddedError):
@@ -186,13 +187,13 @@ class _Owner:
             jvm = self._start_jvm()
             while jvm.poll() is None and not self._stopping:
                 self._sleep(LAST_BACKOFF_S)
-            if not self._stopping:
-                lived_s = time.monotonic() - started
-                backoff_s = FIRST_BACKOFF_S if lived_s > 10 else min(2 * backoff_s, LAST_BACKOFF_S)
-                sys.stderr.write(f"the JVM ended with code {jvm.returncode}; starting it again\n")
-                self._sleep(backoff_s)
-            else:
+            if jvm.poll() is None:
                 self._end_jvm(jvm)
+                break
+            lived_s = time.monotonic() - started
+            backoff_s = FIRST_BACKOFF_S if lived_s > 10 else min(2 * backoff_s, LAST_BACKOFF_S)
+            sys.stderr.write(f"the JVM ended with code {jvm.returncode}; starting it again\n")
+            self._sleep(backoff_s)
         (self._data_dir / OWNER_FILE).unlink()
         self._lock.close()
 

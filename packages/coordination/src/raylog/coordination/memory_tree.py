@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from raylog.coordination.store import (
@@ -53,6 +53,10 @@ class _Node:
     owner: int = 0
     children: set[str] = field(default_factory=set)
     created: int = 0  # children ever made: numbers the sequential ones
+
+
+_Saved = tuple[str, _Node | None]
+"""A path and a copy of what was there, to go back to when a multi fails."""
 
 
 class MemoryTree:
@@ -125,15 +129,15 @@ class MemoryTree:
             return self._apply(ops, session_id)
 
     def _apply(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
-        undo: list[Callable[[], object]] = []
+        saved: list[_Saved] = []
         events: list[tuple[NodeChange, str]] = []
         results: list[OpResult] = []
         for index, op in enumerate(ops):
             try:
-                results.append(self._apply_one(op, session_id, undo, events))
+                results.append(self._apply_one(op, session_id, saved, events))
             except StoreError as error:
-                for step in reversed(undo):
-                    step()
+                for path, node in reversed(saved):
+                    self._place(path, node)
                 error.index = index
                 raise
         for change, path in events:
@@ -141,31 +145,42 @@ class MemoryTree:
         return results
 
     def _apply_one(
-        self, op: Op, session_id: int, undo: list[Callable[[], object]], events: list[tuple[NodeChange, str]]
+        self, op: Op, session_id: int, saved: list[_Saved], events: list[tuple[NodeChange, str]]
     ) -> OpResult:
         match op:
             case Create():
-                return self._create(op, session_id, undo, events)
+                return self._create(op, session_id, saved, events)
             case Set():
                 node = self._at_version(op.path, op.version)
-                data, version = node.data, node.version
-                undo.append(lambda: (setattr(node, "data", data), setattr(node, "version", version)))
-                node.data, node.version = op.data, version + 1
+                saved.append(self._copy(op.path))
+                node.data, node.version = op.data, node.version + 1
                 events.append((NodeChange.CHANGED, op.path))
                 return node.version
             case Delete():
                 node = self._at_version(op.path, op.version)
                 if node.children:
                     raise NotEmpty(f"{op.path} has children: {sorted(node.children)[:3]}", op.path)
-                siblings, name = self._nodes[parent_of(op.path)].children, op.path.rpartition("/")[2]
-                undo.append(lambda: (self._nodes.update({op.path: node}), siblings.add(name)))
-                del self._nodes[op.path]
-                siblings.discard(name)
+                saved.append(self._copy(op.path))
+                self._place(op.path, None)
                 events.append((NodeChange.DELETED, op.path))
                 return None
             case Check():
                 self._at_version(op.path, op.version)
                 return None
+
+    def _copy(self, path: str) -> _Saved:
+        node = self._nodes.get(path)
+        return path, None if node is None else replace(node, children=set(node.children))
+
+    def _place(self, path: str, node: _Node | None) -> None:
+        """Put this node in its place, or leave the place empty."""
+        siblings, name = self._nodes[parent_of(path)].children, path.rpartition("/")[2]
+        if node is None:
+            self._nodes.pop(path, None)
+            siblings.discard(name)
+        else:
+            self._nodes[path] = node
+            siblings.add(name)
 
     def _at_version(self, path: str, version: int) -> _Node:
         node = self._nodes.get(path)
@@ -179,7 +194,7 @@ class MemoryTree:
         self,
         op: Create,
         session_id: int,
-        undo: list[Callable[[], object]],
+        saved: list[_Saved],
         events: list[tuple[NodeChange, str]],
     ) -> str:
         parent = self._nodes.get(parent_of(op.path))
@@ -190,10 +205,8 @@ class MemoryTree:
         path = f"{op.path}{parent.created:010d}" if op.sequence else op.path
         if path in self._nodes:
             raise NodeExists(f"{path} exists", path)
-        name = path.rpartition("/")[2]
-        undo.append(lambda: (self._nodes.pop(path), parent.children.discard(name)))
-        self._nodes[path] = _Node(op.data, owner=session_id if op.ephemeral else 0)
-        parent.children.add(name)
+        saved.append(self._copy(path))
+        self._place(path, _Node(op.data, owner=session_id if op.ephemeral else 0))
         parent.created += 1
         events.append((NodeChange.CREATED, path))
         return path
