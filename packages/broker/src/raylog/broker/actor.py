@@ -153,7 +153,7 @@ class BrokerActor:
             where = f"{broker.address} on {broker.settings[BROKER_RACK]}"
             return f"Broker({broker.broker_id} at {where}, {broker.log_count} partitions)"
         except BrokerNotAvailable:
-            return f"Broker({self._dir.name}, starting)"
+            return f"Broker({self._dir.name}, not serving)"
 
     def _serving(self) -> Broker:
         if self._broker is None or self._stopped.is_set():

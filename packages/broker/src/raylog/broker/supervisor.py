@@ -110,9 +110,11 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
 def status(cluster: ClusterFile) -> dict[str, Any]:
     """The cluster as `raylog status` shows it. Raises RaylogError when it is down."""
     if not _ray_runs(cluster):
-        raise RaylogError(f"the cluster is down; `raylog up --data-dir {cluster.data_dir}` brings it up")
+        raise _is_down(cluster)
     with _driver(cluster.ray):
         answers = _describe(cluster.namespace, [broker.id for broker in cluster.brokers])
+    if all(answer["state"] == "missing" for answer in answers.values()):
+        raise _is_down(cluster)
     return {
         "cluster_id": cluster.cluster_id,
         "name": cluster.name,
@@ -136,6 +138,10 @@ def down(cluster: ClusterFile) -> None:
         if cluster.ray.is_local:
             local_ray.stop(cluster.ray)
         cluster.unregister()
+
+
+def _is_down(cluster: ClusterFile) -> RaylogError:
+    return RaylogError(f"the cluster is down; `raylog up --data-dir {cluster.data_dir}` brings it up")
 
 
 # --- what was asked for ---
@@ -196,10 +202,13 @@ def _environment(*, needs_java: bool) -> dict[str, str]:
 
 
 def _ray_runs(cluster: ClusterFile) -> bool:
-    if cluster.ray.is_local:
-        return cluster.ray.head.is_alive
-    host, _, port = cluster.ray.address.rpartition(":")
-    return accepts(host, int(port))
+    return cluster.ray.head.is_alive if cluster.ray.is_local else _answers(cluster.ray.address)
+
+
+def _answers(address: str) -> bool:
+    """False when ``address`` is a ``host:port`` where nothing listens; True also for what only Ray can resolve."""
+    host, _, port = address.rpartition(":")
+    return not port.isdecimal() or accepts(host, int(port))
 
 
 def _start_ray(name: str, request: Request, environment: Mapping[str, str], undo: contextlib.ExitStack) -> RayInfo:
@@ -215,6 +224,8 @@ def _start_ray(name: str, request: Request, environment: Mapping[str, str], undo
 def _driver(info: RayInfo) -> Iterator[RayInfo]:
     """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses."""
     logging.getLogger("ray").setLevel(logging.ERROR)
+    if not _answers(info.address):  # Ray would try for minutes
+        raise RaylogError(f"cannot connect to Ray at {info.address}: nothing listens there")
     try:
         context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:

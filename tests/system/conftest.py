@@ -1,0 +1,21 @@
+"""Clusters that several system tests share, because each takes some ten seconds to bring up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.cli import RunningCluster
+
+
+@pytest.fixture(scope="session")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """Three broker actors on a local Ray cluster of their own, from a clean state."""
+    root = tmp_path_factory.mktemp("up")
+    cluster = RunningCluster(root / "home", root / "data")
+    try:
+        cluster.raylog("up", "--brokers", "3")
+        yield cluster
+    finally:
+        cluster.raylog("down", check=False)

@@ -1,0 +1,238 @@
+"""`raylog up`, `down` and `status` with real processes: Ray, ZooKeeper and brokers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from ray.util import list_named_actors
+
+from kit.cli import RunningCluster, raylog
+from kit.waiting import wait_until
+from raylog.broker.cluster_file import accepts
+from raylog.broker.processes import session_members
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.protocol.errors import NotLeaderOrFollower
+from raylog.protocol.records import Record, encode_batch
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+WAIT_S = 20.0
+
+
+@contextmanager
+def driver(cluster: RunningCluster) -> Iterator[str]:
+    """Connected to the cluster's Ray; gives the brokers' namespace."""
+    file = cluster.file()
+    ray.init(address=file["ray"]["address"], namespace="tests", log_to_driver=False, configure_logging=False)
+    try:
+        yield file["namespace"]
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def joined(host: RunningCluster, root: Path, *arguments: str) -> Iterator[RunningCluster]:
+    """Another raylog cluster on the Ray cluster of ``host``."""
+    address = host.file()["ray"]["address"]
+    cluster = RunningCluster(root / "home", root / "data")
+    cluster.raylog("up", "--address", address, *arguments)
+    try:
+        yield cluster
+    finally:
+        cluster.raylog("down", check=False)
+
+
+def create_topic(servers: str, name: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+
+
+def one_line(text: str) -> str:
+    """The only line of what a command said on stderr."""
+    [line] = text.strip().splitlines()
+    assert line.startswith("raylog: ")
+    return line
+
+
+def test_status_tells_everything_that_clients_need(three_brokers: RunningCluster) -> None:
+    status = three_brokers.status()
+    assert {"cluster_id", "bootstrap_servers", "zookeeper", "dashboard_url", "brokers"} <= set(status)
+    assert [broker["id"] for broker in status["brokers"]] == [0, 1, 2]
+    for broker in status["brokers"]:
+        assert {"id", "host", "port", "node", "pid", "partitions", "data_dir"} <= set(broker)
+        assert broker["state"] == "serving"
+        assert accepts(broker["host"], broker["port"])
+        assert psutil.pid_exists(broker["pid"])
+        assert Path(broker["data_dir"], "log", "meta.properties").exists()
+    servers = ",".join(f"{broker['host']}:{broker['port']}" for broker in status["brokers"])
+    assert status["bootstrap_servers"] == servers
+    known = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=WAIT_S)
+    assert known.cluster_id == status["cluster_id"]
+    assert sorted(known.brokers) == [0, 1, 2]
+
+
+def test_the_only_cluster_is_found_without_its_directory(three_brokers: RunningCluster) -> None:
+    assert three_brokers.file()["cluster_id"] in raylog(three_brokers.home, "status").stdout
+
+
+def test_up_twice_changes_nothing(three_brokers: RunningCluster) -> None:
+    before = three_brokers.status()
+    again = three_brokers.raylog("up")
+    assert "is up already; nothing was changed" in one_line(again.stderr)
+    assert three_brokers.status()["brokers"] == before["brokers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--brokers", "2"), "cannot shrink"),
+        (("--config", "num.partitions=7"), "other settings"),
+        (("--config", "no.such.setting=7"), "no.such.setting"),
+        (("--config", "num.partitions=0"), "num.partitions"),
+        (("--config", "broker.id=7"), "broker.id"),
+        (("--config", "num.partitions"), "NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(
+    three_brokers: RunningCluster, arguments: tuple[str, ...], complaint: str
+) -> None:
+    refused = three_brokers.raylog("up", *arguments, check=False)
+    assert refused.returncode == 1
+    assert complaint in one_line(refused.stderr)
+
+
+def test_actor_calls_produce_and_fetch(three_brokers: RunningCluster) -> None:
+    servers = three_brokers.status()["bootstrap_servers"]
+    create_topic(servers, "by-actor", partitions=3)
+    topic = AdminClient({"bootstrap.servers": servers}).list_topics("by-actor", timeout=WAIT_S).topics["by-actor"]
+    leaders = {index: partition.leader for index, partition in topic.partitions.items()}
+    batch = encode_batch([Record(b"a", timestamp=1), Record(b"b", timestamp=2)])
+    with driver(three_brokers) as namespace:
+        brokers = [ray.get_actor(f"broker-{n}", namespace=namespace) for n in range(3)]
+        for partition, leader in leaders.items():
+            broker, other = brokers[leader], brokers[(leader + 1) % 3]
+            offsets = ray.get(broker.produce.remote("by-actor", partition, batch))
+            records, high_watermark = ray.get(broker.fetch.remote("by-actor", partition, 0, 1 << 20))
+            assert (offsets, high_watermark) == ((0, 1), 2)
+            assert [record.value for record in records] == [b"a", b"b"]
+            with pytest.raises(NotLeaderOrFollower, match=f"broker {leader} leads it"):
+                ray.get(other.produce.remote("by-actor", partition, batch))
+        facts: list[dict[str, Any]] = ray.get([broker.describe.remote() for broker in brokers])
+        assert {fact["cluster_id"] for fact in facts} == {three_brokers.file()["cluster_id"]}
+
+
+def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:
+    server = EmbeddedZooKeeper(three_brokers.data_dir / "zookeeper")
+    before = server.jvm
+    assert before is not None
+    os.kill(before.pid, signal.SIGKILL)
+    wait_until(lambda: server.jvm not in (None, before) and server.is_serving, WAIT_S, "ZooKeeper serves again")
+    servers = three_brokers.status()["bootstrap_servers"]
+    admin = AdminClient({"bootstrap.servers": servers})
+
+    def created() -> bool:
+        try:
+            admin.create_topics([NewTopic("after-zookeeper", 3, 1)])["after-zookeeper"].result(WAIT_S)
+        except KafkaException as error:
+            return error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+        return True
+
+    wait_until(created, WAIT_S, "a topic can be created")
+    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+
+
+def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster, tmp_path: Path) -> None:
+    with driver(three_brokers):
+        before = list_named_actors(all_namespaces=True)
+    with joined(three_brokers, tmp_path, "--brokers", "2") as guest:
+        status = guest.status()
+        assert status["cluster_id"] != three_brokers.file()["cluster_id"]
+        create_topic(status["bootstrap_servers"], "guests", partitions=2)
+        zookeeper = EmbeddedZooKeeper(guest.data_dir / "zookeeper")
+        guest.down()
+        assert not zookeeper.is_running
+        wait_until(
+            lambda: not any(psutil.pid_exists(broker["pid"]) for broker in status["brokers"]),
+            WAIT_S,
+            "the guest's broker processes are gone",
+        )
+        down_again = guest.raylog("status", check=False)
+        assert down_again.returncode == 1
+    with driver(three_brokers):
+        key = str
+        assert sorted(list_named_actors(all_namespaces=True), key=key) == sorted(before, key=key)
+    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+
+
+def test_a_port_in_use_is_one_sentence_and_leaves_nothing(three_brokers: RunningCluster, tmp_path: Path) -> None:
+    taken = three_brokers.status()["brokers"][0]
+    guest = RunningCluster(tmp_path / "home", tmp_path / "data")
+    listeners = f"listeners=PLAINTEXT://{taken['host']}:{taken['port']}"
+    address = three_brokers.file()["ray"]["address"]
+    refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", listeners, check=False)
+    assert refused.returncode == 1
+    assert f"{taken['host']}:{taken['port']}" in one_line(refused.stderr)
+    assert "in use" in refused.stderr
+    assert not EmbeddedZooKeeper(guest.data_dir / "zookeeper").is_running
+    with driver(three_brokers) as namespace:
+        assert {actor["namespace"] for actor in list_named_actors(all_namespaces=True)} == {namespace}
+
+
+def test_a_log_dir_of_another_broker_is_refused(three_brokers: RunningCluster, tmp_path: Path) -> None:
+    log_dir = Path(three_brokers.status()["brokers"][0]["data_dir"], "log")
+    guest = RunningCluster(tmp_path / "home", tmp_path / "data")
+    address = three_brokers.file()["ray"]["address"]
+    refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", f"log.dirs={log_dir}", check=False)
+    assert refused.returncode == 1
+    assert str(log_dir) in one_line(refused.stderr)
+    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+
+
+def test_no_ray_at_the_address_is_one_sentence(tmp_path: Path) -> None:
+    refused = raylog(tmp_path, "up", "--data-dir", str(tmp_path / "data"), "--address", "127.0.0.1:1", check=False)
+    assert refused.returncode == 1
+    assert "cannot connect to Ray at 127.0.0.1:1" in refused.stderr.strip().splitlines()[-1]
+
+
+def test_side_by_side_down_leaves_no_process_and_up_brings_everything_back(
+    three_brokers: RunningCluster, tmp_path: Path
+) -> None:
+    neighbour = RunningCluster.up(tmp_path, "--brokers", "1", home=three_brokers.home)
+    try:
+        before = neighbour.status()
+        ambiguous = raylog(three_brokers.home, "status", check=False)
+        assert "several raylog clusters run here" in one_line(ambiguous.stderr)
+        create_topic(before["bootstrap_servers"], "kept")
+        producer = Producer({"bootstrap.servers": before["bootstrap_servers"]})
+        producer.produce("kept", b"value", partition=0)
+        assert producer.flush(WAIT_S) == 0
+
+        session = neighbour.file()["ray"]["session"]
+        assert session_members(session)
+        neighbour.down()
+        assert session_members(session) == []
+        assert not EmbeddedZooKeeper(neighbour.data_dir / "zookeeper").is_running
+        mine = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+        assert mine == []
+        assert neighbour.raylog("down").returncode == 0, "down again changes nothing"
+
+        neighbour.raylog("up")
+        after = neighbour.status()
+        assert after["bootstrap_servers"] == before["bootstrap_servers"]
+        assert after["cluster_id"] == before["cluster_id"]
+        with driver(neighbour) as namespace:
+            broker = ray.get_actor("broker-0", namespace=namespace)
+            records, _ = ray.get(broker.fetch.remote("kept", 0, 0, 1 << 20))
+            assert [record.value for record in records] == [b"value"]
+    finally:
+        neighbour.raylog("down", check=False)
+    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
