@@ -14,6 +14,7 @@ import argparse
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -235,37 +236,37 @@ def run(data_dir: Path) -> None:
             counts["confluent-kafka"] = count_by_confluent(servers)
         with step("Read back through the broker actors"):
             counts["broker actors"] = count_by_actors(cluster, admin)
-    quiet = {"spark.ui.showConsoleProgress": "false"}
+    configs = {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": str(PARTITIONS)}
     with (
         step("Read and summed up by Spark on the same Ray cluster"),
-        raylog_spark.session(app_name="quickstart", configs=quiet) as spark,
+        raylog_spark.session(app_name="quickstart", configs=configs) as spark,
     ):
         rows = carriers(spark, servers).collect()
         counts["Spark"] = sum(row.flights for row in rows)
     console.print()
     show_carriers(rows)
     show_segments(data_dir)
+    console.print("\n[bold]Counts[/]")
+    for who, count in counts.items():
+        console.print(f"   {who:<16} {count:>9,}{'' if count == FLIGHTS else ' [red]wrong[/]'}")
     show_further(status, data_dir)
     check_counts(counts)
 
 
 def check_counts(counts: dict[str, int]) -> None:
-    """Show what everyone counted. Raises QuickstartFailed when a count is wrong."""
-    console.print("\n[bold]Counts[/]")
-    for who, count in counts.items():
-        console.print(f"   {who:<16} {count:>9,} {'' if count == FLIGHTS else '[red]wrong[/]'}")
+    """Raises QuickstartFailed when somebody counted wrong."""
     wrong = [who for who, count in counts.items() if count != FLIGHTS]
     if wrong:
         raise QuickstartFailed(f"wrong counts by {', '.join(wrong)}: each must be {FLIGHTS:,}")
 
 
 def show_further(status: dict[str, Any], data_dir: Path) -> None:
-    where = f"--data-dir {data_dir}"
+    command, where = os.path.relpath(RAYLOG), f"--data-dir {data_dir}"
     console.print(
         f"\nThe cluster stays up. Its actors are on Ray's dashboard, {status['dashboard_url']}. Look further with\n"
-        f"   {RAYLOG} status {where}\n"
-        f"   {RAYLOG} topics describe {TOPIC} {where}\n"
-        f"   {RAYLOG} consume {TOPIC} --from-beginning --max-messages 3 {where}\n"
+        f"   {command} status {where}\n"
+        f"   {command} topics describe {TOPIC} {where}\n"
+        f"   {command} consume {TOPIC} --from-beginning --max-messages 3 {where}\n"
         "and take it down with\n"
         f"   make down{'' if data_dir == DEFAULT_DATA_DIR else f' DATA={data_dir}'}"
     )
