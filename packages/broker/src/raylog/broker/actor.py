@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 import threading
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
 FIRST_ATTEMPT_S = 20.0
 """How long ``__init__`` waits for the logs to be recovered; what takes longer goes on behind it."""
 CONTROL_TIMEOUT_S = 5.0
+LOG_BYTES = 10 * 1024 * 1024
+"""Size at which broker.log is begun anew; one former file is kept."""
 CALLS_AT_ONCE = 16
 """Threads for produce, fetch and describe calls."""
 
@@ -69,8 +72,7 @@ class BrokerActor:
 
     def __init__(self, broker_dir: str) -> None:
         """Begin to serve; what is in the way (a lock, a port, ZooKeeper) is tried again. Never raises."""
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        logging.getLogger("kazoo").setLevel(logging.WARNING)
+        _log_to(Path(broker_dir) / "broker.log")
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         _raise_file_limit()
         logger.info("broker in %s starts as process %d", broker_dir, os.getpid())
@@ -171,6 +173,22 @@ broker_actor_class: Any = _remote(
     num_cpus=0,
 )(BrokerActor)
 """BrokerActor as Ray makes it: restarted for ever, no call ever repeated, and no CPU taken from the jobs."""
+
+
+def _log_to(path: Path) -> None:
+    """Log to Ray's file of this process, and to one that outlives it; without that one when it cannot be made."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    trouble = ""
+    try:
+        handlers.append(RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1))
+    except OSError as error:
+        trouble = str(error)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=handlers, force=True
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    if trouble:
+        logger.warning("logging to Ray's files only: %s", trouble)
 
 
 def _raise_file_limit() -> None:

@@ -184,8 +184,8 @@ def raylog_home() -> Path:
     return Path(os.environ.get("RAYLOG_HOME") or Path.home() / ".raylog").absolute()
 
 
-def find_cluster(data_dir: Path | None) -> ClusterFile:
-    """The cluster in ``data_dir``, or the only one that runs.
+def find_cluster(data_dir: Path | None, bootstrap_server: str | None = None) -> ClusterFile:
+    """The cluster in ``data_dir``, or the one with a broker at ``bootstrap_server``, or the only one that runs.
 
     Raises ClusterNotFound, saying what to do, when there is none or when there are several.
     """
@@ -196,6 +196,11 @@ def find_cluster(data_dir: Path | None) -> ClusterFile:
                 f"there is no raylog cluster in {data_dir}; `raylog up --data-dir {data_dir}` makes one"
             )
         return found
+    if bootstrap_server is not None:
+        for cluster in registered():
+            if set(bootstrap_server.split(",")) & set(cluster.bootstrap_servers.split(",")):
+                return cluster
+        raise ClusterNotFound(f"no raylog cluster that was brought up here has a broker at {bootstrap_server}")
     running = [cluster for cluster in registered() if is_running(cluster)]
     if not running:
         raise ClusterNotFound("no raylog cluster runs here; `raylog up` starts one")

@@ -26,6 +26,10 @@ DataDir = Annotated[
     typer.Option("--data-dir", metavar="DIR", help="The cluster's directory; default: the only one that runs."),
 ]
 
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap-server", metavar="HOST:PORT", help="The address of one of its brokers.")
+]
+
 
 class Output(StrEnum):
     """How an answer is printed."""
@@ -77,16 +81,16 @@ def up(
         _print_up(cluster)
 
 
-def down(data_dir: DataDir = None) -> None:
+def down(data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
     """Take a cluster down; its data stays, and `raylog up` brings it back."""
-    cluster = find_cluster(data_dir)
+    cluster = find_cluster(data_dir, bootstrap_server)
     supervisor.down(cluster)
     typer.echo(f"raylog: the cluster in {cluster.data_dir} is down; its data stays there", err=True)
 
 
-def status(data_dir: DataDir = None, output: OutputOption = Output.TABLE) -> None:
+def status(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
     """Show a cluster: its addresses and its brokers."""
-    facts = supervisor.status(find_cluster(data_dir))
+    facts = supervisor.status(find_cluster(data_dir, bootstrap_server))
     if output is Output.JSON:
         _print_json(facts)
     else:

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -201,21 +202,26 @@ class ControllerRuntime:
         elif path == paths.CONFIG_CHANGES:
             for change in configs.take_changes(self._store, self._queue):
                 self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
-        else:
-            self._reload()
+        elif snapshot.shows_strange_topics(self._store, self._machine.state, self._queue):
+            self._feed(self._load())  # an older tool made or deleted topics behind our back
 
-    def _reload(self) -> None:
+    def _load(self) -> core.Loaded:
         found = snapshot.load(self._store, self._queue)
-        self._feed(core.Loaded(found.state, found.deleting))
+        return core.Loaded(found.state, found.deleting)
 
     def _feed(self, event: core.Event) -> None:
-        for effect in self._machine.handle(event):
-            self._carry_out(effect)
+        """Let the machine decide, and carry out what follows, before anything that the store says meanwhile."""
+        events = deque([event])
+        while events:
+            for effect in self._machine.handle(events.popleft()):
+                outcome = self._carry_out(effect)
+                if outcome is not None:
+                    events.append(outcome)
 
-    def _carry_out(self, effect: core.Effect) -> None:
+    def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
             case core.Write():
-                self._write(effect)
+                return self._write(effect)
             case core.Send():
                 self._sender(effect.broker_id).put(effect.message)
             case core.Reply():
@@ -223,32 +229,37 @@ class ControllerRuntime:
                 if answer is not None:
                     answer.set_result(effect.results)
             case core.Reload():
-                self._reload()
+                return self._load()
             case core.StepDown():
                 logger.warning("broker %d is no longer the controller: another was elected", self._broker_id)
-                self._depose(campaign_in_s=RETRY_S)
+                self._leave_office()
+                self._campaign_at = time.monotonic() + RETRY_S
+                return core.Deposed()
+        return None
 
-    def _write(self, effect: core.Write) -> None:
+    def _write(self, effect: core.Write) -> core.Event:
         try:
             for multi in effect.multis:
                 self._store.multi(multi)
         except StoreError as error:
-            self._queue.put(core.WriteFailed(effect.token, error))
-        else:
-            self._queue.put(core.Written(effect.token))
+            return core.WriteFailed(effect.token, error)
+        return core.Written(effect.token)
 
     def _depose(self, *, campaign_in_s: float | None) -> None:
-        """Leave office, if in it, and refuse what waits; campaign again after that time (None: when told to)."""
-        self._mandate = None
-        for sender in self._senders.values():
-            sender.stop()
-        self._senders.clear()
+        """Leave office, if in it; campaign again after that time (None: when told to)."""
+        self._leave_office()
         self._feed(core.Deposed())
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer.set_exception(NotController(f"broker {self._broker_id} is no longer the controller"))
         if campaign_in_s is not None:
             self._campaign_at = time.monotonic() + campaign_in_s
+
+    def _leave_office(self) -> None:
+        self._mandate = None
+        for sender in self._senders.values():
+            sender.stop()
+        self._senders.clear()
 
     def _sender(self, broker_id: BrokerId) -> _Sender:
         sender = self._senders.get(broker_id)

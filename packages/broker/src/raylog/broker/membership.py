@@ -136,7 +136,8 @@ class Membership:
 
     def _renew(self) -> None:
         sent = self._store.heartbeat()
-        self._lease.renew(sent, self._store.session_timeout_ms)
+        if self._registration.is_current:  # else it was another session's heartbeat, and proves nothing
+            self._lease.renew(sent, self._store.session_timeout_ms)
 
     def _renewal_interval_s(self) -> float:
         if not self._registration.is_current:

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,18 @@ from raylog.broker.cluster_file import (
     actor_name,
     new_name,
 )
-from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LISTENERS, ZOOKEEPER_CONNECT
+from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, LISTENERS
 from raylog.broker.listeners import format_listener, parse_listeners
 from raylog.broker.places import Place, find_places, place_for
+from raylog.broker.up_request import (
+    Request,
+    check_change,
+    environment_for,
+    external_zookeeper,
+    settings_for,
+)
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.java import NoJava, find_java
-from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.errors import RaylogError
 
 __all__ = ["Request", "down", "status", "up"]
 
@@ -54,18 +60,6 @@ POLL_S = 0.05
 _remote: Any = ray.remote
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user asked `raylog up` for; None: as it was, or the default."""
-
-    data_dir: Path
-    brokers: int | None = None
-    zookeeper: str | None = None
-    address: str | None = None
-    """A running Ray cluster to join."""
-    config: Mapping[str, str] | None = None
-
-
 def up(request: Request) -> tuple[ClusterFile, bool]:
     """Bring the cluster up and return once clients can connect; and whether anything had to be started.
 
@@ -75,13 +69,13 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
     data_dir.mkdir(parents=True, exist_ok=True)
     with _only_one_up(data_dir), contextlib.ExitStack() as undo:
         before = ClusterFile.load(data_dir)
-        settings = _settings(request, before)
+        settings = settings_for(request, before)
         size = request.brokers or (len(before.brokers) if before else 0) or DEFAULT_BROKERS
         running = before is not None and _ray_runs(before)
         if before is not None and running:
-            _check_change(before, request, size)
+            check_change(before, request, size)
         name = before.name if before else new_name()
-        environment = _environment(needs_java=not _external_zookeeper(request, before))
+        environment = environment_for(needs_java=not external_zookeeper(request, before))
 
         ray_info = before.ray if before and running else _start_ray(name, request, environment, undo)
         with _driver(ray_info) as connected, contextlib.ExitStack() as undo_actors:
@@ -144,9 +138,6 @@ def _is_down(cluster: ClusterFile) -> RaylogError:
     return RaylogError(f"the cluster is down; `raylog up --data-dir {cluster.data_dir}` brings it up")
 
 
-# --- what was asked for ---
-
-
 @contextlib.contextmanager
 def _only_one_up(data_dir: Path) -> Iterator[None]:
     with (data_dir / ".up.lock").open("ab") as lock:
@@ -155,47 +146,6 @@ def _only_one_up(data_dir: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RaylogError(f"another `raylog up` or `raylog down` is at work in {data_dir}") from None
         yield
-
-
-def _settings(request: Request, before: ClusterFile | None) -> Mapping[str, str]:
-    """The broker settings for this cluster: those of its last start, unless given anew. Raises InvalidConfig."""
-    config = request.config
-    if config is None:
-        return before.settings if before else {}
-    for setting in (BROKER_ID, ZOOKEEPER_CONNECT):
-        if setting.name in config:
-            raise InvalidConfig(f"{setting.name} is set by `raylog up` itself, not by --config")
-    parsed = BROKER_SETTINGS.settings(config)
-    if LISTENERS.name in config:
-        texts = parsed[LISTENERS]
-        parse_listeners(texts)
-    return dict(config)
-
-
-def _check_change(before: ClusterFile, request: Request, size: int) -> None:
-    """Refuse, in one sentence, what a running cluster cannot become."""
-    where = f"the cluster in {before.data_dir}"
-    if size < len(before.brokers):
-        raise RaylogError(f"{where} runs {len(before.brokers)} brokers and cannot shrink to {size}")
-    asked = (request.config, dict(before.settings)), (request.zookeeper, before.zookeeper.connect)
-    if any(wanted is not None and wanted != has for wanted, has in asked):
-        raise RaylogError(f"{where} runs with other settings: `raylog down --data-dir {before.data_dir}` first")
-
-
-def _external_zookeeper(request: Request, before: ClusterFile | None) -> str | None:
-    if request.zookeeper:
-        return request.zookeeper
-    return before.zookeeper.connect if before and not before.zookeeper.embedded else None
-
-
-def _environment(*, needs_java: bool) -> dict[str, str]:
-    """Ours, with Java first on PATH: ZooKeeper runs on it, and Ray starts Spark's workers with it."""
-    try:
-        return find_java().environment(os.environ)
-    except NoJava:
-        if needs_java:
-            raise
-        return dict(os.environ)
 
 
 # --- Ray and ZooKeeper ---
@@ -245,7 +195,7 @@ def _driver(info: RayInfo) -> Iterator[RayInfo]:
 def _start_zookeeper(
     data_dir: Path, request: Request, before: ClusterFile | None, host: str, undo: contextlib.ExitStack
 ) -> ZooKeeperInfo:
-    external = _external_zookeeper(request, before)
+    external = external_zookeeper(request, before)
     if external:
         return ZooKeeperInfo(external, embedded=False)
     server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host)
