@@ -56,7 +56,7 @@ def test_sends_parts_in_order(pair: tuple[socket.socket, socket.socket], file: F
     content = (tmp_path / "log").read_bytes()
     got: list[bytes] = []
     reader = read_all(theirs, got)
-    parts = [b"head", cut(file, 3, 700_000), b"between", cut(file, 100, 5), b"tail"]
+    parts: list[bytes | FileSlice] = [b"head", cut(file, 3, 700_000), b"between", cut(file, 100, 5), b"tail"]
     assert transmit(ours, parts, timeout=10) == 700_005
     ours.shutdown(socket.SHUT_WR)
     reader.join()
@@ -89,7 +89,7 @@ def test_a_client_that_does_not_read_is_given_up(
     pair: tuple[socket.socket, socket.socket], file: File, sliced: bool
 ) -> None:
     ours, _ = pair
-    part = cut(file, 0, 1 << 20) if sliced else bytes(8 << 20)
+    part: bytes | FileSlice = cut(file, 0, 1 << 20) if sliced else bytes(8 << 20)
     with pytest.raises(SendFailed, match="send timeout"):
         transmit(ours, [part], timeout=0.2)
 
@@ -108,7 +108,7 @@ def test_slices_are_given_back_whatever_happens(
     ours, theirs = pair
     (tmp_path / "log").write_bytes(bytes(1000))
     file = RealFileSystem().open(tmp_path / "log")
-    parts = [b"head", cut(file, 0, 500), cut(file, 500, 500)]
+    parts: list[bytes | FileSlice] = [b"head", cut(file, 0, 500), cut(file, 500, 500)]
     file.release()
     if fail:
         theirs.close()

@@ -87,7 +87,7 @@ class Counters:
     requests: dict[int, int] = field(default_factory=dict)
     """Requests answered, by API key."""
     request_ns: dict[int, int] = field(default_factory=dict)
-    """Nanoseconds from whole request to sent reply, by API key."""
+    """Nanoseconds from whole request to reply, waiting included, by API key."""
     defects: dict[int, int] = field(default_factory=dict)
     """Requests that met an exception nobody expected, by API key."""
 

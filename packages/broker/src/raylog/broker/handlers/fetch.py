@@ -94,6 +94,8 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
             found.release()
             in_time = _wait(ctx, ports, request, wanted, deadline)
             found = _read(ctx, ports, request, wanted)
+            if found.size < request.min_bytes and ctx.connection.peer.gone():
+                break
     return _encode(ctx, ports, request, wanted, found)
 
 
@@ -167,7 +169,7 @@ def _wait(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list
         ports.delayed.credit(fetch, _readable(ports, request, wanted))
         while (left := deadline - time.monotonic()) > 0:
             if gate.acquire(timeout=min(left, PEER_CHECK_S)):
-                return not ctx.connection.peer.gone()
+                return True
             if ctx.connection.peer.gone():
                 return False
         return False

@@ -1,10 +1,9 @@
 """The socket server: one accept thread per listener, one blocking thread per connection (D4).
 
-A connection's thread reads a frame, runs its handler and sends the reply before it looks at the next frame,
-so replies are in request order, and a slow disk or a long poll holds up one client only. What a client can
-do wrong ends at its own connection: a frame that lost its framing, an API or version that was never
-offered, or a body that does not parse closes it, with a log line that says why; all else is an error code
-in a reply.
+A connection's thread runs one request after the other, so replies are in request order, and a slow disk or a long
+poll holds up one client only. What a client can do wrong ends at its own connection: a frame that lost its framing,
+an API or version that was never offered, or a body that does not parse closes it, with a log line that says why;
+all else is an error code in a reply.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
 from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports
+from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports, Reply
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
@@ -38,6 +37,9 @@ SEND_TIMEOUT_S = 30.0
 
 QUIET_S = 1.0
 """A connection that says nothing for so long gives its large buffer back."""
+
+PRODUCE = 0
+MAX_HELD_REPLIES = 8
 
 MAX_POLL_MS = 2**31 - 1
 BACKLOG = 512
@@ -246,13 +248,10 @@ class _Client:
 
     def serve(self, stopping: threading.Event) -> None:
         """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
-        frames = self._frames
         try:
             while not stopping.is_set():
-                frame = frames.next_frame()
-                if frame is not None:
-                    self._answer(frame)
-                elif not self._receive():
+                self._answer_all()
+                if not self._receive():
                     return
         except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
             log.warning("closed the connection from %s: %s", self._address, error)
@@ -262,18 +261,40 @@ class _Client:
         except Exception:
             log.exception("closed the connection from %s: a defect of the broker", self._address)
 
-    def _answer(self, frame: memoryview) -> None:
+    def _answer_all(self) -> None:
+        """Answer the frames that are there.
+
+        A producer that has several batches on the way gets the replies to a few of them by one system call: to wake
+        it up for each costs more than to take the batches in. Before any other request, which may have to wait, what
+        is held goes out.
+        """
+        held: list[bytes | FileSlice] = []
+        try:
+            while (frame := self._frames.next_frame()) is not None:
+                api_key = int.from_bytes(frame[:2], "big")
+                if held and (api_key != PRODUCE or len(held) == MAX_HELD_REPLIES):
+                    parts, held = held, []
+                    self._send(parts)
+                reply = self._answer(api_key, frame)
+                if isinstance(reply, bytes):
+                    held.append(_LENGTH.pack(len(reply)) + reply)
+                elif reply is not None:
+                    self._send(framed(reply))
+        finally:
+            if held:
+                self._send(held)
+
+    def _answer(self, api_key: int, frame: memoryview) -> Reply:
         begun = time.perf_counter_ns()
-        api_key = int.from_bytes(frame[:2], "big")
         reply = answer(self.connection, frame, self._ports)
-        if isinstance(reply, bytes):
-            transmit(self._sock, (_LENGTH.pack(len(reply)) + reply,), timeout=SEND_TIMEOUT_S)
-        elif reply is not None:
-            transmit(self._sock, framed(reply), timeout=SEND_TIMEOUT_S)
         counters = self.connection.counters
         counters.requests[api_key] = counters.requests.get(api_key, 0) + 1
         spent = time.perf_counter_ns() - begun
         counters.request_ns[api_key] = counters.request_ns.get(api_key, 0) + spent
+        return reply
+
+    def _send(self, parts: Sequence[bytes | FileSlice]) -> None:
+        transmit(self._sock, parts, timeout=SEND_TIMEOUT_S)
 
     def _receive(self) -> bool:
         """Read what is there, waiting for it; False when the client left or was idle for too long."""

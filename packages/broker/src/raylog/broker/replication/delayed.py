@@ -1,9 +1,8 @@
 """Delayed fetches: requests that wait until enough new bytes can be read (Kafka's purgatory).
 
-A fetch that finds less than ``fetch.min.bytes`` registers a :class:`DelayedFetch` under each of its
-partitions and sleeps. Whoever moves a high watermark calls :meth:`DelayedFetches.advanced` with the bytes
-that became readable; they are counted against what each waiter misses, and only a waiter that misses
-nothing more is woken.
+A fetch that finds less than ``fetch.min.bytes`` registers a :class:`DelayedFetch` under each of its partitions and
+sleeps. Whoever moves a high watermark calls :meth:`DelayedFetches.advanced` with the bytes that became readable;
+they are counted against what each waiter misses, and only a waiter that misses nothing more is woken.
 
 No wake-up is lost, because a waiter registers first and counts what it can read afterwards
 (:meth:`DelayedFetches.credit`): an advance is seen by the count, or finds the waiter registered, or both. In
@@ -55,12 +54,12 @@ class DelayedFetches:
             fetch.wake()
 
     def remove(self, fetch: DelayedFetch) -> None:
-        """Forget ``fetch``, whether it was woken or not. It is not woken after this returns."""
+        """Forget ``fetch``, whether it was woken or not."""
         with self._lock:
             self._remove(fetch)
 
     def advanced(self, tp: TopicPartition, readable: int) -> None:
-        """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches this satisfies."""
+        """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches that this satisfies."""
         if tp not in self._waiting:
             return
         with self._lock:

@@ -1,0 +1,211 @@
+"""What the broker does with this machine, as ratios to the same machine's bare limits, taken in the same run.
+
+``make bench``, or ``python tests/bench/bench_broker.py [--rounds N] [--megabytes N]``; the last line is one JSON
+object. The broker, the bare servers and the load are three processes. Rounds interleave what is compared, and medians
+are reported, because other work on the machine comes and goes. The targets are in ``TARGETS``; the exit code is 1 when
+one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import load
+
+BATCH_BYTES = 64 * 1024
+RATE = 5_000.0
+E2E_RECORDS = 10_000
+IDLE_CONNECTIONS = 500
+
+TARGETS: dict[str, Callable[[float], bool]] = {
+    "produce_64k_to_loopback": lambda value: value >= 0.30,
+    "produce_64k_cpu_s_per_gb": lambda value: value <= 1.0,
+    "fetch_to_sendfile": lambda value: value >= 0.70,
+    "fetch_cpu_s_per_gb": lambda value: value <= 0.25,
+    "e2e_p50_to_rtt": lambda value: value <= 5,
+    "e2e_p99_minus_rtt_ms": lambda value: value <= 1,
+    "idle_500_connections_mb": lambda value: value < 100,
+}
+
+
+class Served:
+    """One process of ``serve.py``."""
+
+    def __init__(self, *arguments: str) -> None:
+        here = Path(__file__).parent
+        environment = {**os.environ, "PYTHONPATH": str(here.parent)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(here / "serve.py"), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.facts = self._line()
+
+    def address(self, name: str = "port") -> load.Address:
+        return self.facts["host"], self.facts[name]
+
+    def tell(self, command: str = "") -> dict[str, float]:
+        """Have a command carried out; CPU seconds so far, resident bytes now."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def cpu_s(self) -> float:
+        return self.tell()["cpu_s"]
+
+    @contextmanager
+    def topic(self, name: str) -> Iterator[str]:
+        """A topic for as long as it is measured, so that the page cache holds no more than that."""
+        self.tell(f"create {name}")
+        try:
+            yield name
+        finally:
+            self.tell(f"delete {name}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a process of the benchmark ended early; its error is above")
+        facts: dict[str, Any] = json.loads(line)
+        return facts
+
+
+def measure(broker: Served, limits: Served, rounds: int, total: int) -> dict[str, float]:
+    """Medians over all rounds, ratios taken round by round."""
+    rows = []
+    for number in range(rounds):
+        row = bulk(broker, limits, f"bulk-{number}", total) | small(broker, limits, f"small-{number}")
+        row["produce_ratio"] = row["produce"] / row["loopback"]
+        row["fetch_ratio"] = row["fetch"] / row["sendfile"]
+        row["e2e_ratio"] = row["e2e_p50"] / row["rtt_p50"]
+        row["e2e_p99_extra"] = row["e2e_p99"] - row["rtt_p50"]
+        rows.append(row)
+        print(f"round {number + 1}: {json.dumps({name: float(f'{value:.4g}') for name, value in row.items()})}")
+    return {name: median(row[name] for row in rows) for name in rows[0]}
+
+
+def bulk(broker: Served, limits: Served, name: str, total: int) -> dict[str, float]:
+    """Bytes per second, and the broker's CPU seconds per GB."""
+    batch, records = load.sized_batch(BATCH_BYTES)
+    address = broker.address()
+    with broker.topic(name) as topic:
+        loopback = load.loopback_send(limits.address("sink"), batch, total)
+        cpu_s = [broker.cpu_s()]
+        produced = load.produce(address, topic, batch, records, total)
+        cpu_s.append(broker.cpu_s())
+        sendfile = load.raw_sendfile(limits.address("sendfile"), total)
+        cpu_s.append(broker.cpu_s())
+        fetched, size = load.fetch(address, topic, batch, records)
+        cpu_s.append(broker.cpu_s())
+        assert size == total, f"{size} of {total} bytes came back"
+        found = load.verify(address, topic, batch, records)
+        assert found == total // len(batch) * records, f"{found} records came back"
+    return {
+        "loopback": loopback,
+        "produce": produced,
+        "produce_cpu": (cpu_s[1] - cpu_s[0]) / total * 1e9,
+        "sendfile": sendfile,
+        "fetch": fetched,
+        "fetch_cpu": (cpu_s[3] - cpu_s[2]) / total * 1e9,
+    }
+
+
+def small(broker: Served, limits: Served, name: str) -> dict[str, float]:
+    """Bare round trips and end-to-end times of single records, in seconds."""
+    trips = load.ping_pong(limits.address("echo"), E2E_RECORDS)
+    with broker.topic(name) as topic:
+        end_to_end = load.end_to_end(broker.address(), topic, RATE, E2E_RECORDS)
+    assert len(end_to_end.times) == E2E_RECORDS
+    percentiles = quantiles(end_to_end.times, n=100)
+    return {
+        "rtt_p50": median(trips),
+        "rtt_p99": quantiles(trips, n=100)[98],
+        "e2e_p50": percentiles[49],
+        "e2e_p99": percentiles[98],
+        "e2e_rate": end_to_end.rate,
+    }
+
+
+def idle_connections(broker: Served) -> float:
+    """Resident bytes that idle connections add, each after one 64 KB batch, a fetch of it and a while of silence."""
+    batch, _ = load.sized_batch(BATCH_BYTES)
+    frame, fetch = load.produce_frame("idle", batch), load.fetch_frame("idle", 0)
+    buffer = memoryview(bytearray(2 * load.FETCH_BYTES))
+    before = broker.tell()["rss"]
+    with broker.topic("idle"), ExitStack() as stack:
+        for _ in range(IDLE_CONNECTIONS):
+            sock = stack.enter_context(load.connect(broker.address()))
+            sock.sendall(frame)
+            load.produced_offset(load.receive(sock, buffer))
+            sock.sendall(fetch)
+            load.fetched(load.receive(sock, buffer))
+        time.sleep(3)
+        return broker.tell()["rss"] - before
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=256, help="produced per round")
+    options = parser.parse_args()
+    total = options.megabytes * 1024 * 1024
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raylog-bench-")))
+        (directory / "file").write_bytes(os.urandom(1024 * 1024) * options.megabytes)
+        broker = Served("broker", str(directory / "broker"))
+        stack.callback(broker.close)
+        limits = Served("limits", str(directory / "file"))
+        stack.callback(limits.close)
+        idle = idle_connections(broker)
+        figures = measure(broker, limits, options.rounds, total)
+    result = {
+        "produce_64k_to_loopback": round(figures["produce_ratio"], 3),
+        "produce_64k_cpu_s_per_gb": round(figures["produce_cpu"], 3),
+        "fetch_to_sendfile": round(figures["fetch_ratio"], 3),
+        "fetch_cpu_s_per_gb": round(figures["fetch_cpu"], 3),
+        "e2e_p50_to_rtt": round(figures["e2e_ratio"], 2),
+        "e2e_p99_minus_rtt_ms": round(figures["e2e_p99_extra"] * 1e3, 3),
+        "idle_500_connections_mb": round(idle / 1e6, 1),
+        "loopback_64k_mb_s": round(figures["loopback"] / 1e6),
+        "produce_64k_mb_s": round(figures["produce"] / 1e6),
+        "sendfile_mb_s": round(figures["sendfile"] / 1e6),
+        "fetch_mb_s": round(figures["fetch"] / 1e6),
+        "rtt_p50_us": round(figures["rtt_p50"] * 1e6, 1),
+        "e2e_p50_us": round(figures["e2e_p50"] * 1e6, 1),
+        "e2e_p99_us": round(figures["e2e_p99"] * 1e6, 1),
+        "e2e_records_s": round(figures["e2e_rate"]),
+        "rounds": options.rounds,
+    }
+    missed = [name for name, holds in TARGETS.items() if not holds(result[name])]
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    print(json.dumps(result))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
