@@ -93,7 +93,7 @@ class LossyFileSystem:
         """What the next process finds; this one is dead from now on."""
         self.crashed = True
         survivor = LossyFileSystem()
-        survivor._root = _survive(self._root, loss, rng, {})
+        survivor._root = self._root if loss is Loss.KEPT else _survive(self._root, loss, rng)
         return survivor
 
     # --- the port --------------------------------------------------------------------------------------------
@@ -196,20 +196,13 @@ class _MemoryLock:
         self._locked.discard(self._path)
 
 
-def _survive(directory: _Dir, loss: Loss, rng: random.Random, inodes: dict[int, _Inode]) -> _Dir:
-    match loss:
-        case Loss.KEPT:
-            entries = directory.entries
-        case Loss.LOST:
-            entries = directory.versions[0]
-        case Loss.MIXED:
-            entries = rng.choice(directory.versions)
+def _survive(directory: _Dir, loss: Loss, rng: random.Random) -> _Dir:
+    entries = directory.versions[0] if loss is Loss.LOST else rng.choice(directory.versions)
     copy = _Dir()
     for name, node in entries.items():
-        if isinstance(node, _Dir):
-            copy.entries[name] = _survive(node, loss, rng, inodes)
-        else:
-            copy.entries[name] = inodes.setdefault(id(node), _Inode(_surviving_data(node, loss, rng)))
+        copy.entries[name] = (
+            _survive(node, loss, rng) if isinstance(node, _Dir) else _Inode(_surviving_data(node, loss, rng))
+        )
     copy.sync()
     return copy
 
@@ -219,7 +212,7 @@ _BLOCK = 64
 
 def _surviving_data(inode: _Inode, loss: Loss, rng: random.Random) -> bytes:
     new, old = bytes(inode.data), inode.synced
-    if loss is Loss.KEPT or new == old:
+    if new == old:
         return new
     if loss is Loss.LOST:
         return old

@@ -59,7 +59,7 @@ def test_what_is_refused_leaves_no_trace(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, topic={"max.message.bytes": 200, "segment.bytes": 400})
 
     def refused(data: memoryview, error: type[Exception], **more: object) -> None:
-        with pytest.raises(error, match=r"t-0|batch"):
+        with pytest.raises(error, match="t-0"):
             shelf.partition.append(data, now_ms=NOW, **more)  # type: ignore[arg-type]
 
     bad_crc, bad_magic = batch(b"a"), batch(b"a")
@@ -404,8 +404,10 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
         thread.join()
     assert errors == []
     assert sorted(acked) == list(range(450))
+    enforce_retention(partition.log, NOW)
     start = partition.log_start_offset
     assert start > 0
+    assert 6000 <= partition.log.size < 6000 + 2 * 2000
     assert values(partition) == [acked[offset] for offset in range(start, 450)]
     shelf.dirs.close()
-    assert len(os.listdir(shelf.directory)) < 30
+    assert len(os.listdir(shelf.directory)) <= 4 * len(partition.log.segments) + 3

@@ -74,7 +74,8 @@ class Log:
         self._flushed = offsets.end.offset
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
-        self._segments = tuple(segments)
+        self._segments: tuple[Segment, ...] = ()
+        self.set_segments(tuple(segments))
         self._warm: tuple[Segment, ...] = ()
         self._offsets = offsets
         self._closed = False
@@ -143,6 +144,8 @@ class Log:
 
     def set_segments(self, segments: tuple[Segment, ...]) -> None:
         """Replace the segments; the caller holds the lock."""
+        for segment in segments:
+            segment.lock = self.lock
         self._segments = segments
 
     # --- appending -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ moves only after the bytes are in the file.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +70,7 @@ class Segment:
         "first_timestamp",
         "fs",
         "index",
+        "lock",
         "max_timestamp",
         "max_timestamp_offset",
         "sealed",
@@ -83,8 +85,10 @@ class Segment:
         self.file = file
         self.created_ms = now_ms
         self.size = 0
+        self.lock = threading.RLock()
+        """Held by who appends, and by readers that rebuild the indexes; the log puts its own here."""
         self.sealed = False
-        """True once another segment follows: its indexes may then be rebuilt by readers."""
+        """True once another segment follows."""
         self.index = OffsetIndex(fs, self.path(INDEX), base_offset)
         self.time_index = TimeIndex(fs, self.path(TIME_INDEX), base_offset)
         self.max_timestamp = NO_TIMESTAMP
@@ -230,9 +234,8 @@ class Segment:
         try:
             return self._find_from(self.index.lookup(offset), offset, trust=False)
         except CorruptMessage:
-            if not self.sealed:
-                raise
-            self.rebuild_indexes()
+            with self.lock:
+                self.rebuild_indexes()
             return self._find_from(self.index.lookup(offset), offset, trust=True)
 
     def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
@@ -356,7 +359,8 @@ class Segment:
                 if len(chunk) - at < HEADER_SIZE or len(chunk) - at < batch_size(chunk, at):
                     chunk, start, at = self._chunk(size), self.size, 0
                 header = validate_batch(chunk, at, sparse=True)
-                if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+                # without compaction offsets have no gaps, and no checksum covers a base offset
+                if header.base_offset != next_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
                     raise CorruptMessage(f"offset {header.base_offset} where {next_offset} was expected")
             except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
                 reason = f"{self.file.path.name} is bad at position {self.size}: {error}"

@@ -42,7 +42,8 @@ def _in_segment(segment: Segment, timestamp: TimestampMs, start: Offset, bound: 
     try:
         near = segment.time_index.lookup(timestamp)
     except CorruptMessage:
-        segment.rebuild_indexes()
+        with segment.lock:
+            segment.rebuild_indexes()
         near = segment.time_index.lookup(timestamp)
     located = segment.find(max(near, start))
     if located is None:

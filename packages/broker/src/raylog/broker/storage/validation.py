@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from raylog.broker.storage.log_config import LogConfig
 from raylog.protocol.errors import (
+    CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
     RecordListTooLarge,
+    UnsupportedCompressionType,
 )
 from raylog.protocol.ids import TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, TimestampType, validate_batch
@@ -22,15 +24,18 @@ def checked_headers(batches: memoryview, tp: TopicPartition, *, sparse: bool = F
     end = len(batches)
     if end == 0:
         raise InvalidRecord(f"{tp}: an append without a batch")
-    header = validate_batch(batches, sparse=sparse)
-    if header.size == end:
-        return (header,)
-    headers = [header]
-    position = header.size
-    while position < end:
-        header = validate_batch(batches, position, sparse=sparse)
-        headers.append(header)
-        position += header.size
+    try:
+        header = validate_batch(batches, sparse=sparse)
+        if header.size == end:
+            return (header,)
+        headers = [header]
+        position = header.size
+        while position < end:
+            header = validate_batch(batches, position, sparse=sparse)
+            headers.append(header)
+            position += header.size
+    except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
+        raise type(error)(f"{tp}: {error}") from None
     return tuple(headers)
 
 
