@@ -94,7 +94,7 @@ def raw_sendfile(address: Address, total: int) -> float:
 
 def ping_pong(address: Address, count: int, size: int = 100) -> list[float]:
     """Seconds from sending a small message to having it back."""
-    times = []
+    times: list[float] = []
     message, buffer = bytes(size), memoryview(bytearray(4096))
     with connect(address) as sock:
         for _ in range(count):
@@ -277,7 +277,7 @@ def end_to_end(address: Address, topic: str, rate: float, count: int) -> EndToEn
                 replies.take()
             assert readable or len(sent) < count, f"{count - received} records are missing"
     assert replies.offsets() == list(range(count)), "offsets have gaps"
-    times = []
+    times: list[float] = []
     for when, frame_received in arrived:
         _, data = fetched(memoryview(frame_received))
         for record in decode_batches(data):

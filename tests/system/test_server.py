@@ -65,6 +65,21 @@ def test_pipelined_requests_are_answered_in_order(node: Node) -> None:
         assert answered == list(range(60))
 
 
+def test_replies_to_batches_do_not_wait_for_a_long_poll_behind_them(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        poll = fetch_request(12, fetch(max_wait_ms=60_000, partition=1))
+        client.send(b"".join(produce_request("t", batch(b"%d" % number)) for number in range(20)) + poll)
+        offsets = [parse_produce_response(9, client.receive())[1].topics[0].partitions[0] for _ in range(20)]
+        assert [part.base_offset for part in offsets] == list(range(20))
+
+
+def test_replies_to_batches_do_not_wait_for_a_bad_frame_behind_them(node: Node) -> None:
+    with WireClient(node.serve()) as client:
+        client.send(produce_request("t", batch(b"good")) + struct.pack(">i", -1))
+        assert parse_produce_response(9, client.receive())[1].topics[0].partitions[0].error_code == 0
+        assert client.closed()
+
+
 def test_frames_may_arrive_byte_by_byte(node: Node) -> None:
     with WireClient(node.serve()) as client:
         for byte in produce_request("t", batch(b"slow")):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.broker.net.transmit import SendFailed, limit_sends, transmit
+from raylog.broker.net.transmit import COPY_BYTES, SendFailed, limit_sends, transmit
 from raylog.broker.storage.files import File, FileSlice, RealFileSystem
 from raylog.protocol.ids import FilePosition
 
@@ -63,6 +63,19 @@ def test_sends_parts_in_order(pair: tuple[socket.socket, socket.socket], file: F
     assert b"".join(got) == b"head" + content[3:700_003] + b"between" + content[100:105] + b"tail"
 
 
+@pytest.mark.parametrize("length", [1, COPY_BYTES - 1, COPY_BYTES, COPY_BYTES + 1])
+def test_small_slices_are_sent_as_well(
+    pair: tuple[socket.socket, socket.socket], file: File, tmp_path: Path, length: int
+) -> None:
+    ours, theirs = pair
+    content = (tmp_path / "log").read_bytes()
+    assert transmit(ours, [b"head", cut(file, 7, length), b"tail"], timeout=10) == length
+    ours.shutdown(socket.SHUT_WR)
+    got: list[bytes] = []
+    read_all(theirs, got).join()
+    assert b"".join(got) == b"head" + content[7 : 7 + length] + b"tail"
+
+
 def test_sends_more_bytes_than_the_socket_takes_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     data = os.urandom(5 << 20)
@@ -74,13 +87,14 @@ def test_sends_more_bytes_than_the_socket_takes_at_once(pair: tuple[socket.socke
     assert b"".join(got) == data
 
 
+@pytest.mark.parametrize("length", [5000, COPY_BYTES, COPY_BYTES + 1, 100_000])
 def test_a_file_that_lost_its_end_fails_and_does_not_hang(
-    pair: tuple[socket.socket, socket.socket], file: File
+    pair: tuple[socket.socket, socket.socket], file: File, length: int
 ) -> None:
     ours, _ = pair
-    part = cut(file, 1000, 5000)
+    part = cut(file, 1000, length)
     file.truncate(2000)
-    with pytest.raises(SendFailed, match="lost the last 4000 bytes"):
+    with pytest.raises(SendFailed, match=f"lost the last {length - 1000} bytes"):
         transmit(ours, [b"head", part], timeout=10)
 
 

@@ -84,7 +84,8 @@ def _send(sock: socket.socket, data: bytes, flags: int, deadline: float) -> None
 
 
 def _sendfile(out: int, part: FileSlice, deadline: float) -> None:
-    source, position, left = part.fileno(), part.position, part.length
+    source, left = part.fileno(), part.length
+    position: int = part.position
     while left:
         sent = os.sendfile(out, source, position, left)
         if not sent:  # the end of the file: waiting for progress would never end
