@@ -74,19 +74,18 @@ def _in_batch(
 def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
     """The first record with the highest timestamp before ``bound`` (KIP-734); None when there is none."""
     start = log.offsets.start
-    segments = [s for s in log.segments if s.base_offset < bound and s.max_timestamp >= 0]
-    if not segments:
-        return None
-    newest = max(segment.max_timestamp for segment in segments)
-    found = offset_for_timestamp(log, newest, bound)
-    if found is not None:
-        return found
-    with log.health.guard(f"look-up of the highest timestamp in {log.tp}"):  # the newest is not visible (yet)
-        visible = [
-            header.max_timestamp
-            for segment in segments
-            for _, header in segment.headers()
-            if header.last_offset >= start and header.next_offset <= bound
-        ]
-    highest = max(visible, default=-1)
+    with log.health.guard(f"look-up of the highest timestamp in {log.tp}"):
+        highest = max(
+            (_highest(segment, start, bound) for segment in log.segments if segment.base_offset < bound), default=-1
+        )
     return offset_for_timestamp(log, TimestampMs(highest), bound) if highest >= 0 else None
+
+
+def _highest(segment: Segment, start: Offset, bound: Offset) -> int:
+    """The highest timestamp of whole batches from ``start`` to ``bound``; headers are read only at the log's ends."""
+    if start <= segment.base_offset and segment.max_timestamp_offset < bound:
+        return segment.max_timestamp
+    return max(
+        (h.max_timestamp for _, h in segment.headers() if h.last_offset >= start and h.next_offset <= bound),
+        default=-1,
+    )
