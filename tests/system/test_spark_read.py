@@ -26,7 +26,7 @@ PARTITIONS = 3
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with (
         ray_with_java("spark-read-test", tmp_path_factory.mktemp("ray")) as head,
-        session(address=head.address, memory="600m") as started,
+        session(address=head.address, executors=2, memory="600m") as started,
     ):
         yield started
 

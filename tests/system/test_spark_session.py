@@ -22,6 +22,11 @@ from raylog.spark.session import SparkNotStarted
 pytestmark = SPARK_MARKS
 
 
+@ray.remote(num_cpus=0)
+class Lodger:
+    """An actor with a name."""
+
+
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayInfo]:
     """A Ray cluster with Java."""
@@ -101,6 +106,23 @@ def test_too_few_cpus_are_named(head: RayInfo) -> None:
     ):
         pass
     assert left_behind(head) == []
+
+
+def test_a_namespace_with_actors_in_it_is_refused(head: RayInfo) -> None:
+    ray.init(address=head.address, namespace="occupied", log_to_driver=False)
+    try:
+        lodger = Lodger.options(name="broker-0").remote()
+        ray.get(lodger.__ray_ready__.remote())
+        with pytest.raises(SparkNotStarted, match="namespace 'occupied' of this process holds named actors"), session():
+            pass
+        with (
+            pytest.raises(SparkNotStarted, match=r"is connected to Ray at .*, not nowhere:1"),
+            session(address="nowhere:1"),
+        ):
+            pass
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
 
 
 def test_a_ray_that_is_not_there_is_named() -> None:
