@@ -159,10 +159,13 @@ class Connection:
         else:
             self.flush()
 
-    def on_readable(self) -> list[Reply]:
-        """Read what is there, up to and with the first whole answers. Raises what closed the connection."""
-        replies: list[Reply] = []
-        while not replies:
+    def on_readable(self, replies: list[Reply]) -> None:
+        """Read what is there, and add the first whole answers to ``replies``.
+
+        Raises what closed the connection; answers that came before that are in ``replies`` all the same.
+        """
+        before = len(replies)
+        while len(replies) == before:
             room = self._frames.writable()
             try:
                 count = self.socket.recv_into(room)
@@ -176,7 +179,6 @@ class Connection:
             self._take_frames(replies)
             if count < len(room):
                 break
-        return replies
 
     def close(self, error: RaylogError) -> list[Reply]:
         """Close for the reason given; the requests that will get no answer."""
@@ -242,12 +244,13 @@ class Connection:
                 return
             if not self.in_flight or len(frame) < 4:
                 raise CorruptMessage(f"{self.address} sent an answer that nobody asked for")
-            request = self.in_flight.popleft()
+            request = self.in_flight[0]
             correlation_id = int.from_bytes(frame[:4], "big")
             if correlation_id != request.correlation_id:
                 raise CorruptMessage(
                     f"{self.address} answered request {correlation_id} in place of {request.correlation_id}"
                 )
+            self.in_flight.popleft()
             if self.state is State.HANDSHAKE:
                 self._learn_versions(frame)
             else:

@@ -76,6 +76,10 @@ class Pool:
             return 0
         return max(0, max_in_flight - len(connection.in_flight))
 
+    def unwritten(self) -> bool:
+        """True while something that was sent has not left for its socket."""
+        return any(c.state is State.READY and c.wants_write() for c in self._connections.values())
+
     def send_message(
         self, address: Address, message: RequestPayload, context: Any, *, timeout_ms: int | None = None
     ) -> None:
@@ -197,7 +201,7 @@ class Pool:
             if events & selectors.EVENT_WRITE and connection.wants_write():
                 connection.on_writable(monotonic_ms())
             if events & selectors.EVENT_READ and connection.state is not State.CONNECTING:
-                replies += connection.on_readable()
+                connection.on_readable(replies)
         except RaylogError as error:
             self._selector.unregister(connection.socket)
             if connection.next_candidate():

@@ -128,12 +128,19 @@ class Sender:
         try:
             while not self._stopping:
                 self._step()
+            self._write_out()
             self._fail_all(RaylogError("the producer was closed before the record was delivered"))
         except Exception as error:
             log.exception("the producer's sender thread failed")
             self._fail_all(RaylogError(f"the producer's sender thread failed: {error!r}"))
         finally:
             self._network.close()
+
+    def _write_out(self) -> None:
+        """With acks=0 a batch counts as delivered before it has left: let it leave before the connections close."""
+        deadline_ms = monotonic_ms() + self._request_timeout_ms
+        while self._acks == 0 and self._network.pool.unwritten() and monotonic_ms() < deadline_ms:
+            self._network.pool.poll(CONNECT_POLL_MS)
 
     def _step(self) -> None:
         now_ms = monotonic_ms()

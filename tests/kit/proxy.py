@@ -1,0 +1,130 @@
+"""A proxy between clients and one broker that loses what a test wants lost.
+
+It reads whole frames, so a test decides per request and per answer: let it pass, drop it, or cut the connection.
+The broker is told to advertise the proxy's address.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from types import TracebackType
+from typing import Self
+
+
+class Fate(Enum):
+    PASS = auto()
+    DROP = auto()
+    CUT = auto()
+
+
+class FrameProxy:
+    """Frames pass to ``target`` and back unless ``on_request(api_key)`` or ``on_answer(api_key)`` says otherwise."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.target: tuple[str, int] = probe.getsockname()
+            """A free address, for the broker to listen at."""
+        self.on_request: Callable[[int], Fate] = lambda _: Fate.PASS
+        self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closing = False
+
+    def __enter__(self) -> Self:
+        self._spawn(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        with self._lock:
+            sockets = list(self._sockets)
+        for sock in sockets:
+            _shut(sock)
+
+    def _spawn(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(self.target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._sockets |= {client, broker}
+            keys: dict[int, int] = {}
+            self._spawn(lambda c=client, b=broker, k=keys: self._requests(c, b, k))  # type: ignore[misc]
+            self._spawn(lambda c=client, b=broker, k=keys: self._answers(c, b, k))  # type: ignore[misc]
+
+    def _requests(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
+        def decide(frame: bytes) -> Fate:
+            api_key = int.from_bytes(frame[:2], "big")
+            keys[int.from_bytes(frame[4:8], "big")] = api_key
+            return self.on_request(api_key)
+
+        self._pump(client, broker, decide)
+
+    def _answers(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
+        self._pump(broker, client, lambda frame: self.on_answer(keys.get(int.from_bytes(frame[:4], "big"), -1)))
+
+    def _pump(self, source: socket.socket, sink: socket.socket, decide: Callable[[bytes], Fate]) -> None:
+        try:
+            while True:
+                length = _exactly(source, 4)
+                frame = _exactly(source, int.from_bytes(length, "big"))
+                match decide(frame):
+                    case Fate.PASS:
+                        sink.sendall(length + frame)
+                    case Fate.CUT:
+                        return
+                    case Fate.DROP:
+                        pass
+        except OSError:
+            pass
+        finally:
+            for sock in (source, sink):
+                _shut(sock)
+            with self._lock:
+                self._sockets -= {source, sink}
+            source.close()
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = sock.recv(min(count, 1 << 20))
+        if not part:
+            raise ConnectionError("closed")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

@@ -1,0 +1,256 @@
+"""The producer against real brokers in this process, through a proxy that loses what brokers answer."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.proxy import Fate, FrameProxy
+from kit.waiting import wait_until
+from raylog.client import Admin, Consumer, Delivery, Producer
+from raylog.protocol.errors import (
+    InvalidPartitions,
+    InvalidRecord,
+    InvalidTopic,
+    MessageTooLarge,
+    RaylogError,
+    RequestTimedOut,
+)
+
+PRODUCE = 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path, brokers=2, config={"auto.create.topics.enable": "false"}) as running:
+        running.create_topic("t", partitions=4)
+        yield running
+
+
+@contextmanager
+def proxied(root: Path) -> Iterator[tuple[InProcessCluster, FrameProxy, str]]:
+    """One broker that clients only know by the proxy's address, with a topic ``t`` of two partitions."""
+    with FrameProxy() as proxy:
+        advertised = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        listens = "PLAINTEXT://{}:{}".format(*proxy.target)
+        config = {"listeners": listens, "advertised.listeners": advertised}
+        with InProcessCluster(root, brokers=1, config=config) as cluster:
+            cluster.create_topic("t", partitions=2)
+            yield cluster, proxy, f"127.0.0.1:{proxy.port}"
+
+
+def values(servers: str, topic: str = "t") -> list[bytes]:
+    """All values of the topic, per partition in order."""
+    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
+        records = sorted(consumer.iterate(until_end=True), key=lambda record: (record.partition, record.offset))
+    return [record.value for record in records]
+
+
+def test_records_arrive_where_their_deliveries_say(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        deliveries = [producer.send("t", b"v%d" % n, b"k%d" % (n % 7), headers=[("h", None)]) for n in range(500)]
+        producer.flush(10)
+        landed = {delivery.result(0)[:3]: b"v%d" % n for n, delivery in enumerate(deliveries)}
+    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
+        read = {record[:3]: record.value for record in consumer.iterate(until_end=True)}
+    assert read == landed
+    assert len(landed) == 500
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_acks_and_compression(cluster: InProcessCluster, acks: str, compression: str) -> None:
+    with Producer(cluster.bootstrap_servers, acks=acks, compression_type=compression) as producer:
+        sent = [producer.send("t", b"x" * n, partition=1) for n in (0, 1, 100_000, 1_000_000)]
+        producer.send("t", None, b"key", partition=1)
+    assert all(delivery.exception(0) is None for delivery in sent)
+    assert all((delivery.result().offset >= 0) == (acks != "0") for delivery in sent)
+    wait_until(
+        lambda: (
+            [None if value is None else len(value) for value in values(cluster.bootstrap_servers)]
+            == [0, 1, 100_000, 1_000_000, None]
+        ),
+        10,
+        "all records are there",
+    )
+
+
+def test_records_that_can_never_be_sent_are_refused_at_once(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers, max_block_ms=5_000) as producer:
+        with pytest.raises(MessageTooLarge, match=r"max\.request\.size"):
+            producer.send("t", b"x" * 1_100_000)
+        with pytest.raises(InvalidPartitions, match="0 to 3, not 4"):
+            producer.send("t", b"x", partition=4)
+        with pytest.raises(InvalidTopic):
+            producer.send("", b"x")
+        with pytest.raises(InvalidTopic):
+            producer.send("no/such", b"x")
+        with pytest.raises(InvalidRecord, match="header"):
+            producer.send("t", b"x", headers=[("h", "text")])  # type: ignore[list-item]
+        with pytest.raises(InvalidRecord, match="timestamp"):
+            producer.send("t", b"x", timestamp=-5)
+        assert producer.send("t", b"fine").result(10).offset == 0
+
+
+def test_a_topic_that_is_not_there_blocks_for_max_block_ms(cluster: InProcessCluster) -> None:
+    with (
+        Producer(cluster.bootstrap_servers, max_block_ms=300) as producer,
+        pytest.raises(RequestTimedOut, match=r"nosuch.*max\.block\.ms=300.*UNKNOWN_TOPIC"),
+    ):
+        producer.send("nosuch", b"x")
+
+
+def test_a_batch_too_large_for_the_topic_fails_and_the_next_goes_on(cluster: InProcessCluster) -> None:
+    cluster.create_topic("small", config={"max.message.bytes": "1000"})
+    with Producer(cluster.bootstrap_servers) as producer:
+        refused = producer.send("small", b"x" * 2_000)
+        with pytest.raises(MessageTooLarge, match="small-0"):
+            refused.result(10)
+        assert producer.send("small", b"fits").result(10).offset == 0
+        assert producer.send("small", b"too").result(10).offset == 1
+
+
+def test_threads_share_a_producer(cluster: InProcessCluster) -> None:
+    per_thread = 2_000
+    with Producer(cluster.bootstrap_servers, linger_ms=0, batch_size=500) as producer:
+
+        def run(name: int) -> None:
+            for number in range(per_thread):
+                producer.send("t", b"%d" % number, b"%d" % name)
+                if number % 100 == 0:
+                    producer.flush(30)
+
+        threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
+        by_key: dict[bytes, list[int]] = {}
+        for record in consumer.iterate(until_end=True):
+            by_key.setdefault(record.key, []).append(int(record.value))
+    assert by_key == {b"%d" % name: list(range(per_thread)) for name in range(4)}
+
+
+def test_a_full_buffer_holds_senders_back_and_then_fails_them(tmp_path: Path) -> None:
+    with proxied(tmp_path) as (_, proxy, servers):
+        config = {"buffer_memory": 40_000, "batch_size": 4_000, "linger_ms": 0, "max_block_ms": 300}
+        with Producer(servers, **config) as producer:  # type: ignore[arg-type]
+            producer.send("t", b"first").result(10)
+            proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+
+            def fill() -> None:
+                for _ in range(100):
+                    producer.send("t", b"x" * 3_000)
+
+            with pytest.raises(RequestTimedOut, match=r"buffer\.memory"):
+                fill()
+            proxy.on_answer = lambda _: Fate.PASS
+            proxy.cut()
+            wait_until(lambda: producer.send("t", b"again").exception(10) is None, 20, "memory is free again")
+
+
+def test_the_delivery_timeout_is_kept(tmp_path: Path) -> None:
+    with proxied(tmp_path) as (_, proxy, servers):
+        with Producer(servers, delivery_timeout_ms=700, linger_ms=0) as producer:
+            producer.send("t", b"first", partition=0).result(10)
+            proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+            lost = [producer.send("t", b"lost %d" % n, partition=0) for n in range(3)]
+            for delivery in lost:
+                with pytest.raises(RequestTimedOut, match="not delivered within 700 ms"):
+                    delivery.result(5)
+            proxy.on_request = lambda _: Fate.PASS
+            wait_until(
+                lambda: producer.send("t", b"later", partition=0).exception(10) is None, 20, "records pass again"
+            )
+        assert values(servers)[0] == b"first"
+        assert set(values(servers)[1:]) == {b"later"}
+
+
+@pytest.mark.parametrize("fate", [Fate.DROP, Fate.CUT])
+@pytest.mark.parametrize("side", ["request", "answer"])
+def test_idempotence_neither_duplicates_nor_reorders(tmp_path: Path, fate: Fate, side: str) -> None:
+    """Produce requests or answers are lost at random; every record is there once, in order."""
+    count, chance = 300, random.Random(7)
+    resolved: dict[int, int] = {}
+    with proxied(tmp_path) as (_, proxy, servers):
+
+        def decide(key: int) -> Fate:
+            return fate if key == PRODUCE and chance.random() < 0.15 else Fate.PASS
+
+        setattr(proxy, f"on_{side}", decide)
+        config = {"linger_ms": 0, "batch_size": 200, "request_timeout_ms": 300, "retry_backoff_ms": 10}
+        with Producer(servers, **config) as producer:  # type: ignore[arg-type]
+            deliveries = []
+            for number in range(count):
+                delivery = producer.send("t", b"%04d" % number, partition=number % 2)
+                delivery.add_done_callback(lambda _, n=number: resolved.update({n: resolved.get(n, 0) + 1}))  # type: ignore[misc]
+                deliveries.append(delivery)
+            producer.flush(60)
+            assert [delivery.exception(0) for delivery in deliveries] == [None] * count
+        proxy.on_request = proxy.on_answer = lambda _: Fate.PASS
+        assert resolved == dict.fromkeys(range(count), 1)
+        expected = [b"%04d" % n for n in range(0, count, 2)] + [b"%04d" % n for n in range(1, count, 2)]
+        assert values(servers) == expected
+
+
+def test_a_producer_outlives_a_restart_of_its_brokers(cluster: InProcessCluster) -> None:
+    deliveries: list[Delivery] = []
+    numbers = itertools.count()
+    with Producer(cluster.bootstrap_servers, linger_ms=0, batch_size=300, retry_backoff_ms=10) as producer:
+
+        def send(count: int) -> None:
+            deliveries.extend(producer.send("t", b"%05d" % next(numbers), partition=0) for _ in range(count))
+
+        send(500)
+        for broker_id in (0, 1):
+            send(500)
+            cluster.restart(broker_id)
+            send(500)
+        producer.flush(30)
+    assert [error for delivery in deliveries if (error := delivery.exception(0))] == []
+    assert values(cluster.bootstrap_servers) == [b"%05d" % n for n in range(len(deliveries))]
+
+
+def test_what_is_not_delivered_at_the_end_of_close_fails(tmp_path: Path) -> None:
+    with proxied(tmp_path) as (_, proxy, servers):
+        producer = Producer(servers, linger_ms=0)
+        producer.send("t", b"first").result(10)
+        proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        stuck = producer.send("t", b"stuck")
+        producer.close(0.2)
+        producer.close()
+        with pytest.raises(RaylogError, match="closed before"):
+            stuck.result(0)
+        with pytest.raises(RaylogError, match="is closed"):
+            producer.send("t", b"late")
+
+
+def test_a_callback_may_send_again_and_close(cluster: InProcessCluster) -> None:
+    producer = Producer(cluster.bootstrap_servers, linger_ms=0)
+    second: list[Delivery] = []
+    producer.send("t", b"1").add_done_callback(lambda _: second.append(producer.send("t", b"2")))
+    wait_until(lambda: second, 10, "the callback ran")
+    assert second[0].result(10).offset >= 0
+    producer.close()
+
+
+def test_nobody_at_the_address_is_told_in_one_sentence() -> None:
+    with (
+        Producer("127.0.0.1:1", max_block_ms=300) as producer,
+        pytest.raises(RaylogError, match=r"no broker answers at 127\.0\.0\.1:1 .*refused"),
+    ):
+        producer.send("t", b"x")
+    with (
+        Admin("127.0.0.1:1", default_api_timeout_ms=300) as admin,
+        pytest.raises(RaylogError, match=r"no broker answers at 127\.0\.0\.1:1 .*refused"),
+    ):
+        admin.list_topics()
