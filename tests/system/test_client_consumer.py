@@ -1,0 +1,288 @@
+"""The consumer and the admin client against real brokers in this process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.waiting import wait_until
+from raylog.client import Admin, Consumer, NewTopic, Producer
+from raylog.client.results import PositionLost
+from raylog.protocol.errors import (
+    CorruptMessage,
+    InvalidConfig,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    OffsetOutOfRange,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.records import Record, encode_batch
+
+COUNT = 1_000
+EARLIEST = {"auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    config = {"auto.create.topics.enable": "false"}
+    with InProcessCluster(tmp_path, brokers=2, config=config) as running:
+        running.create_topic("t", partitions=4)
+        yield running
+
+
+@pytest.fixture
+def filled(cluster: InProcessCluster) -> InProcessCluster:
+    """Topic ``t`` with COUNT records, 0 to COUNT - 1, round robin over four partitions, in small batches."""
+    with Producer(cluster.bootstrap_servers, batch_size=500) as producer:
+        for number in range(COUNT):
+            producer.send("t", b"%d" % number, partition=number % 4, timestamp=1_000_000 + number)
+    return cluster
+
+
+def test_iterating_gives_everything_in_order(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
+        records = list(consumer.iterate(until_end=True))
+        assert [consumer.position("t", partition) for partition in range(4)] == [COUNT // 4] * 4
+    for partition in range(4):
+        mine = [record for record in records if record.partition == partition]
+        assert [record.offset for record in mine] == list(range(COUNT // 4))
+        assert [record.value for record in mine] == [b"%d" % n for n in range(partition, COUNT, 4)]
+
+
+def test_polls_are_bounded_and_complete(filled: InProcessCluster) -> None:
+    seen = 0
+    with Consumer(filled.bootstrap_servers, ["t"], auto_offset_reset="earliest", max_poll_records=7) as consumer:
+        while seen < COUNT:
+            polled = sum(map(len, consumer.poll(5_000).values()))
+            assert 0 < polled <= 7
+            seen += polled
+        assert consumer.poll(50) == {}
+
+
+def test_whoever_stops_iterating_goes_on_where_he_left(filled: InProcessCluster) -> None:
+    values = []
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 1)])
+        for record in consumer:
+            values.append(record.value)
+            if len(values) == 10:
+                break
+        assert consumer.position("t", 1) == 10
+        (polled,) = consumer.poll(5_000, max_records=5).values()
+        values += [record.value for record in polled]
+        values += [record.value for record in consumer.iterate(until_end=True)]
+    assert values == [b"%d" % n for n in range(1, COUNT, 4)]
+
+
+def test_the_latest_offset_is_the_default_and_new_records_come(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer, Producer(filled.bootstrap_servers) as producer:
+        assert [consumer.position("t", partition) for partition in range(4)] == [COUNT // 4] * 4
+        producer.send("t", b"new", partition=2).result(10)
+        (record,) = next(iter(consumer.poll(5_000).values()))
+        assert (record.value, record.partition) == (b"new", 2)
+
+
+def test_a_waiting_poll_is_woken_by_a_record(filled: InProcessCluster) -> None:
+    """A long poll ends when data comes, long before fetch.max.wait.ms."""
+    with (
+        Consumer(filled.bootstrap_servers, ["t"], fetch_max_wait_ms=20_000) as consumer,
+        Producer(filled.bootstrap_servers, linger_ms=0) as producer,
+    ):
+        assert consumer.poll(200) == {}
+        producer.send("t", b"new", partition=2)
+        begun = time.monotonic()
+        assert consumer.poll(15_000)
+        assert time.monotonic() - begun < 10
+
+
+def test_seeking(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
+        consumer.seek("t", 0, 200)
+        consumer.seek_to_beginning(("t", 1))
+        consumer.seek_to_end(("t", 2))
+        positions = [consumer.position("t", partition) for partition in range(4)]
+        assert positions == [200, 0, COUNT // 4, COUNT // 4]
+        first: dict[int, int] = {}
+        while len(first) < 2:
+            for tp, records in consumer.poll(5_000).items():
+                first.setdefault(tp.partition, records[0].offset)
+        assert first == {0: 200, 1: 0}
+        with pytest.raises(InvalidRequest, match="negative"):
+            consumer.seek("t", 0, -1)
+        with pytest.raises(InvalidRequest, match="t-9 is not assigned"):
+            consumer.seek("t", 9, 0)
+
+
+def test_offsets_are_found(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
+        assert set(consumer.beginning_offsets(consumer.assignment()).values()) == {0}
+        assert set(consumer.end_offsets(consumer.assignment()).values()) == {COUNT // 4}
+        found = consumer.offsets_for_times({("t", 0): 1_000_000 + 41, ("t", 1): 2_000_000})
+        by_partition = {tp.partition: answer and answer[:2] for tp, answer in found.items()}
+        assert by_partition == {0: (11, 1_000_044), 1: None}
+
+
+def test_an_offset_out_of_range_is_an_error_with_both_offsets(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, auto_offset_reset="none") as consumer:
+        consumer.assign([("t", 3)])
+        with pytest.raises(OffsetOutOfRange, match="t-3: no position"):
+            consumer.poll(5_000)
+        consumer.seek("t", 3, 9_999)
+        for _ in range(2):
+            with pytest.raises(PositionLost, match=r"t-3: offset 9999 .* has 0 to 250") as caught:
+                consumer.poll(5_000)
+            assert (caught.value.position, caught.value.earliest, caught.value.end) == (9_999, 0, COUNT // 4)
+        consumer.seek("t", 3, 249)
+        assert len(consumer.poll(5_000)) == 1
+
+
+def test_a_reset_after_an_offset_out_of_range_is_never_silent(
+    filled: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Consumer(filled.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 3)])
+        consumer.seek("t", 3, 9_999)
+        with caplog.at_level(logging.WARNING, "raylog.client"):
+            (records,) = consumer.poll(10_000).values()
+    assert records[0].offset == 0
+    assert "t-3: offset 9999 is out of range, the broker has 0 to 250" in caplog.text
+    assert "reading on from offset 0" in caplog.text
+
+
+def test_a_damaged_batch_is_reported_and_can_be_passed(filled: InProcessCluster) -> None:
+    path = next(filled.root.glob("broker-*/**/t-3/00000000000000000000.log"))
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\xff")
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 3)])
+        with pytest.raises(CorruptMessage, match="t-3, batch at offset 0"):
+            consumer.poll(5_000)
+        with pytest.raises(CorruptMessage, match="t-3, batch at offset 0"):
+            consumer.poll(5_000)
+        consumer.seek("t", 3, 200)
+        (records,) = consumer.poll(5_000).values()
+        assert records[0].offset == 200
+
+
+def test_raw_batches_are_handed_out_whole(filled: InProcessCluster) -> None:
+    seen = []
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 5)
+        while consumer.position("t", 0) < COUNT // 4:
+            for batches in consumer.poll_batches(5_000).values():
+                records, high_watermark = batches
+                seen += [record.offset for record in records]  # type: ignore[union-attr]
+                assert high_watermark == COUNT // 4
+    assert seen == list(range(5, COUNT // 4))
+
+
+def test_a_consumer_outlives_a_restart_of_its_brokers(filled: InProcessCluster) -> None:
+    with (
+        Consumer(filled.bootstrap_servers, ["t"], auto_offset_reset="earliest", retry_backoff_ms=10) as consumer,
+        Producer(filled.bootstrap_servers, retry_backoff_ms=10) as producer,
+    ):
+        seen = [record.value for record in islice(consumer, 100)]
+        for broker_id in (0, 1):
+            filled.restart(broker_id)
+            for partition in range(4):
+                producer.send("t", b"after %d on %d" % (broker_id, partition), partition=partition)
+        producer.flush(30)
+
+        def all_there() -> bool:
+            seen.extend(record.value for records in consumer.poll(1_000).values() for record in records)
+            return len(seen) >= COUNT + 8
+
+        wait_until(all_there, 30, "everything was read")
+    assert len(seen) == len(set(seen)) == COUNT + 8
+
+
+def test_unknown_topics_and_settings_are_named(cluster: InProcessCluster) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+        Consumer(cluster.bootstrap_servers, ["nosuch"])
+    with pytest.raises(InvalidConfig, match=r"auto\.offset\.rest"):
+        Consumer(cluster.bootstrap_servers, auto_offset_rest="earliest")
+
+
+def test_values_are_deserialized(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("t", {"delay": 5}, "UA")
+        producer.send("t", None, None)
+    config = {"value_deserializer": "msgpack", "key_deserializer": "msgpack", **EARLIEST}
+    with Consumer(cluster.bootstrap_servers, ["t"], **config) as consumer:
+        rows = [(record.key, record.value) for record in consumer.iterate(until_end=True)]
+    assert sorted(rows, key=str) == sorted([("UA", {"delay": 5}), (None, None)], key=str)
+
+
+def test_admin_creates_describes_and_deletes(cluster: InProcessCluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("new", 3, configs={"retention.ms": "1000"})
+        topic = admin.describe_topic("new")
+        assert [partition.partition for partition in topic.partitions] == [0, 1, 2]
+        assert {partition.leader for partition in topic.partitions} == {0, 1}
+        configs = {entry.name: entry for entry in admin.describe_topic_configs("new")}
+        assert (configs["retention.ms"].value, configs["retention.ms"].is_default) == ("1000", False)
+        assert configs["segment.bytes"].is_default
+        assert {entry.name for entry in admin.describe_broker_configs(1)} > {"broker.id", "log.dirs"}
+        assert [found.name for found in admin.list_topics()] == ["new", "t"]
+        described = admin.describe_cluster()
+        assert [broker.broker_id for broker in described.brokers] == [0, 1]
+        assert described.controller in (0, 1)
+        assert admin.delete_topics(["new"]) == {"new": None}
+        wait_until(lambda: [found.name for found in admin.list_topics()] == ["t"], 10, "the topic is gone")
+        with pytest.raises(UnknownTopicOrPartition):
+            admin.describe_topic("new")
+
+
+def test_admin_tells_per_topic_why_not(cluster: InProcessCluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        results = admin.create_topics(
+            [
+                NewTopic("good", 1),
+                NewTopic("t", 1),
+                NewTopic("no/such", 1),
+                NewTopic("copied", 1, 2),
+                NewTopic("odd", 1, configs={"retention.mss": "1"}),
+                NewTopic("placed", assignments={0: [1], 1: [0]}),
+            ]
+        )
+        kinds = {name: type(error) for name, error in results.items()}
+        assert kinds == {
+            "good": type(None),
+            "t": TopicAlreadyExists,
+            "no/such": InvalidTopic,
+            "copied": InvalidReplicationFactor,
+            "odd": InvalidConfig,
+            "placed": type(None),
+        }
+        assert [partition.leader for partition in admin.describe_topic("placed").partitions] == [1, 0]
+        assert isinstance(admin.delete_topics(["nosuch"])["nosuch"], UnknownTopicOrPartition)
+        with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+            admin.list_offsets({("nosuch", 0): -1})
+        with pytest.raises(UnknownTopicOrPartition, match="t-9"):
+            admin.list_offsets({("t", 9): -1})
+
+
+def test_only_validating_creates_nothing(cluster: InProcessCluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert admin.create_topics([NewTopic("new", 1)], validate_only=True) == {"new": None}
+        assert "new" not in {topic.name for topic in admin.list_topics()}
+
+
+def test_a_leaders_own_batches_are_read(cluster: InProcessCluster) -> None:
+    """What an actor handle produced is read like everything else."""
+    batch = encode_batch([Record(b"a", b"k", [("h", b"1"), ("h", None)], 5), Record(None, None, (), 6)])
+    assert cluster.leader("t", 2).produce("t", 2, batch) == (0, 1)
+    with Consumer(cluster.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        rows = [record[2:] for record in consumer.iterate(until_end=True)]
+    assert [row[:5] for row in rows] == [(0, 5, 0, b"k", b"a"), (1, 6, 0, None, None)]
+    assert [list(row[5]) for row in rows] == [[("h", b"1"), ("h", None)], []]
