@@ -236,7 +236,7 @@ def run(data_dir: Path) -> None:
             counts["confluent-kafka"] = count_by_confluent(servers)
         with step("Read back through the broker actors"):
             counts["broker actors"] = count_by_actors(cluster, admin)
-    configs = {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": str(PARTITIONS)}
+    configs = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
     with (
         step("Read and summed up by Spark on the same Ray cluster"),
         raylog_spark.session(app_name="quickstart", configs=configs) as spark,

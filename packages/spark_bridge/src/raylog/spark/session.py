@@ -270,6 +270,7 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": address,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": scratch,
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **overrides,
