@@ -150,6 +150,17 @@ def test_a_deleted_topic_is_gone_from_the_disk_and_may_come_again(tmp_path: Path
         assert values(cluster, "t") == []
 
 
+def test_any_broker_can_have_a_topic_made(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path, brokers=2, config={"num.partitions": "3"}) as cluster:
+        other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+        for broker, name in ((other, "by-socket"), (cluster.controller, "here")):
+            broker.topics.auto_create([TopicName(name)])
+            wait_until(lambda name=name: other.partitions.state().topic(TopicName(name)), WAIT_S, f"{name} is there")
+            state = other.partitions.state().topic(TopicName(name))
+            assert state is not None
+            assert len(state.partitions) == 3
+
+
 def test_a_log_dir_has_one_broker(tmp_path: Path) -> None:
     config = {"log.dirs": str(tmp_path / "shared")}
     with InProcessCluster(tmp_path / "one", config=config) as cluster:

@@ -26,6 +26,7 @@ from raylog.broker.config import (
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.handlers.context import Counters, Ports
 from raylog.broker.membership import Membership
+from raylog.broker.net.liveness import SessionsOnly
 from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredProducerIds
@@ -168,6 +169,7 @@ class Broker:
             self.broker_id,
             self._store,
             self._peer_control,
+            SessionsOnly(),
             default_partitions=self.settings[NUM_PARTITIONS],
             check_configs=_check_topic_configs,
         )

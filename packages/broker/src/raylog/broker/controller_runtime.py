@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
@@ -68,6 +69,7 @@ class ControllerRuntime:
         broker_id: BrokerId,
         store: MetadataStore,
         peer_control: PeerControl,
+        liveness: Liveness,
         *,
         default_partitions: int,
         check_configs: Callable[[Mapping[str, str]], None],
@@ -75,6 +77,7 @@ class ControllerRuntime:
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
+        self._liveness = liveness
         self._machine = Controller(default_partitions=default_partitions, check_configs=check_configs)
         self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -170,6 +173,7 @@ class ControllerRuntime:
             return
         logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
         self._mandate = mandate
+        self._liveness.watch(found.state.brokers.values())
         self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
 
     def _take(self, item: _Item) -> None:
@@ -198,7 +202,9 @@ class ControllerRuntime:
         elif not self._machine.is_active:
             pass
         elif path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
-            self._feed(core.BrokersChanged(snapshot.load_brokers(self._store, self._queue)))
+            brokers = snapshot.load_brokers(self._store, self._queue)
+            self._liveness.watch(brokers.values())
+            self._feed(core.BrokersChanged(brokers))
         elif path == paths.CONFIG_CHANGES:
             for change in configs.take_changes(self._store, self._queue):
                 self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
