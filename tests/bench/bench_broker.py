@@ -2,9 +2,9 @@
 
 ``make bench``, or ``python tests/bench/bench_broker.py [--rounds N] [--megabytes N]``; the last line is one JSON
 object. The broker, the bare servers and the load are three processes; the load has a processor to itself, because the
-kernel would else put a bare ping and its pong on one, and a broker's threads on several, as it happens. Rounds interleave what is compared, and medians
-are reported, because other work on the machine comes and goes. The targets are in ``TARGETS``; the exit code is 1 when
-one is missed.
+kernel would else put a bare ping and its pong on one and a broker's threads on several, or the other way round, as it
+happens. Rounds interleave what is compared, and medians are reported, because other work on the machine comes and
+goes. The targets are in ``TARGETS``; the exit code is 1 when one is missed.
 """
 
 from __future__ import annotations

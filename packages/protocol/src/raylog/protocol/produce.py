@@ -17,8 +17,10 @@ from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.frames import frame_length
 from raylog.protocol.wire import (
+    FIRST_TOPIC_ID,
     INT32,
     INT64,
+    ZERO_UUID,
     NodeEndpoint,
     Reader,
     Writer,
@@ -39,6 +41,14 @@ FIRST_FLEXIBLE = 9
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_ERROR_OFFSET_TIME = struct.Struct(">ihqq")
 _LEADER = struct.Struct(">ii")
+
+# One topic with one partition, in a flexible version: array lengths are one too high, tagged fields are none.
+_SINGLE_HEAD = struct.Struct(">BhiBB")  # transactional id, acks, timeout, topics, length of the name
+_SINGLE_PARTITION = struct.Struct(">Bi")  # partitions, index
+_NO_TAGS = b"\0\0\0"  # of the partition, the topic and the request
+_SINGLE_REPLY_HEAD = struct.Struct(">iBBB")  # correlation id, tags, topics, length of the name
+# Partitions, index, error, base offset, append time, log start; record errors, message, tags, tags; throttle, tags.
+_SINGLE_REPLY = struct.Struct(">BihqqqBBBBiB")
 
 
 class PartitionRecords(NamedTuple):
@@ -112,6 +122,8 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     version that is not between 3 and 13.
     """
     check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    if FIRST_FLEXIBLE <= version < FIRST_TOPIC_ID and (single := _parse_single(memoryview(body))) is not None:
+        return single
     reader = Reader(body, flexible=version >= FIRST_FLEXIBLE)
 
     def partition() -> PartitionRecords:
@@ -125,6 +137,35 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     reader.tags()
     reader.finish()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_single(body: memoryview) -> ProduceRequest | None:
+    """One batch for one partition in versions 9 to 12, which is what producers send all day, without a detour.
+
+    None for everything else, malformed requests too: the general way tells what is wrong with them.
+    """
+    try:
+        transactional_id, acks, timeout_ms, topics, name_size = _SINGLE_HEAD.unpack_from(body)
+        at = _SINGLE_HEAD.size + name_size - 1
+        partitions, index = _SINGLE_PARTITION.unpack_from(body, at)
+        if transactional_id != 0 or topics != 2 or not 1 < name_size < 128 or partitions != 2:
+            return None
+        name = str(body[_SINGLE_HEAD.size : at], "utf-8")
+        at += _SINGLE_PARTITION.size
+        size = shift = 0
+        while (byte := body[at]) & 0x80:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift > 28:
+                return None
+        end = at + (size | byte << shift)
+        if body[end:] != _NO_TAGS or end == at:
+            return None
+        part = PartitionRecords(index, body[at + 1 : end])
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, ZERO_UUID, [part])])
 
 
 def encode_produce_request(
@@ -154,6 +195,10 @@ def encode_produce_request(
 def encode_produce_response(version: int, correlation_id: int, response: ProduceResponse) -> bytes:
     """The response with its header, without a length before it. Raises UnsupportedVersion."""
     check_version("Produce", version, MIN_VERSION, MAX_VERSION)
+    if FIRST_FLEXIBLE <= version < FIRST_TOPIC_ID and len(response.topics) == 1 and not response.node_endpoints:
+        single = _encode_single(correlation_id, response)
+        if single is not None:
+            return single
     writer = Writer(flexible=version >= FIRST_FLEXIBLE)
 
     def record_error(error: RecordError) -> None:
@@ -182,6 +227,22 @@ def encode_produce_response(version: int, correlation_id: int, response: Produce
     else:
         writer.tags()
     return b"".join(writer.parts())
+
+
+def _encode_single(correlation_id: int, response: ProduceResponse) -> bytes | None:
+    """The answer to a request as in :func:`_parse_single` when there is no error to tell; else None."""
+    topic = response.topics[0]
+    if len(topic.partitions) != 1:
+        return None
+    part = topic.partitions[0]
+    name = topic.name.encode()
+    if part.error_code or part.record_errors or part.error_message is not None or len(name) > 126:
+        return None
+    if part.leader_id != -1 or part.leader_epoch != -1:
+        return None
+    head = _SINGLE_REPLY_HEAD.pack(correlation_id, 0, 2, len(name) + 1)
+    offsets = (part.base_offset, part.log_append_time, part.log_start_offset)
+    return head + name + _SINGLE_REPLY.pack(2, part.partition, 0, *offsets, 1, 0, 0, 0, response.throttle_ms, 0)
 
 
 def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceResponse]:
