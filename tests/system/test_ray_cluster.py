@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,24 @@ def joined(host: RunningCluster, root: Path, *arguments: str) -> Iterator[Runnin
 def create_topic(servers: str, name: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+
+
+def read(cluster: RunningCluster, topic: str) -> list[bytes | None]:
+    """What is in the topic's first partition, by an actor call to broker 0."""
+    with driver(cluster) as namespace:
+        broker = ray.get_actor("broker-0", namespace=namespace)
+        records, _ = ray.get(broker.fetch.remote(topic, 0, 0, 1 << 20))
+        return [record.value for record in records]
+
+
+def kill_everything(cluster: RunningCluster) -> None:
+    """kill -9 of all processes that `raylog up` started: Ray's, the brokers, ZooKeeper and its owner."""
+    zookeeper = EmbeddedZooKeeper(cluster.data_dir / "zookeeper")
+    refs = [ref.pid for ref in (zookeeper.owner, zookeeper.jvm) if ref is not None]
+    session = cluster.file()["ray"]["session"]
+    for pid in [*refs, *(process.pid for process in session_members(session))]:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not session_members(session) and not zookeeper.is_running, WAIT_S, "all are dead")
 
 
 def one_line(text: str) -> str:
@@ -229,10 +248,16 @@ def test_side_by_side_down_leaves_no_process_and_up_brings_everything_back(
         after = neighbour.status()
         assert after["bootstrap_servers"] == before["bootstrap_servers"]
         assert after["cluster_id"] == before["cluster_id"]
-        with driver(neighbour) as namespace:
-            broker = ray.get_actor("broker-0", namespace=namespace)
-            records, _ = ray.get(broker.fetch.remote("kept", 0, 0, 1 << 20))
-            assert [record.value for record in records] == [b"value"]
+        assert read(neighbour, "kept") == [b"value"]
+
+        kill_everything(neighbour)
+        refused = neighbour.raylog("status", check=False)
+        assert "the cluster is down; `raylog up" in one_line(refused.stderr)
+        begun = time.monotonic()
+        neighbour.raylog("up")
+        print(f"\nkill -9 of everything: {time.monotonic() - begun:.1f} s until `raylog up` is done")
+        assert neighbour.status()["bootstrap_servers"] == before["bootstrap_servers"]
+        assert read(neighbour, "kept") == [b"value"]
     finally:
         neighbour.raylog("down", check=False)
     assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])

@@ -71,14 +71,14 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
         before = ClusterFile.load(data_dir)
         settings = settings_for(request, before)
         size = request.brokers or (len(before.brokers) if before else 0) or DEFAULT_BROKERS
-        running = before is not None and _ray_runs(before)
-        if before is not None and running:
-            check_change(before, request, size)
         name = before.name if before else new_name()
-        environment = environment_for(needs_java=not external_zookeeper(request, before))
-
-        ray_info = before.ray if before and running else _start_ray(name, request, environment, undo)
-        with _driver(ray_info) as connected, contextlib.ExitStack() as undo_actors:
+        with (
+            _driver(_find_or_start_ray(name, request, before, undo)) as connected,
+            contextlib.ExitStack() as undo_actors,
+        ):
+            running = bool(_actor_names(name))
+            if before and running:
+                check_change(before, request, size)
             places = find_places(ray.nodes(), local=connected.is_local)
             cluster = ClusterFile(
                 name=name,
@@ -161,8 +161,16 @@ def _answers(address: str) -> bool:
     return not port.isdecimal() or accepts(host, int(port))
 
 
-def _start_ray(name: str, request: Request, environment: Mapping[str, str], undo: contextlib.ExitStack) -> RayInfo:
+def _find_or_start_ray(name: str, request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
+    """The Ray cluster that is asked for, or was used before, or a new local one."""
+    environment = environment_for(needs_java=not external_zookeeper(request, before))
+    if before and before.ray.is_local and before.ray.head.is_alive:
+        if request.address not in (None, before.ray.address):
+            raise RaylogError(f"the cluster in {before.data_dir} runs on a Ray cluster of its own: `raylog down` first")
+        return before.ray
     address = request.address or os.environ.get("RAY_ADDRESS")
+    if before and not before.ray.is_local:
+        address = address or before.ray.address
     if address:
         return RayInfo(address=address, mode="joined")
     info = local_ray.start(name, request.data_dir.absolute(), environment)
