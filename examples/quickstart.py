@@ -261,7 +261,7 @@ def check_counts(counts: dict[str, int]) -> None:
 
 
 def show_further(status: dict[str, Any], data_dir: Path) -> None:
-    command, where = os.path.relpath(RAYLOG), f"--data-dir {data_dir}"
+    command, where = min(os.path.relpath(RAYLOG), RAYLOG, key=len), f"--data-dir {data_dir}"
     console.print(
         f"\nThe cluster stays up. Its actors are on Ray's dashboard, {status['dashboard_url']}. Look further with\n"
         f"   {command} status {where}\n"

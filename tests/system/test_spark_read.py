@@ -24,9 +24,10 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    configs = {"spark.sql.session.timeZone": "Asia/Tokyo"}  # timestamps are instants, wherever Spark is
     with (
         ray_with_java("spark-read-test", tmp_path_factory.mktemp("ray")) as head,
-        session(address=head.address, executors=2, memory="600m") as started,
+        session(address=head.address, executors=2, memory="600m", configs=configs) as started,
     ):
         yield started
 

@@ -120,6 +120,13 @@ def test_a_namespace_with_actors_in_it_is_refused(head: RayInfo) -> None:
             session(address="nowhere:1"),
         ):
             pass
+        with (
+            pytest.raises(SparkNotStarted, match="holds named actors"),
+            session(address=ray.get_runtime_context().gcs_address),
+        ):
+            pass
+        with pytest.raises(SparkNotStarted, match="holds named actors"), session(address=head.address):
+            pass
         assert ray.is_initialized()
     finally:
         ray.shutdown()

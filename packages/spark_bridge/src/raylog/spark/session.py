@@ -81,7 +81,6 @@ logger.ui.level = error
 """
 """The driver's log4j2: Spark's own, without the two warnings of every start on which nobody can act."""
 
-
 log = logging.getLogger(__name__)
 
 
@@ -209,7 +208,7 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
         stack.callback(ray.shutdown)
         return namespace
     context = ray.get_runtime_context()
-    if address not in (None, "auto", context.gcs_address):
+    if address not in (None, "auto") and not same_ray(address, context.gcs_address):
         raise SparkNotStarted(
             f"this process is connected to Ray at {context.gcs_address}, not {address}: call ray.shutdown() first"
         )
@@ -219,6 +218,12 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
             "another Spark: connect with ray.init() in a namespace of its own, or not at all"
         )
     return str(context.namespace)
+
+
+def same_ray(address: str, known: str) -> bool:
+    """Whether ``address`` is the one that Ray knows as ``known``: it replaces loopback by the machine's."""
+    host, _, port = address.rpartition(":")
+    return address == known or (host in ("127.0.0.1", "localhost") and port == known.rpartition(":")[2])
 
 
 def probe(address: str) -> None:
@@ -271,8 +276,6 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": scratch,
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         **overrides,
     }
     for key, options in (
