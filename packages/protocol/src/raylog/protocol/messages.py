@@ -87,7 +87,11 @@ def response_type(api_key: int, version: int) -> type[ResponsePayload]:
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> RequestPayload:
-    """The request as kio's type. Raises UnsupportedVersion, or InvalidRequest when malformed or too long."""
+    """The request as kio's type. Raises UnsupportedVersion, or InvalidRequest when malformed.
+
+    Bytes after the request are ignored, as Kafka does: librdkafka leaves three behind the null array with
+    which it asks for the metadata of all topics.
+    """
     kind = request_type(api_key, version)
     reader = Reader(body, flexible=kind.__flexible__)
     return cast(RequestPayload, _read_entity(kind, reader, f"request {api_key} v{version}"))
@@ -130,13 +134,16 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Res
     correlation_id = reader.int32()
     reader.tags()
     reader.flexible = kind.__flexible__
-    return correlation_id, cast(ResponsePayload, _read_entity(kind, reader, f"response {api_key} v{version}"))
+    return correlation_id, cast(
+        ResponsePayload, _read_entity(kind, reader, f"response {api_key} v{version}", to_the_end=True)
+    )
 
 
-def _read_entity(kind: Any, reader: Reader, what: str) -> Any:
+def _read_entity(kind: Any, reader: Reader, what: str, *, to_the_end: bool = False) -> Any:
     try:
         entity = entity_reader(kind)(reader)
-        reader.finish()
+        if to_the_end:
+            reader.finish()
     except reader.error as reason:
         raise reader.error(f"{what} is malformed: {reason}") from None
     return entity
