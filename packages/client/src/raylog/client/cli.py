@@ -9,7 +9,7 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from importlib.metadata import entry_points, version
@@ -35,7 +35,8 @@ __all__ = ["app", "main"]
 P = ParamSpec("P")
 COMMANDS = "raylog.commands"
 """The entry-point group: each entry is a function that adds commands to the typer app it is given."""
-_ADMIN_TIMEOUT_MS = 15_000
+_TIMEOUT_MS = 8_000
+"""How long a command waits for brokers: as long as one takes to come back, and not longer."""
 
 
 class PluginGroup(TyperGroup):
@@ -124,7 +125,7 @@ def _servers(data_dir: Path | None, bootstrap_server: str | None) -> str:
 
 
 def _admin(data_dir: Path | None, bootstrap_server: str | None) -> Admin:
-    return Admin(_servers(data_dir, bootstrap_server), default_api_timeout_ms=_ADMIN_TIMEOUT_MS)
+    return Admin(_servers(data_dir, bootstrap_server), default_api_timeout_ms=_TIMEOUT_MS)
 
 
 def _configs(items: list[str] | None) -> dict[str, str]:
@@ -225,7 +226,7 @@ def delete_topic(name: str, data_dir: DataDir = None, bootstrap_server: Bootstra
 def produce(topic: str, config: Config = None, data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
     """Send each line of stdin as a record's value."""
     servers = _servers(data_dir, bootstrap_server)
-    with Admin(servers, default_api_timeout_ms=_ADMIN_TIMEOUT_MS) as admin:
+    with Admin(servers, default_api_timeout_ms=_TIMEOUT_MS) as admin:
         admin.describe_topic(topic)
     failed: list[RaylogError] = []
 
@@ -256,19 +257,18 @@ def consume(
     bootstrap_server: Bootstrap = None,
 ) -> None:
     """Print records as they come, a line each, until interrupted or the given number is reached."""
-    settings = {"auto.offset.reset": "earliest" if from_beginning else "latest", **_configs(config)}
+    settings: dict[str, Any] = {
+        "auto.offset.reset": "earliest" if from_beginning else "latest",
+        "default.api.timeout.ms": _TIMEOUT_MS,
+        **_configs(config),
+    }
+    left = max_messages
     with Consumer(_servers(data_dir, bootstrap_server), [topic], **settings) as consumer:
-        for left, record in _countdown(consumer.iterate(timeout_ms=None), max_messages):
-            sys.stdout.buffer.write(_line(record, format_))
-            if left == 0:
-                return
-            if not consumer.has_buffered():
-                sys.stdout.buffer.flush()
-
-
-def _countdown(records: Iterator[ConsumerRecord], count: int | None) -> Iterator[tuple[int | None, ConsumerRecord]]:
-    for number, record in enumerate(records, 1):
-        yield None if count is None else count - number, record
+        while left is None or left > 0:
+            for records in consumer.poll(1_000, max_records=left).values():
+                sys.stdout.buffer.writelines(_line(record, format_) for record in records)
+                left = None if left is None else left - len(records)
+            sys.stdout.buffer.flush()
 
 
 def _line(record: ConsumerRecord, format_: Format) -> bytes:

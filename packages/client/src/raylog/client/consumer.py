@@ -145,7 +145,7 @@ class Consumer:
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
-        left = max_records or self._max_poll_records
+        left = min(max_records or self._max_poll_records, self._max_poll_records)
         polled: dict[TopicPartition, list[ConsumerRecord]] = {}
         taken = self._wait_for(timeout_ms, left)
         while taken is not None:
@@ -162,7 +162,7 @@ class Consumer:
         """
         deadline = time.monotonic() + timeout_ms / 1_000
         while True:
-            self._fetcher.exchange(0 if self.has_buffered() else max(0.0, (deadline - time.monotonic()) * 1_000))
+            self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
             found = {tp: raw for tp, buffer in self._buffers() if (raw := buffer.raw()) is not None}
             if not found:
                 self._raise_error()
@@ -217,7 +217,7 @@ class Consumer:
         """Some records, of one batch; None when none come in time."""
         deadline = time.monotonic() + timeout_ms / 1_000
         while True:
-            self._fetcher.exchange(0 if self.has_buffered() else max(0.0, (deadline - time.monotonic()) * 1_000))
+            self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
             taken = self._take(max_records)
             if taken is not None:
                 return taken
@@ -246,8 +246,7 @@ class Consumer:
             if buffer.generation == buffer.place.generation and self._subscription.get(tp) is buffer.place
         ]
 
-    def has_buffered(self) -> bool:
-        """True while records that were fetched wait to be read: the next poll will not have to wait."""
+    def _has_data(self) -> bool:
         return any(buffer.has_data() for _, buffer in self._buffers())
 
     def _raise_error(self) -> None:
