@@ -36,6 +36,7 @@ FETCH_VERSION = 12
 IN_FLIGHT = 5
 """Requests on the way at once: the default of Kafka's max.in.flight.requests.per.connection."""
 
+FETCHES_IN_FLIGHT = 2
 FETCH_BYTES = 1024 * 1024
 MARK = 0x0123456789ABCDEF
 """An offset that can be found again in a request."""
@@ -198,21 +199,52 @@ def produce(address: Address, topic: str, batch: bytes, records: int, total: int
     return batches * len(batch) / spent
 
 
-def fetch(address: Address, topic: str, batch: bytes, records: int) -> tuple[float, int]:
-    """Bytes per second of reading a topic of equal batches to its end, 1 MB a request; and how many bytes."""
-    offset = total = 0
-    end = 1
+def fetch(address: Address, topic: str, batch: bytes, records: int, total: int) -> float:
+    """Bytes per second of reading ``total`` bytes of equal batches, 1 MB a request, FETCHES_IN_FLIGHT at a time.
+
+    The batches' equal size makes it known where a request's answer will end, so that the next one need not wait for
+    it. A response's length tells how many batches are in it; :func:`verify` looks at each of them.
+    """
+    request, step = Request(topic), FETCH_BYTES // len(batch)
     buffer = memoryview(bytearray(2 * FETCH_BYTES))
+    wanted = total // len(batch)
+    assert FETCH_BYTES % len(batch) == 0, "batches must fill a response"
+    assert wanted % step == 0, "responses must fill the total"
     with connect(address) as sock:
         begun = time.perf_counter()
-        while offset < end:
-            sock.sendall(fetch_frame(topic, offset))
-            end, data = fetched(receive(sock, buffer))
-            whole = len(data) // len(batch)
-            assert whole, "nothing came"
-            offset += whole * records
-            total += len(data)
-        return total / (time.perf_counter() - begun), total
+        asked = received = 0
+        while received < wanted:
+            while asked < wanted and asked - received < FETCHES_IN_FLIGHT * step:
+                sock.send(request.at(asked * records))
+                asked += step
+            count = receive_one(sock, buffer) // len(batch)
+            assert count == step, f"{count} batches came instead of {step}"
+            received += count
+        return total / (time.perf_counter() - begun)
+
+
+def receive_one(sock: socket.socket, buffer: memoryview) -> int:
+    """Read one response and nothing of the next; its length."""
+    assert sock.recv_into(buffer, 4, socket.MSG_WAITALL) == 4, "the broker closed the connection"
+    length: int = _LENGTH.unpack_from(buffer)[0]
+    left = length
+    while left:
+        count = sock.recv_into(buffer, left)
+        assert count, "the broker closed the connection"
+        left -= count
+    return length
+
+
+class Request:
+    """A Fetch request that is only written once; then its offset is changed in place."""
+
+    def __init__(self, topic: str) -> None:
+        self._frame = bytearray(fetch_frame(topic, MARK))
+        self._at = self._frame.index(MARK.to_bytes(8, "big"))
+
+    def at(self, offset: int) -> bytearray:
+        self._frame[self._at : self._at + 8] = offset.to_bytes(8, "big")
+        return self._frame
 
 
 def verify(address: Address, topic: str, batch: bytes, records: int) -> int:
@@ -248,15 +280,14 @@ def end_to_end(address: Address, topic: str, rate: float, count: int) -> EndToEn
     is sent late, not left out: its record counts from when it was sent.
     """
     batch = encode_batch([Record(b"x" * 100)])
-    frame, fetch = produce_frame(topic, batch), bytearray(fetch_frame(topic, 0))
-    offset_at = fetch_frame(topic, MARK).index(MARK.to_bytes(8, "big"))
+    frame, request = produce_frame(topic, batch), Request(topic)
     sent: list[float] = []
     arrived: list[tuple[float, bytes]] = []
     received = 0
     buffer = memoryview(bytearray(1 << 20))
     with connect(address) as producer, connect(address) as consumer:
         replies = Replies(producer)
-        consumer.send(fetch)
+        consumer.send(request.at(0))
         begun = time.perf_counter()
         while received < count or replies.count < count:
             now = time.perf_counter()
@@ -271,8 +302,7 @@ def end_to_end(address: Address, topic: str, rate: float, count: int) -> EndToEn
                 response = receive(consumer, buffer)
                 arrived.append((time.perf_counter(), bytes(response)))
                 received += len(response) // len(batch)
-                fetch[offset_at : offset_at + 8] = received.to_bytes(8, "big")
-                consumer.send(fetch)
+                consumer.send(request.at(received))
             if producer in readable:
                 replies.take()
             assert readable or len(sent) < count, f"{count - received} records are missing"

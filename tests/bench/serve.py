@@ -20,7 +20,9 @@ from kit.cluster import InProcessCluster
 from raylog.broker.actor import SWITCH_INTERVAL_S
 from raylog.protocol.ids import TopicName
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
+"""As much as the load sends at once."""
+
 SENDFILE_BYTES = 1024 * 1024
 
 

@@ -453,7 +453,7 @@ def test_a_defect_is_an_error_code_and_is_counted(node: Node, row: Any) -> None:
 
 def test_a_malformed_body_has_no_answer(node: Node) -> None:
     with pytest.raises(InvalidRequest):
-        node.answer(request(3, 9, topics=None)[4:] + b"more")
+        node.answer(request(19, 5, topics=[])[4:-3])
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (8, 3)])
