@@ -155,7 +155,7 @@ def test_a_client_that_never_reads_harms_nobody(node: Node) -> None:
             assert values(topic.partitions[0].records) == [bytes(1_000_000)]
 
 
-def test_two_listeners_tell_their_own_endpoints(node: Node) -> None:
+def test_two_listeners_are_served(node: Node) -> None:
     listeners = [Listener("INNER", "127.0.0.1", 0), Listener("OUTER", "127.0.0.1", 0)]
     server = SocketServer(listeners, node.ports, node.settings)
     bound = server.bind()
