@@ -9,8 +9,9 @@ import pytest
 
 
 @pytest.mark.parametrize("first", ["", "import hypothesis; "])
-def test_kio_brings_hypothesis_along_only_where_it_is_used(first: str) -> None:
-    program = f"{first}import sys, raylog.protocol.errors; print('hypothesis' in sys.modules)"
+@pytest.mark.parametrize("module", ["raylog.protocol.errors", "raylog.client.admin", "raylog.broker.handlers"])
+def test_kio_brings_hypothesis_along_only_where_it_is_used(first: str, module: str) -> None:
+    program = f"{first}import sys, {module}; print('hypothesis' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == str(bool(first))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import raylog.protocol  # noqa: F401  (it must be the first to import kio)
+
 if TYPE_CHECKING:
     from raylog.client.admin import Admin, NewTopic
     from raylog.client.cluster import BrokerHandle, Cluster, connect
