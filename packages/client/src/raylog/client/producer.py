@@ -80,7 +80,7 @@ class Producer:
         self._max_block_s = settings[MAX_BLOCK_MS] / 1_000
         self._largest = min(settings[MAX_REQUEST_SIZE], settings[BUFFER_MEMORY]) - HEADER_SIZE
         self._batch_size = settings[BATCH_SIZE]
-        self._round_robin = settings[PARTITIONER] == "roundrobin"
+        self._by_key = settings[PARTITIONER] == "murmur2"
         self._keys = KeyPartitioner()
         self._routes: dict[str, _Route] = {}
         self._lock = Condition()
@@ -137,7 +137,10 @@ class Producer:
         wake = False
         with self._lock:
             if partition is None:
-                partition = self._partition(route, key, size)
+                if key is not None and self._by_key:
+                    partition = self._keys.partition(key, route.count)
+                else:
+                    partition = self._spread(route, size)
             elif not 0 <= partition < route.count:
                 raise InvalidPartitions(f"{topic} has partitions 0 to {route.count - 1}, not {partition}")
             tp = route.tps[partition]
@@ -193,13 +196,12 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _partition(self, route: _Route, key: bytes | None, size: int) -> int:
-        if self._round_robin:
-            route.next = (route.next + 1) % route.count
-            return route.next
-        if key is not None:
-            return self._keys.partition(key, route.count)
-        return route.sticky.partition(size, route.led, route.count)
+    def _spread(self, route: _Route, size: int) -> int:
+        """The partition of a record whose key doesn't decide."""
+        if self._by_key:
+            return route.sticky.partition(size, route.led, route.count)
+        route.next = (route.next + 1) % route.count
+        return route.next
 
     def _open_batch(self, tp: TopicPartition, size: int) -> tuple[Any, bool]:
         """A batch with room for ``size`` bytes, waiting for memory if need be; and whether to wake the

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import timedelta
 from threading import Condition, Thread, current_thread
-from typing import NamedTuple, cast
-
-from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
-from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
-from kio.static.primitive import i32Timedelta
+from typing import NamedTuple
 
 from raylog.client.accumulator import Accumulator, Batch, BatchState
 from raylog.client.config import (
@@ -31,15 +26,14 @@ from raylog.client.config import (
 )
 from raylog.client.connection import Address, Reply
 from raylog.client.delivery import BatchOutcome
-from raylog.client.metadata import backoff_ms
+from raylog.client.identity import IdentityKeeper
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.pool import monotonic_ms
-from raylog.client.producer_state import NO_IDENTITY, Identity, PartitionState, RetryPolicy
+from raylog.client.producer_state import NO_IDENTITY, PartitionState, RetryPolicy
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,
     DuplicateSequence,
-    ErrorCode,
     NetworkException,
     RaylogError,
     RequestTimedOut,
@@ -47,7 +41,6 @@ from raylog.protocol.errors import (
     is_retriable,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.messages import decode_response
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
@@ -64,7 +57,6 @@ log = logging.getLogger(__name__)
 
 PRODUCE_VERSION = 10
 _IDLE_MS = 60_000
-_IDENTITY_CONTEXT = object()
 
 
 class _Settled(NamedTuple):
@@ -105,10 +97,7 @@ class Sender:
         self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
-        self._identity: Identity | None = None
-        self._identity_asked = False
-        self._identity_failures = 0
-        self._identity_at_ms = 0
+        self._identities = IdentityKeeper(network, self._backoff)
         self._stopping = False
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
@@ -154,7 +143,7 @@ class Sender:
             self._send(plan)
         version = self._network.metadata.view.version
         for reply in self._network.poll(wait_ms):
-            if reply.request.context is _IDENTITY_CONTEXT:
+            if reply.request.context is self._identities.context:
                 self._take_identity(reply)
             else:
                 self._take_produced(reply)
@@ -211,8 +200,8 @@ class Sender:
         for tp in self._accumulator.waiting:
             if tp not in self._states:
                 state = PartitionState(tp, idempotent=self._idempotent, policy=self._policy)
-                if self._identity is not None:
-                    state.identify(self._identity)
+                if self._idempotent and self._identities.identity is not None:
+                    state.identify(self._identities.identity)
                 self._states[tp] = state
         waiting = [self._states[tp] for tp in self._accumulator.waiting]
         return waiting + [
@@ -222,7 +211,7 @@ class Sender:
     def _wait_ms(self, state: PartitionState, fresh: Batch[BatchOutcome] | None, now_ms: int) -> int:
         """How long until this partition, which has nothing to send now, may have."""
         if state.identity is None:
-            self._ask_identity(now_ms)
+            self._identities.ask()
             return CONNECT_POLL_MS
         if state.retrying:
             return max(1, state.retry_at_ms - now_ms)
@@ -358,42 +347,17 @@ class Sender:
             self._lock.notify_all()
         self._tell([_Settled(batch, -1, -1, error) for batch in lost])
 
-    def _ask_identity(self, now_ms: int) -> None:
-        if self._identity_asked or now_ms < self._identity_at_ms:
-            return
-        address = self._network.any_ready()
-        if address is None:
-            return
-        self._identity_asked = True
-        request = InitProducerIdRequest(
-            transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=2**31 - 1))
-        )
-        self._network.send(address, request, _IDENTITY_CONTEXT)
-
     def _take_identity(self, reply: Reply) -> None:
-        self._identity_asked = False
-        error = reply.error
-        if error is None:
-            try:
-                _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
-                response = cast(InitProducerIdResponse, entity)
-                if response.error_code is not ErrorCode.none:
-                    raise exception_for(response.error_code.value, "asking for a producer id")
-            except RaylogError as refused:
-                error = refused
-            else:
-                self._identity_failures = 0
-                self._identity = Identity(response.producer_id, response.producer_epoch)
-                with self._lock:
-                    for state in self._states.values():
-                        if state.identity is None:
-                            state.identify(self._identity)
-                return
-        if not isinstance(error, NetworkException) and not is_retriable(error):
+        try:
+            identity = self._identities.take(reply)
+        except RaylogError as error:
             self._fail_all(error)
             return
-        self._identity_failures += 1
-        self._identity_at_ms = monotonic_ms() + backoff_ms(self._identity_failures, *self._backoff)
+        if identity is not None:
+            with self._lock:
+                for state in self._states.values():
+                    if state.identity is None:
+                        state.identify(identity)
 
 
 def _error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | None:
