@@ -43,12 +43,17 @@ class FrameProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing = True
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
+        self.close()
         for thread in self._threads:
             thread.join(10)
+
+    def close(self) -> None:
+        """Cut all connections and refuse new ones."""
+        if not self._closing:
+            self._closing = True
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        self.cut()
 
     def cut(self) -> None:
         """Cut all connections."""

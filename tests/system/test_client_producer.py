@@ -220,6 +220,33 @@ def test_a_producer_outlives_a_restart_of_its_brokers(cluster: InProcessCluster)
     assert values(cluster.bootstrap_servers) == [b"%05d" % n for n in range(len(deliveries))]
 
 
+def test_a_leader_that_moved_to_another_address_is_found(tmp_path: Path) -> None:
+    """The old address refuses connections: only fresh metadata, from another broker's address, tells the new one."""
+    with FrameProxy() as old, FrameProxy() as new:
+        new.target = old.target
+        config = {
+            "listeners": "PLAINTEXT://{}:{}".format(*old.target),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{old.port}",
+        }
+        servers = f"127.0.0.1:{old.port},127.0.0.1:{new.port}"
+        with InProcessCluster(tmp_path, brokers=1, config=config) as cluster:
+            cluster.create_topic("t")
+            with (
+                Producer(servers, linger_ms=0, retry_backoff_ms=10) as producer,
+                Consumer(servers, ["t"], auto_offset_reset="earliest", retry_backoff_ms=10) as consumer,
+            ):
+                producer.send("t", b"before").result(10)
+                assert len(consumer.poll(10_000)) == 1
+                cluster.stop(0)
+                old.close()
+                config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{new.port}"
+                cluster._config.update(config)
+                cluster.start(0)
+                assert producer.send("t", b"after").result(20).offset == 1
+                (records,) = wait_until(lambda: consumer.poll(1_000), 20, "the consumer goes on").values()
+                assert [record.value for record in records] == [b"after"]
+
+
 def test_what_is_not_delivered_at_the_end_of_close_fails(tmp_path: Path) -> None:
     with proxied(tmp_path) as (_, proxy, servers):
         producer = Producer(servers, linger_ms=0)

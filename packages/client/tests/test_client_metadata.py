@@ -52,6 +52,11 @@ def test_it_is_asked_for_at_once_then_by_age() -> None:
     metadata.on_response(answer((1, 0)), 10)
     assert metadata.due_in_ms(10) == 1_000
     metadata.need_update()
+    assert metadata.due_in_ms(10) == 100  # what is as fresh as that is not asked for again
+    assert metadata.due_in_ms(110) == 0
+    metadata.want(["t"])
+    assert metadata.due_in_ms(10) == 100
+    metadata.want(["another"])
     assert metadata.due_in_ms(10) == 0
 
 

@@ -23,6 +23,7 @@ from raylog.client.config import ACKS, COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
+from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable
 from raylog.protocol.records import Record, encode_batch
@@ -85,12 +86,15 @@ class Cluster:
         bootstrap_servers: str,
         *,
         ray_address: str | None = None,
+        ray_token_path: str = "",
         namespace: str | None = None,
         actors: Mapping[int, str] | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.ray_address = ray_address
         """Of the Ray cluster that the brokers run on; None when it isn't known."""
+        self.ray_token_path = ray_token_path
+        """The file with the token that this Ray cluster asks for; empty when the environment knows."""
         self._namespace = namespace
         self._actors = dict(actors or {})
 
@@ -115,7 +119,7 @@ class Cluster:
             raise BrokerNotAvailable(
                 f"broker {broker_id}: only addresses are known of this cluster; connect() through Ray or by data_dir"
             )
-        _join_ray(self.ray_address)
+        _join_ray(self.ray_address, self.ray_token_path)
         name = self._actors.get(broker_id, f"broker-{broker_id}")
         try:
             return BrokerHandle(broker_id, ray.get_actor(name, namespace=self._namespace))
@@ -155,16 +159,18 @@ def _known(found: KnownCluster) -> Cluster:
     return Cluster(
         found.bootstrap_servers,
         ray_address=found.ray_address,
+        ray_token_path=found.ray_token_path,
         namespace=found.namespace,
         actors=found.actors,
     )
 
 
-def _join_ray(address: str | None) -> None:
+def _join_ray(address: str | None, token_path: str = "") -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
+        with ray_token(token_path):
+            ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise BrokerNotAvailable(f"no Ray cluster at {address}: {error}") from error
 

@@ -156,7 +156,7 @@ class Fetcher:
             elif address not in self._fetching:
                 wanted.setdefault(address, []).append(buffer)
         for address, buffers in wanted.items():
-            if self._network.pool.ready(address):
+            if self._network.ready(address):
                 # A partition that isn't asked for now should not wait for those that are: don't linger there.
                 self._send_fetch(address, buffers, 0 if address in reserved else self._max_wait_ms)
             else:
@@ -253,7 +253,7 @@ class Fetcher:
                 if self._asking.get((place.tp, end)) == place.generation:
                     continue
                 address = self._network.leader_address(place.tp)
-                if address is None or self._rests(place.tp, now_ms) or not self._network.pool.ready(address):
+                if address is None or self._rests(place.tp, now_ms) or not self._network.ready(address):
                     blocked = True
                 else:
                     wanted.setdefault((address, end), []).append(place)

@@ -81,6 +81,8 @@ class Metadata:
         self._backoff = (backoff_ms, backoff_max_ms)
         self._allow_auto_create = allow_auto_create
         self._needed = True
+        self._unknown = False
+        """True when a topic is wanted that was never asked for: that need not wait."""
         self._failures = 0
         self._asked = False
         self._last_ms = -1
@@ -90,27 +92,26 @@ class Metadata:
         """Ask for these topics, too, from now on."""
         if self._wanted is not None and not self._wanted.issuperset(names := set(topics)):
             self._wanted = self._wanted | names  # replaced, not changed: the owner may be reading it
-            self._needed = True
+            self._unknown = True
 
     def need_update(self) -> None:
-        """Something failed in a way that fresh metadata may heal."""
+        """Something failed in a way that fresh metadata may heal; what is fresher than the backoff is not asked
+        again."""
         self._needed = True
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long until the next request should go out: 0 means now."""
         if self._asked:
             return self._max_age_ms
-        if self._last_ms < 0:
+        if self._last_ms < 0 or (self._unknown and not self._failures):
             return 0
-        wait = self._max_age_ms
-        if self._needed:
-            wait = backoff_ms(self._failures, *self._backoff) if self._failures else 0
+        wait = backoff_ms(self._failures, *self._backoff) if self._needed or self._unknown else self._max_age_ms
         return max(0, self._last_ms + wait - now_ms)
 
     def request(self) -> MetadataRequest:
         """The request to send now."""
         self._asked = True
-        self._needed = False
+        self._needed = self._unknown = False
         topics = None
         if self._wanted is not None:
             topics = tuple(

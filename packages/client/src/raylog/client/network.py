@@ -60,6 +60,14 @@ class Network:
             self.metadata.need_update()
         return address
 
+    def ready(self, address: Address) -> bool:
+        """As :meth:`Pool.ready`; where nobody can be reached, fresh metadata may know a better address."""
+        if self.pool.ready(address):
+            return True
+        if self.pool.problem(address) is not None:
+            self.metadata.need_update()
+        return False
+
     def any_ready(self) -> Address | None:
         """Some broker that a request can be sent to now; None when a connection is still being made, or none
         can be."""

@@ -30,6 +30,8 @@ class KnownCluster:
     namespace: str
     """The Ray namespace of the broker actors."""
     ray_address: str
+    ray_token_path: str
+    """The file with the token that Ray asks for; empty when the environment knows."""
     actors: Mapping[int, str]
     """Actor names by broker id."""
 
@@ -48,6 +50,7 @@ def cluster_in(data_dir: Path) -> KnownCluster:
             bootstrap_servers=found["bootstrap_servers"],
             namespace=found["namespace"],
             ray_address=found["ray"]["address"],
+            ray_token_path=found["ray"].get("auth_token_path", ""),
             actors={broker["id"]: broker["actor"] for broker in found["brokers"]},
         )
     except (KeyError, TypeError) as error:

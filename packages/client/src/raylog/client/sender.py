@@ -176,7 +176,7 @@ class Sender:
                 wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
                 continue
             address = self._network.leader_address(state.tp)
-            if address is None or not self._network.pool.ready(address):
+            if address is None or not self._network.ready(address):
                 wait_ms = min(wait_ms, CONNECT_POLL_MS)
                 continue
             if address not in slots:
