@@ -262,8 +262,11 @@ def check_counts(counts: dict[str, int]) -> None:
 
 def show_further(status: dict[str, Any], data_dir: Path) -> None:
     command, where = min(os.path.relpath(RAYLOG), RAYLOG, key=len), f"--data-dir {data_dir}"
+    token = status["ray_auth_token_path"]
+    asks = f" (it asks for what is in {token})" if token else ""
     console.print(
-        f"\nThe cluster stays up. Its actors are on Ray's dashboard, {status['dashboard_url']}. Look further with\n"
+        f"\nThe cluster stays up. Its actors are on Ray's dashboard, {status['dashboard_url']}{asks}.\n"
+        "Look further with\n"
         f"   {command} status {where}\n"
         f"   {command} topics describe {TOPIC} {where}\n"
         f"   {command} consume {TOPIC} --from-beginning --max-messages 3 {where}\n"

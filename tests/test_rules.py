@@ -38,6 +38,7 @@ IMPURE = {
 
 ONLY_IN = {
     "ray": {
+        "coordination/ray_token",
         "broker/actor", "broker/supervisor", "client/cluster", "client/consumer_actor", "client/group", "client/data",
         "client/cli", "spark/session",
     },

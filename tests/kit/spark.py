@@ -12,6 +12,7 @@ import pytest
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.java import find_java
+from raylog.coordination.ray_token import ray_token
 
 SPARK_MARKS = [
     pytest.mark.system,
@@ -27,10 +28,12 @@ SPARK_MARKS = [
 
 @contextmanager
 def ray_with_java(name: str, directory: Path) -> Iterator[RayInfo]:
-    """A Ray cluster of one node in ``directory``, with Java on its PATH."""
-    environment = find_java().environment(os.environ) | {"RAY_AUTH_MODE": "disabled"}
+    """A Ray cluster of one node in ``directory``, with Java on its PATH; this process may connect to it."""
+    environment = find_java().environment(os.environ)
+    environment.pop("RAY_AUTH_MODE", None)
     head = local_ray.start(name, directory, environment)
     try:
-        yield head
+        with ray_token(head.auth_token_path):
+            yield head
     finally:
         local_ray.stop(head)

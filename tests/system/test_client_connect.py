@@ -9,6 +9,7 @@ import ray
 
 from kit.cli import RunningCluster
 from raylog.client import Admin, Cluster, connect
+from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, UnknownTopicOrPartition
 from raylog.protocol.records import Batches, Record
 
@@ -16,9 +17,8 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def cluster(three_brokers: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(three_brokers: RunningCluster) -> Iterator[Cluster]:
     """The cluster of three broker actors; this process leaves its Ray cluster again."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     try:
         yield connect(data_dir=three_brokers.data_dir)
     finally:
@@ -29,7 +29,8 @@ def test_a_cluster_is_found_by_its_directory_and_through_ray(three_brokers: Runn
     facts = three_brokers.file()
     assert cluster.bootstrap_servers == facts["bootstrap_servers"]
     assert cluster.ray_address == facts["ray"]["address"]
-    through_ray = connect(address=facts["ray"]["address"])
+    with ray_token(facts["ray"]["auth_token_path"]):
+        through_ray = connect(address=facts["ray"]["address"])
     assert through_ray.bootstrap_servers == cluster.bootstrap_servers
     assert connect().bootstrap_servers == cluster.bootstrap_servers  # this process is connected to Ray now
     assert ray.get_runtime_context().namespace != facts["namespace"]

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from kit.waiting import wait_until
 from raylog.broker.cluster_file import accepts
 from raylog.broker.processes import session_members
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import NotLeaderOrFollower
 from raylog.protocol.records import Record, encode_batch
 
@@ -29,11 +30,17 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 WAIT_S = 20.0
 
 
+def token_of(cluster: RunningCluster) -> AbstractContextManager[None]:
+    """Within it, this process and commands that it runs may connect to the cluster's Ray."""
+    return ray_token(cluster.file()["ray"]["auth_token_path"])
+
+
 @contextmanager
 def driver(cluster: RunningCluster) -> Iterator[str]:
     """Connected to the cluster's Ray; gives the brokers' namespace."""
     file = cluster.file()
-    ray.init(address=file["ray"]["address"], namespace="tests", log_to_driver=False, configure_logging=False)
+    with token_of(cluster):
+        ray.init(address=file["ray"]["address"], namespace="tests", log_to_driver=False, configure_logging=False)
     try:
         yield file["namespace"]
     finally:
@@ -45,11 +52,12 @@ def joined(host: RunningCluster, root: Path, *arguments: str) -> Iterator[Runnin
     """Another raylog cluster on the Ray cluster of ``host``."""
     address = host.file()["ray"]["address"]
     cluster = RunningCluster(root / "home", root / "data")
-    cluster.raylog("up", "--address", address, *arguments)
-    try:
-        yield cluster
-    finally:
-        cluster.raylog("down", check=False)
+    with token_of(host):
+        cluster.raylog("up", "--address", address, *arguments)
+        try:
+            yield cluster
+        finally:
+            cluster.raylog("down", check=False)
 
 
 def create_topic(servers: str, name: str, partitions: int = 1, **config: str) -> None:
@@ -209,7 +217,8 @@ def test_a_port_in_use_is_one_sentence_and_leaves_nothing(three_brokers: Running
     guest = RunningCluster(tmp_path / "home", tmp_path / "data")
     listeners = f"listeners=PLAINTEXT://{taken['host']}:{taken['port']}"
     address = three_brokers.file()["ray"]["address"]
-    refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", listeners, check=False)
+    with token_of(three_brokers):
+        refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", listeners, check=False)
     assert refused.returncode == 1
     assert f"{taken['host']}:{taken['port']}" in one_line(refused.stderr)
     assert "in use" in refused.stderr
@@ -222,7 +231,9 @@ def test_a_log_dir_of_another_broker_is_refused(three_brokers: RunningCluster, t
     log_dir = Path(three_brokers.status()["brokers"][0]["data_dir"], "log")
     guest = RunningCluster(tmp_path / "home", tmp_path / "data")
     address = three_brokers.file()["ray"]["address"]
-    refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", f"log.dirs={log_dir}", check=False)
+    log_dirs = f"log.dirs={log_dir}"
+    with token_of(three_brokers):
+        refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", log_dirs, check=False)
     assert refused.returncode == 1
     assert str(log_dir) in one_line(refused.stderr)
     assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])

@@ -16,6 +16,7 @@ from kit.spark import SPARK_MARKS, ray_with_java
 from kit.waiting import wait_until
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
+from raylog.coordination.ray_token import ray_token
 from raylog.spark import session
 from raylog.spark.session import SparkNotStarted
 
@@ -41,10 +42,12 @@ def head_without_java(tmp_path: Path) -> Iterator[RayInfo]:
     tools.mkdir()
     for name in ("bash", "sh", "env"):
         (tools / name).symlink_to(f"/bin/{name}")
-    environment = {**os.environ, "PATH": str(tools), "RAY_AUTH_MODE": "disabled"}
-    environment.pop("JAVA_HOME", None)
+    environment = {**os.environ, "PATH": str(tools)}
+    for name in ("JAVA_HOME", "RAY_AUTH_MODE"):
+        environment.pop(name, None)
     started = local_ray.start("spark-test-no-java", tmp_path, environment)
-    yield started
+    with ray_token(started.auth_token_path):
+        yield started
     local_ray.stop(started)
 
 

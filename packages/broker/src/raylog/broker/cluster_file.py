@@ -57,6 +57,8 @@ class RayInfo:
     """Its start, in clock ticks since the machine booted."""
     session: int = 0
     """The Unix session that all its processes belong to."""
+    auth_token_path: str = ""
+    """The file with the token that drivers present; empty when the environment's RAY_AUTH_MODE decides."""
 
     @property
     def is_local(self) -> bool:

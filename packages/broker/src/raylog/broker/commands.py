@@ -143,6 +143,7 @@ def _print_up(cluster: ClusterFile) -> None:
         "ZooKeeper": cluster.zookeeper.connect,
         "Ray": f"{cluster.ray.address} ({cluster.ray.mode})",
         "dashboard": cluster.ray.dashboard_url or "-",
+        "token for Ray in": cluster.ray.auth_token_path or "-",
         "data": cluster.data_dir,
     }
     for name, value in rows.items():
@@ -150,8 +151,8 @@ def _print_up(cluster: ClusterFile) -> None:
 
 
 def _print_status(facts: dict[str, Any]) -> None:
-    for name in ("cluster_id", "bootstrap_servers", "zookeeper", "dashboard_url", "data_dir"):
-        typer.echo(f"{name:<18} {facts[name] or '-'}")
+    for name in ("cluster_id", "bootstrap_servers", "zookeeper", "dashboard_url", "ray_auth_token_path", "data_dir"):
+        typer.echo(f"{name:<19} {facts[name] or '-'}")
     table = Table("id", "address", "place", "pid", "partitions", "controller", "state")
     for broker in facts["brokers"]:
         table.add_row(

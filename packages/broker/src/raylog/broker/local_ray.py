@@ -8,6 +8,7 @@ used.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -41,10 +42,12 @@ class RayNotStarted(RaylogError):
 def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
     """Start Ray and return once it takes drivers; about five seconds.
 
-    ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Raises RayNotStarted.
+    ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Unless its RAY_AUTH_MODE
+    says how drivers get in, they present a token that is made here. Raises RayNotStarted.
     """
     temp_dir = _temp_dir(name, data_dir / "ray")
     log = data_dir / "ray-start.log"
+    token_path = "" if "RAY_AUTH_MODE" in environment else _new_token(data_dir / "ray-auth-token")
     for _ in range(TRIES):
         ports = _free_ports(5)
         with log.open("wb") as output:
@@ -53,7 +56,7 @@ def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(environment),
+                env=_environment(environment, token_path),
                 cwd=data_dir,
                 start_new_session=True,
             )
@@ -73,6 +76,7 @@ def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
                 pid=head.pid,
                 start_time=head.start_time,
                 session=session,
+                auth_token_path=token_path,
             )
         end(session_members(session), grace_s=STOP_GRACE_S)
     raise RayNotStarted(f"Ray did not start: {_last_line(log)} (all of it is in {log})")
@@ -119,14 +123,23 @@ def _command(temp_dir: Path, ports: list[int]) -> list[str]:
     ]
 
 
-def _environment(base: Mapping[str, str]) -> dict[str, str]:
-    """``base`` without what would change the cluster behind our back.
-
-    `ray start` turns token authentication on where it finds a token, but drivers that connect to a given
-    address do not: unless RAY_AUTH_MODE says so for both, they could not meet.
+def _new_token(path: Path) -> str:
+    """Ray's ports take connections from all of the machine's addresses, so who reaches them must know a
+    secret, and nobody but the file's owner may read it.
     """
-    environment = {"RAY_AUTH_MODE": "disabled", **base, "RAY_USAGE_STATS_ENABLED": "0"}
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return str(path)
+
+
+def _environment(base: Mapping[str, str], token_path: str) -> dict[str, str]:
+    """``base`` with the cluster's own token, and without what would change the cluster behind our back."""
+    environment = {**base, "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("RAY_ADDRESS", None)
+    if token_path:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_path}
+        environment.pop("RAY_AUTH_TOKEN", None)  # would go before the file
     return environment
 
 

@@ -43,6 +43,7 @@ from raylog.broker.up_request import (
     settings_for,
 )
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import RaylogError
 
 __all__ = ["Request", "down", "status", "up"]
@@ -116,6 +117,7 @@ def status(cluster: ClusterFile) -> dict[str, Any]:
         "zookeeper": cluster.zookeeper.connect,
         "dashboard_url": cluster.ray.dashboard_url,
         "ray_address": cluster.ray.address,
+        "ray_auth_token_path": cluster.ray.auth_token_path,
         "data_dir": cluster.data_dir,
         "brokers": [_broker_status(place, answers[place.id]) for place in cluster.brokers],
     }
@@ -185,7 +187,8 @@ def _driver(info: RayInfo) -> Iterator[RayInfo]:
     if not _answers(info.address):  # Ray would try for minutes
         raise RaylogError(f"cannot connect to Ray at {info.address}: nothing listens there")
     try:
-        context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
+        with ray_token(info.auth_token_path):
+            context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise RaylogError(f"cannot connect to Ray at {info.address}: {first}") from error

@@ -38,6 +38,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.client.cluster import connect
 from raylog.coordination.java import WANTED, find_java
+from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import RaylogError
 
 T = TypeVar("T")
@@ -198,11 +199,15 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
     namespace where another Spark runs.
     """
     if not ray.is_initialized():
-        address = address or connect().ray_address or "auto"
+        token_path = ""
+        if address is None:
+            cluster = connect()
+            address, token_path = cluster.ray_address or "auto", cluster.ray_token_path
         namespace = f"spark-{uuid4().hex[:12]}"
         try:
             probe(address)
-            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING)
+            with ray_token(token_path):
+                ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.WARNING)
         except OSError as error:
             raise SparkNotStarted(f"no Ray cluster at {address}: {error}") from error
         stack.callback(ray.shutdown)

@@ -1,0 +1,86 @@
+"""Who gets into the Ray cluster that `raylog up` starts: whoever can read the file with its token."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+import ray
+
+from kit.cli import RunningCluster
+from raylog.broker import local_ray
+from raylog.coordination.ray_token import ray_token
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+DRIVER = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('it is in')"
+
+
+def join(address: str, home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A user's own driver, whose environment tells of Ray what ``settings`` are, and that gives up soon."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    environment |= {"HOME": str(home), "RAY_NUM_REDIS_GET_RETRIES": "1", **settings}
+    command = [sys.executable, "-c", DRIVER, address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+
+def http_status(url: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_only_the_owner_can_read_the_token(three_brokers: RunningCluster) -> None:
+    path = Path(three_brokers.file()["ray"]["auth_token_path"])
+    assert path.is_relative_to(three_brokers.data_dir)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_text()) == 64
+    assert three_brokers.status()["ray_auth_token_path"] == str(path)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a guess"}]
+)
+def test_a_driver_without_the_token_is_refused(
+    three_brokers: RunningCluster, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    refused = join(three_brokers.file()["ray"]["address"], tmp_path, **settings)
+    assert refused.returncode != 0
+    assert "it is in" not in refused.stdout
+    assert "Authentication token is missing or incorrect" in refused.stderr
+
+
+def test_a_driver_with_the_token_gets_in(three_brokers: RunningCluster, tmp_path: Path) -> None:
+    facts = three_brokers.file()["ray"]
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": facts["auth_token_path"]}
+    assert "it is in" in join(facts["address"], tmp_path, **settings).stdout
+
+
+def test_the_dashboard_asks_for_the_token(three_brokers: RunningCluster) -> None:
+    facts = three_brokers.file()["ray"]
+    url = f"{facts['dashboard_url']}/nodes?view=summary"
+    token = Path(facts["auth_token_path"]).read_text()
+    assert http_status(url) == 401
+    assert http_status(url, Authorization=f"Bearer {token}") == 200
+
+
+def test_an_environment_that_says_how_drivers_get_in_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    head = local_ray.start("open-ray-test", tmp_path, os.environ)
+    try:
+        assert head.auth_token_path == ""
+        assert not (tmp_path / "ray-auth-token").exists()
+        with ray_token(head.auth_token_path):
+            ray.init(address=head.address, log_to_driver=False, configure_logging=False)
+        ray.shutdown()
+    finally:
+        local_ray.stop(head)
