@@ -11,7 +11,11 @@ from raylog.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
 from raylog.protocol.settings import Setting, SettingsTable
 
 SECTIONS: tuple[tuple[str, str, SettingsTable], ...] = (
-    ("Topics", "Set with `raylog topics create --config name=value` or any Kafka admin client.", TOPIC_SETTINGS),
+    (
+        "Topics",
+        "Set with `raylog topics create --config name=value` or any Kafka admin client.",
+        TOPIC_SETTINGS,
+    ),
     ("Brokers", "Set with `raylog up --config name=value`.", BROKER_SETTINGS),
     ("Producer", "Keyword arguments of `Cluster.producer`, with underscores for dots.", PRODUCER_SETTINGS),
     ("Consumer", "Keyword arguments of `Cluster.consumer`, with underscores for dots.", CONSUMER_SETTINGS),

@@ -27,11 +27,11 @@ SPARK_MARKS = [
 
 
 @contextmanager
-def ray_with_java(name: str, directory: Path) -> Iterator[RayInfo]:
+def ray_with_java(directory: Path) -> Iterator[RayInfo]:
     """A Ray cluster of one node in ``directory``, with Java on its PATH; this process may connect to it."""
     environment = find_java().environment(os.environ)
     environment.pop("RAY_AUTH_MODE", None)
-    head = local_ray.start(name, directory, environment)
+    head = local_ray.start(directory, environment)
     try:
         with ray_token(head.auth_token_path):
             yield head

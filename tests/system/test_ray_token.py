@@ -75,7 +75,7 @@ def test_the_dashboard_asks_for_the_token(three_brokers: RunningCluster) -> None
 
 def test_an_environment_that_says_how_drivers_get_in_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    head = local_ray.start("open-ray-test", tmp_path, os.environ)
+    head = local_ray.start(tmp_path, os.environ)
     try:
         assert head.auth_token_path == ""
         assert not (tmp_path / "ray-auth-token").exists()

@@ -26,7 +26,7 @@ PARTITIONS = 3
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     configs = {"spark.sql.session.timeZone": "Asia/Tokyo"}  # timestamps are instants, wherever Spark is
     with (
-        ray_with_java("spark-read-test", tmp_path_factory.mktemp("ray")) as head,
+        ray_with_java(tmp_path_factory.mktemp("ray")) as head,
         session(address=head.address, executors=2, memory="600m", configs=configs) as started,
     ):
         yield started

@@ -31,7 +31,7 @@ class Lodger:
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayInfo]:
     """A Ray cluster with Java."""
-    with ray_with_java("spark-test", tmp_path_factory.mktemp("ray")) as started:
+    with ray_with_java(tmp_path_factory.mktemp("ray")) as started:
         yield started
 
 
@@ -45,7 +45,7 @@ def head_without_java(tmp_path: Path) -> Iterator[RayInfo]:
     environment = {**os.environ, "PATH": str(tools)}
     for name in ("JAVA_HOME", "RAY_AUTH_MODE"):
         environment.pop(name, None)
-    started = local_ray.start("spark-test-no-java", tmp_path, environment)
+    started = local_ray.start(tmp_path, environment)
     with ray_token(started.auth_token_path):
         yield started
     local_ray.stop(started)

@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -17,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raylog.broker.cluster_file import RayInfo
-from raylog.broker.processes import end, session_members
+from raylog.broker.processes import end, session_members, sessions_at
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
-__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "start", "stop"]
+__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "start", "stop", "temp_dir_of"]
 
 PLACE_LABEL = "raylog.io/place"
 """The node label that pins a broker to its node."""
@@ -31,21 +32,22 @@ LOOPBACK = "127.0.0.1"
 TRIES = 3
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 1.0
-MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""A Unix socket's path has at most 107 bytes, and Ray adds the rest."""
 
 
 class RayNotStarted(RaylogError):
     """Ray did not start; one sentence, with the place of its log."""
 
 
-def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
+def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
     """Start Ray and return once it takes drivers; about five seconds.
 
     ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Unless its RAY_AUTH_MODE
     says how drivers get in, they present a token that is made here. Raises RayNotStarted.
     """
-    temp_dir = _temp_dir(name, data_dir / "ray")
+    temp_dir = temp_dir_of(data_dir)
+    for session in sessions_at(temp_dir):  # of a start that was killed before it could record them
+        end(session_members(session), grace_s=STOP_GRACE_S)
+    _make_empty(data_dir / "ray", temp_dir)
     log = data_dir / "ray-start.log"
     token_path = "" if "RAY_AUTH_MODE" in environment else _new_token(data_dir / "ray-auth-token")
     for _ in range(TRIES):
@@ -79,7 +81,16 @@ def start(name: str, data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
                 auth_token_path=token_path,
             )
         end(session_members(session), grace_s=STOP_GRACE_S)
+    temp_dir.unlink()
     raise RayNotStarted(f"Ray did not start: {_last_line(log)} (all of it is in {log})")
+
+
+def temp_dir_of(data_dir: Path) -> Path:
+    """Where Ray finds DATA_DIR/ray: a link with a short path, always the same for one data dir.
+
+    Ray puts Unix sockets there, whose whole path may have 107 bytes; its own names take up to 70 of them.
+    """
+    return Path("/tmp") / f"raylog-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
 
 
 def stop(ray: RayInfo) -> None:
@@ -143,16 +154,15 @@ def _environment(base: Mapping[str, str], token_path: str) -> dict[str, str]:
     return environment
 
 
-def _temp_dir(name: str, wanted: Path) -> Path:
-    """``wanted``, emptied of the last run's logs; by a short link when its path is too long for sockets."""
-    shutil.rmtree(wanted, ignore_errors=True)
-    wanted.mkdir(parents=True)
-    if len(os.fsencode(wanted)) <= MAX_TEMP_DIR:
-        return wanted
-    link = Path("/tmp") / name
-    if not (link.is_symlink() and link.readlink() == wanted):
-        link.symlink_to(wanted)
-    return link
+def _make_empty(kept: Path, temp_dir: Path) -> None:
+    """``kept`` without the last run's logs, with ``temp_dir`` as a link to it."""
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    try:
+        if not (temp_dir.is_symlink() and temp_dir.readlink() == kept):
+            temp_dir.symlink_to(kept)
+    except OSError as error:
+        raise RayNotStarted(f"Ray needs {temp_dir} as a link to {kept}: {error.strerror}; remove it") from None
 
 
 def _free_ports(count: int) -> list[int]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
-__all__ = ["end", "session_members"]
+__all__ = ["end", "session_members", "sessions_at"]
 
 
 def session_members(session: int) -> list[psutil.Process]:
@@ -24,6 +25,19 @@ def session_members(session: int) -> list[psutil.Process]:
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return members
+
+
+def sessions_at(directory: Path) -> set[int]:
+    """The Unix sessions of running processes that were given a path below ``directory`` as an argument."""
+    below = f"{directory}/"
+    sessions = set()
+    for process in psutil.process_iter():
+        try:
+            if any(below in argument for argument in process.cmdline()):
+                sessions.add(os.getsid(process.pid))
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return sessions
 
 
 def end(processes: Iterable[psutil.Process], *, grace_s: float) -> None:

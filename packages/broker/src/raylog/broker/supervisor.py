@@ -74,7 +74,7 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
         size = request.brokers or (len(before.brokers) if before else 0) or DEFAULT_BROKERS
         name = before.name if before else new_name()
         with (
-            _driver(_find_or_start_ray(name, request, before, undo)) as connected,
+            _driver(_find_or_start_ray(request, before, undo)) as connected,
             contextlib.ExitStack() as undo_actors,
         ):
             running = bool(_actor_names(name))
@@ -163,7 +163,7 @@ def _answers(address: str) -> bool:
     return not port.isdecimal() or accepts(host, int(port))
 
 
-def _find_or_start_ray(name: str, request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
+def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
     """The Ray cluster that is asked for, or was used before, or a new local one."""
     environment = environment_for(needs_java=not external_zookeeper(request, before))
     if before and before.ray.is_local and before.ray.head.is_alive:
@@ -175,7 +175,7 @@ def _find_or_start_ray(name: str, request: Request, before: ClusterFile | None, 
         address = address or before.ray.address
     if address:
         return RayInfo(address=address, mode="joined")
-    info = local_ray.start(name, request.data_dir.absolute(), environment)
+    info = local_ray.start(request.data_dir.absolute(), environment)
     undo.callback(local_ray.stop, info)
     return info
 

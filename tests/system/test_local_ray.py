@@ -1,0 +1,54 @@
+"""The Ray cluster that `raylog up` starts: where it may live, and what is left when its start is cut short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.cli import RunningCluster
+from kit.waiting import wait_until
+from raylog.broker.local_ray import temp_dir_of
+from raylog.broker.processes import end, session_members, sessions_at
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+
+def test_up_after_an_up_that_was_killed(tmp_path: Path) -> None:
+    cluster = RunningCluster(tmp_path / "home", tmp_path / ("long" * 25))
+    ray_dir = temp_dir_of(cluster.data_dir)
+    killed = subprocess.Popen(
+        [str(Path(sys.executable).parent / "raylog"), "up", "--brokers", "1", "--data-dir", str(cluster.data_dir)],
+        env={**os.environ, "RAYLOG_HOME": str(cluster.home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    orphans = wait_until(lambda: sessions_at(ray_dir), 60, "Ray begins to start")
+    killed.kill()
+    killed.wait()
+    try:
+        cluster.raylog("up", "--brokers", "1")
+        assert not any(session_members(session) for session in orphans)
+        assert cluster.status()["brokers"][0]["state"] == "serving"
+    finally:
+        cluster.raylog("down", check=False)
+        for session in orphans:
+            end(session_members(session), grace_s=1.0)
+    assert sessions_at(ray_dir) == set()
+    assert not ray_dir.is_symlink()
+
+
+def test_something_in_the_way_of_ray_is_one_sentence(tmp_path: Path) -> None:
+    cluster = RunningCluster(tmp_path / "home", tmp_path / "data")
+    in_the_way = temp_dir_of(cluster.data_dir)
+    in_the_way.mkdir()
+    try:
+        refused = cluster.raylog("up", check=False)
+    finally:
+        in_the_way.rmdir()
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert str(in_the_way) in refused.stderr

@@ -1,0 +1,52 @@
+"""What the README shows works as shown: its command lines and its Python, against a cluster of broker actors."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.cli import RunningCluster
+
+pytestmark = pytest.mark.system
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of that language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def run(cluster: RunningCluster, *command: str) -> str:
+    environment = {
+        **os.environ,
+        "RAYLOG_HOME": str(cluster.home),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(command, env=environment, cwd=cluster.home, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def test_the_tour(three_brokers: RunningCluster) -> None:
+    (shell,) = [block for block in blocks("") if "raylog produce" in block]
+    lines = [line for line in shell.splitlines() if not re.match(r"raylog (up|down)\b", line)]
+    printed = run(three_brokers, "bash", "-euo", "pipefail", "-c", "\n".join(lines))
+    assert printed.count('"topic": "clicks"') == 3
+    assert "bootstrap_servers" in printed
+
+    address = three_brokers.status()["bootstrap_servers"].partition(",")[0]
+    confluent, ours, handles, spark = blocks("python")
+    run(three_brokers, sys.executable, "-c", confluent.replace("127.0.0.1:9092", address))
+    printed = run(three_brokers, sys.executable, "-c", ours)
+    assert len(printed.splitlines()) == 100
+    assert "{'page': 99}" in printed
+    printed = run(three_brokers, sys.executable, "-c", handles + "print(high_watermark - offsets[-1])")
+    assert printed == "1\n"
+    assert "spark.read(session, subscribe=" in spark  # the quickstart and tests/system/test_spark_read.py run it
