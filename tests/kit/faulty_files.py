@@ -266,6 +266,9 @@ class LossyFile:
         content.extend(bytes(size - len(content)))
         self._fs.step()
 
+    def reserve(self, position: int, length: int) -> None:
+        self._check()
+
     def fdatasync(self) -> None:
         self._check()
         self._inode.synced = bytes(self._inode.data)
@@ -381,6 +384,9 @@ class FailingFile:
     def truncate(self, size: int) -> None:
         self._fs.meet("truncate", self.path)
         self._inner.truncate(size)
+
+    def reserve(self, position: int, length: int) -> None:
+        self._inner.reserve(position, length)
 
     def fdatasync(self) -> None:
         self._fs.meet("fdatasync", self.path)

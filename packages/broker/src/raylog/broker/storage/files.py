@@ -11,6 +11,7 @@ therefore safe: the descriptor lives until the last slice is released.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import threading
@@ -21,6 +22,10 @@ from typing import Protocol
 from raylog.protocol.ids import FilePosition
 
 Buffer = bytes | bytearray | memoryview
+
+_fallocate = ctypes.CDLL(None).fallocate  # os.posix_fallocate would make the file longer
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 
 
 class File(Protocol):
@@ -41,6 +46,9 @@ class File(Protocol):
         """Write all ``buffers`` at ``position``; answers their length. OSError: a part may be written."""
 
     def truncate(self, size: int) -> None: ...
+
+    def reserve(self, position: int, length: int) -> None:
+        """Expect writes there, beyond the end: the disk may set room aside. A hint; the size stays, nothing fails."""
 
     def fdatasync(self) -> None:
         """Make content and length durable. After a failure the unsynced writes may be gone: never retry."""
@@ -159,6 +167,9 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
+
+    def reserve(self, position: int, length: int) -> None:
+        _fallocate(self._fd, _KEEP_SIZE, position, length)  # a full disk shows at the write
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from raylog.broker.storage.files import File, FileSystem
 from raylog.broker.storage.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.room import Room
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
 from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, validate_batch
@@ -62,6 +63,7 @@ class Segment:
     """See the module. Methods raise OSError; the log turns it into StorageError."""
 
     __slots__ = (
+        "_room",
         "_since_index",
         "base_offset",
         "created_ms",
@@ -97,6 +99,7 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
         self._since_index = 0
+        self._room = Room(file)
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
@@ -159,6 +162,7 @@ class Segment:
     def append(self, batches: memoryview, placed: Sequence[Placed], index_interval: int) -> None:
         """Write stamped batches after the last one, all by one call. After an OSError a part may be there."""
         position = self.size
+        self._room.make(position, len(batches))
         self.file.pwritev((batches,), position)
         self.note(placed, index_interval)
 
@@ -180,8 +184,9 @@ class Segment:
         self.size = position
 
     def seal(self) -> None:
-        """No more appends: give the highest timestamp its entry. Writes nothing."""
+        """No more appends: give the highest timestamp its entry, and back what room is left. Writes nothing."""
         self.sealed = True
+        self._room.give_back(self.size)
         self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
 
     def save_indexes(self) -> None:
@@ -203,6 +208,7 @@ class Segment:
         """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it."""
         self.sealed = False
         self.size = min(self.size, position)
+        self._room = Room(self.file)
         self.file.truncate(position)
         self.file.fdatasync()  # or the old content could come back under what is appended next
         self.index.truncate_to(next_offset)
