@@ -1,10 +1,11 @@
 """What the broker does with this machine, as ratios to the same machine's bare limits, taken in the same run.
 
 ``make bench``, or ``python tests/bench/bench_broker.py [--rounds N] [--megabytes N]``; the last line is one JSON
-object. The broker, the bare servers and the load are three processes; the load has a processor to itself, because the
-kernel would else put a bare ping and its pong on one and a broker's threads on several, or the other way round, as it
-happens. Rounds interleave what is compared, and medians are reported, because other work on the machine comes and
-goes. The targets are in ``TARGETS``; the exit code is 1 when one is missed.
+object. The broker, the bare servers and the load are three processes. For the small messages the load has a processor
+to itself, because the kernel would else put a bare ping and its pong on one and a broker's threads on several, or the
+other way round, as it happens; bulk runs where the kernel puts it. Rounds interleave what is compared, and medians
+are reported, because other work on the machine comes and goes. The targets are in ``TARGETS``; the exit code is 1 when
+one is missed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 from typing import Any
 
 import load
@@ -30,7 +31,7 @@ E2E_RECORDS = 10_000
 IDLE_CONNECTIONS = 500
 
 CPUS = sorted(os.sched_getaffinity(0))
-LOAD_CPUS, SERVER_CPUS = set(CPUS[:1]), set(CPUS[1:] or CPUS)
+ALL_CPUS, LOAD_CPUS, SERVER_CPUS = set(CPUS), set(CPUS[:1]), set(CPUS[1:] or CPUS)
 
 TARGETS: dict[str, Callable[[float], bool]] = {
     "produce_64k_to_loopback": lambda value: value >= 0.30,
@@ -56,8 +57,15 @@ class Served:
             text=True,
             env=environment,
         )
-        os.sched_setaffinity(self._process.pid, SERVER_CPUS)
         self.facts = self._line()
+
+    def run_on(self, cpus: set[int]) -> None:
+        """Let all threads of the process run on these processors."""
+        for thread in os.listdir(f"/proc/{self._process.pid}/task"):
+            try:
+                os.sched_setaffinity(int(thread), cpus)
+            except ProcessLookupError:
+                pass  # it has ended
 
     def address(self, name: str = "port") -> load.Address:
         return self.facts["host"], self.facts[name]
@@ -99,6 +107,13 @@ class Served:
         return facts
 
 
+def place(load_cpus: set[int], server_cpus: set[int], *servers: Served) -> None:
+    """Which processors the load and the servers may use."""
+    os.sched_setaffinity(0, load_cpus)
+    for server in servers:
+        server.run_on(server_cpus)
+
+
 def measure(broker: Served, limits: Served, rounds: int, total: int) -> dict[str, float]:
     """Medians over all rounds, ratios taken round by round."""
     rows = []
@@ -114,27 +129,30 @@ def measure(broker: Served, limits: Served, rounds: int, total: int) -> dict[str
 
 
 def bulk(broker: Served, limits: Served, name: str, total: int) -> dict[str, float]:
-    """Bytes per second, and the broker's CPU seconds per GB."""
+    """Bytes per second, and the broker's CPU seconds per GB; the bare limits before and after what they bound."""
+    place(ALL_CPUS, ALL_CPUS, broker, limits)
     batch, records = load.sized_batch(BATCH_BYTES)
     address = broker.address()
     with broker.topic(name) as topic:
-        loopback = load.loopback_send(limits.address("sink"), batch, total)
+        loopback = [load.loopback_send(limits.address("sink"), batch, total)]
         cpu_s = [broker.cpu_s()]
         produced = load.produce(address, topic, batch, records, total)
         cpu_s.append(broker.cpu_s())
+        loopback.append(load.loopback_send(limits.address("sink"), batch, total))
         bare_cpu_s = limits.cpu_s()
-        sendfile = load.raw_sendfile(limits.address("sendfile"), total)
-        bare_cpu_s = limits.cpu_s() - bare_cpu_s
+        sendfile = [load.raw_sendfile(limits.address("sendfile"), total)]
         cpu_s.append(broker.cpu_s())
         fetched = load.fetch(address, topic, batch, records, total)
         cpu_s.append(broker.cpu_s())
+        sendfile.append(load.raw_sendfile(limits.address("sendfile"), total))
+        bare_cpu_s = (limits.cpu_s() - bare_cpu_s) / len(sendfile)
         found = load.verify(address, topic, batch, records)
         assert found == total // len(batch) * records, f"{found} records came back"
     return {
-        "loopback": loopback,
+        "loopback": mean(loopback),
         "produce": produced,
         "produce_cpu": (cpu_s[1] - cpu_s[0]) / total * 1e9,
-        "sendfile": sendfile,
+        "sendfile": mean(sendfile),
         "sendfile_cpu": bare_cpu_s / total * 1e9,
         "fetch": fetched,
         "fetch_cpu": (cpu_s[3] - cpu_s[2]) / total * 1e9,
@@ -143,6 +161,7 @@ def bulk(broker: Served, limits: Served, name: str, total: int) -> dict[str, flo
 
 def small(broker: Served, limits: Served, name: str) -> dict[str, float]:
     """Bare round trips and end-to-end times of single records, in seconds."""
+    place(LOAD_CPUS, SERVER_CPUS, broker, limits)
     trips = load.ping_pong(limits.address("echo"), E2E_RECORDS)
     with broker.topic(name) as topic:
         end_to_end = load.end_to_end(broker.address(), topic, RATE, E2E_RECORDS)
@@ -180,7 +199,6 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=256, help="produced per round")
     options = parser.parse_args()
     total = options.megabytes * 1024 * 1024
-    os.sched_setaffinity(0, LOAD_CPUS)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raylog-bench-")))
         (directory / "file").write_bytes(os.urandom(1024 * 1024) * options.megabytes)
