@@ -219,26 +219,23 @@ def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse:
 
 def _contradiction(header: BatchHeader, sparse: bool) -> str | None:
     """What is wrong with the header, as a phrase."""
-    count, delta = header.record_count, header.last_offset_delta
+    (_, length, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count) = header
     if delta < 0 or count < 0:
         return f"{count} records, last offset delta {delta}"
     if count != delta + 1 and (not sparse or count > delta + 1):
         return f"{count} records for {delta + 1} offsets"
-    codec = header.codec
-    if codec is Codec.NONE and header.size - HEADER_SIZE < count * MIN_RECORD_SIZE:
-        return f"{count} records in {header.size - HEADER_SIZE} bytes"
-    base_is_first = header.timestamp_type is TimestampType.CREATE_TIME and not header.has_delete_horizon
-    if base_is_first and 0 <= header.max_timestamp < header.base_timestamp:
-        return f"max timestamp {header.max_timestamp} before base timestamp {header.base_timestamp}"
-    if header.is_control:
+    room = length + LOG_OVERHEAD - HEADER_SIZE
+    if codec_of(attributes) is Codec.NONE and room < count * MIN_RECORD_SIZE:
+        return f"{count} records in {room} bytes"
+    base_is_first = not attributes & (TIMESTAMP_TYPE_FLAG | DELETE_HORIZON_FLAG)
+    if base_is_first and 0 <= max_timestamp < base_timestamp:
+        return f"max timestamp {max_timestamp} before base timestamp {base_timestamp}"
+    if attributes & CONTROL_FLAG:
         return None
-    if header.has_producer:
-        if header.producer_epoch < 0 or header.base_sequence < 0:
-            return (
-                f"producer id {header.producer_id} with epoch {header.producer_epoch} "
-                f"and base sequence {header.base_sequence}"
-            )
-    elif header.is_transactional:
+    if producer_id >= 0:
+        if epoch < 0 or sequence < 0:
+            return f"producer id {producer_id} with epoch {epoch} and base sequence {sequence}"
+    elif attributes & TRANSACTIONAL_FLAG:
         return "transactional without a producer id"
     return None
 

@@ -10,6 +10,7 @@ without the frame's length, requests that are made here carry it.
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple, cast
@@ -42,6 +43,9 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
     fixed part, so that an answer (UNSUPPORTED_VERSION) can still name the correlation id. Raises
     InvalidRequest.
     """
+    usual = _usual_header(frame)
+    if usual is not None:
+        return usual
     reader = Reader(frame, flexible=False)
     api_key, version, correlation_id = reader.unpack(REQUEST_HEADER)
     flexible = _request_is_flexible(api_key, version)
@@ -52,6 +56,24 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         reader.flexible = True
         reader.tags()
     return RequestHeader(api_key, version, correlation_id, client_id, reader.pos)
+
+
+def _usual_header(frame: Buffer) -> RequestHeader | None:
+    """What nearly all requests begin with: a client id, and no tagged fields. None for everything else."""
+    try:
+        api_key, version, correlation_id, size = _USUAL_HEADER.unpack_from(frame)
+        end = _USUAL_HEADER.size + size
+        if size < 0 or end >= len(frame) or (flexible := _request_is_flexible(api_key, version)) is None:
+            return None
+        client_id = str(memoryview(frame)[_USUAL_HEADER.size : end], "utf-8")
+    except (struct.error, UnicodeDecodeError):
+        return None
+    if not flexible:
+        return RequestHeader(api_key, version, correlation_id, client_id, end)
+    return None if frame[end] else RequestHeader(api_key, version, correlation_id, client_id, end + 1)
+
+
+_USUAL_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 
 
 @cache
