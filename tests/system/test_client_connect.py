@@ -40,7 +40,10 @@ def test_batches_go_through_the_actor_and_come_out_of_the_socket(cluster: Cluste
     with cluster.admin() as admin:
         admin.create_topic("by-handle", 3)
         leaders = [partition.leader for partition in admin.describe_topic("by-handle").partitions]
-    broker = cluster.broker(leaders[0])
+    broker = cluster.leader("by-handle", 0)
+    assert broker.broker_id == leaders[0]
+    with pytest.raises(UnknownTopicOrPartition, match="by-handle-3"):
+        cluster.leader("by-handle", 3)
     rows = [Record(b"1", b"UA", [("h", None)], 5), Record(None, None)]
     assert ray.get(broker.produce.remote("by-handle", 0, rows, acks="all", compression="zstd")) == (0, 1)
     assert ray.get(broker.produce.remote("by-handle", 0, [Record(b"3")])) == (2, 2)

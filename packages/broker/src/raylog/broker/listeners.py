@@ -12,14 +12,13 @@ from pathlib import Path
 from raylog.broker.config import ADVERTISED_LISTENERS, LISTENERS
 from raylog.broker.handlers.context import Ports
 from raylog.broker.net.server import Listener, SocketServer
+from raylog.coordination.free_ports import FREE_PORTS
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.settings import Settings
 
 __all__ = ["bind", "endpoints", "parse_listeners"]
 
-FREE_PORTS = range(20_000, 32_768)
-"""Below those that the system takes for outgoing connections: a port stays free while its broker restarts."""
 TRIES = 50
 WILDCARDS = ("", "0.0.0.0", "::")
 

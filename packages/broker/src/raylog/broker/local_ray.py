@@ -11,7 +11,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from raylog.broker.cluster_file import RayInfo
 from raylog.broker.processes import end, session_members, sessions_at
+from raylog.coordination.free_ports import free_port
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
@@ -51,7 +51,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
     log = data_dir / "ray-start.log"
     token_path = "" if "RAY_AUTH_MODE" in environment else _new_token(data_dir / "ray-auth-token")
     for _ in range(TRIES):
-        ports = _free_ports(5)
+        ports = [free_port(LOOPBACK) for _ in range(5)]
         with log.open("wb") as output:
             launcher = subprocess.Popen(
                 _command(temp_dir, ports),
@@ -163,15 +163,6 @@ def _make_empty(kept: Path, temp_dir: Path) -> None:
             temp_dir.symlink_to(kept)
     except OSError as error:
         raise RayNotStarted(f"Ray needs {temp_dir} as a link to {kept}: {error.strerror}; remove it") from None
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment; somebody may be faster than Ray, then it is tried again."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [bound.getsockname()[1] for bound in sockets]
-    for bound in sockets:
-        bound.close()
-    return ports
 
 
 def _last_line(log: Path) -> str:

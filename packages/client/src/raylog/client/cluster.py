@@ -25,7 +25,7 @@ from raylog.client.producer import Producer
 from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
-from raylog.protocol.errors import BrokerNotAvailable
+from raylog.protocol.errors import BrokerNotAvailable, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.records import Record, encode_batch
 
 _NAMESPACE = "raylog-"
@@ -127,6 +127,20 @@ class Cluster:
             raise BrokerNotAvailable(
                 f"broker {broker_id}: no actor {name!r} in Ray namespace {self._namespace!r}"
             ) from error
+
+    def leader(self, topic: str, partition: int) -> BrokerHandle:
+        """A handle to the broker that leads the partition now; after NotLeaderOrFollower ask again.
+
+        Raises UnknownTopicOrPartition, LeaderNotAvailable, and what :meth:`broker` raises.
+        """
+        with self.admin() as admin:
+            described = admin.describe_topic(topic).partitions
+        found: dict[int, int] = {state.partition: state.leader for state in described}
+        if partition not in found:
+            raise UnknownTopicOrPartition(f"{topic}-{partition}: {topic} has {len(found)} partitions")
+        if found[partition] < 0:
+            raise LeaderNotAvailable(f"{topic}-{partition}: nobody leads it at the moment; its broker is down")
+        return self.broker(found[partition])
 
 
 def connect(

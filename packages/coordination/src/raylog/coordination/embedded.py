@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from raylog.coordination.free_ports import check_port, free_port
 from raylog.coordination.java import find_java
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.zookeeper_server import EmbeddedError, command
@@ -158,21 +159,19 @@ class _Owner:
     def _choose_port(self) -> int:
         """The port kept in the data dir, or a free one, kept from now on."""
         file = self._data_dir / "port"
-        kept = int(file.read_text()) if file.exists() else 0
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self._host, kept))
-            except OSError as error:
-                raise EmbeddedError(
-                    f"the embedded ZooKeeper of {self._data_dir} cannot listen on {self._host}:{kept} "
-                    f"({error.strerror}): free that address, or choose another one and delete {file}"
-                ) from error
-            port: int = probe.getsockname()[1]
-        if not kept:
+        if not file.exists():
+            port = free_port(self._host)
             _write(file, str(port))
-        return port
+            return port
+        kept = int(file.read_text())
+        try:
+            check_port(self._host, kept)
+        except OSError as error:
+            raise EmbeddedError(
+                f"the embedded ZooKeeper of {self._data_dir} cannot listen on {self._host}:{kept} "
+                f"({error.strerror}): free that address, or choose another one and delete {file}"
+            ) from error
+        return kept
 
     def run(self) -> None:
         """Keep the JVM running until SIGTERM or SIGINT, then end it."""

@@ -20,15 +20,18 @@ class ProcessRef(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The process that now has this pid; None when there is none, or only a dead one not yet waited
-        for.
+        """The process that now has this pid; None when there is none, or only a dead one not yet waited for.
+
+        A process of many threads is dead when the last of them is: until then it holds its ports and locks, though
+        its first thread, and so its state, may be a zombie already.
         """
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return None
         state, *fields = text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
-        return None if state in "ZX" else cls(pid, int(fields[18]))
+        threads = int(fields[16])
+        return None if state in "ZX" and threads <= 1 else cls(pid, int(fields[18]))
 
     @property
     def is_alive(self) -> bool:
