@@ -1,6 +1,6 @@
 """The Ray shell around a broker: a detached named actor that survives everything but its data dir.
 
-What Ray does, and what follows (DESIGN, "Ray facts"): an exception in ``__init__`` during a restart is
+What Ray does, and what follows (docs/design.md, "Brokers as actors"): an exception in ``__init__`` during a restart is
 final, so none leaves it; a restart repeats the creation's arguments, so there is one, the broker's
 directory, and the rest is read from there. ``ray.kill`` and node loss run no exit hooks: every end is a
 crash unless :meth:`BrokerActor.stop` was answered. Control messages have a concurrency group of one thread,

@@ -1,8 +1,7 @@
 """A Ray cluster of one node on this machine, started for one raylog cluster and ended with it.
 
 It has its own ports and temporary directory, so that several live side by side, and a Unix session of its
-own, so that ending it ends what it started and nothing else. `ray stop`, which matches by name, is never
-used.
+own, so that ending it ends what it started and nothing else. `ray stop`, which matches by name, is never used.
 """
 
 from __future__ import annotations

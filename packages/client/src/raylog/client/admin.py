@@ -81,8 +81,7 @@ class Admin:
     """Asks the cluster about itself and changes it. Safe to use from many threads, one request at a time.
 
     ``config`` takes Kafka's admin client settings with underscores. Every call raises BrokerNotAvailable when
-    no broker answers within ``default.api.timeout.ms``, and RequestTimedOut when one answers but can't do it
-    in time.
+    no broker answers within ``default.api.timeout.ms``, and RequestTimedOut when one answers but can't do it in time.
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **config: Any) -> None:

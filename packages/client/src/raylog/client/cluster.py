@@ -151,10 +151,8 @@ def connect(
 ) -> Cluster:
     """The cluster at ``bootstrap_servers``, of ``data_dir``, or on the Ray cluster at ``address``.
 
-    Without arguments: the brokers on the Ray cluster that this process is connected to, else the only cluster
-    that
-    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no
-    single one.
+    Without arguments: the brokers on the Ray cluster that this process is connected to, else the only cluster that
+    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no single one.
     """
     if bootstrap_servers is not None:
         servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)

@@ -39,12 +39,10 @@ _NEW_TOPIC_GRACE_S = 2.0
 class Consumer:
     """Reads assigned partitions; one thread at a time, and nothing happens between calls.
 
-    ``topics`` assigns all partitions of those topics. ``config`` takes Kafka's consumer settings with
-    underscores.
+    ``topics`` assigns all partitions of those topics. ``config`` takes Kafka's consumer settings with underscores.
     ``key_deserializer`` and ``value_deserializer`` are bytes, msgpack, str, json or a function. Polling
     raises OffsetOutOfRange (PositionLost has both offsets) when there is nowhere to read from and
-    auto.offset.reset is none, and CorruptMessage for a batch that fails its checksum; seek to go on behind
-    it.
+    auto.offset.reset is none, and CorruptMessage for a batch that fails its checksum; seek to go on behind it.
     """
 
     def __init__(

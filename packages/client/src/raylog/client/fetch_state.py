@@ -1,8 +1,7 @@
 """◆ What was fetched and not handed out yet, and what to fetch next.
 
 Data waits here as it came, whole batches in bytes, at most two answers per partition: one that the user is
-reading, one in reserve, so that brokers work while records are decoded. A batch is decoded when its records
-are wanted.
+reading, one in reserve, so that brokers work while records are decoded. A batch is decoded when its records are wanted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The consumer's exchange with brokers: asks for offsets and data of the assigned partitions, takes the
-answers in.
+"""The consumer's exchange with brokers: asks for offsets and data of the assigned partitions, takes the answers in.
 
 It runs in the thread of whoever polls, so there is nothing to lock and nothing happens behind the user's
 back. One fetch per broker is under way at a time; while the user reads one answer, the next is fetched.

@@ -1,5 +1,4 @@
-"""Connections to all brokers behind one selector. One thread owns a pool; only :meth:`Pool.wakeup` is for
-others.
+"""Connections to all brokers behind one selector. One thread owns a pool; only :meth:`Pool.wakeup` is for others.
 
 Bytes come in, replies go out of :meth:`Pool.poll`: nothing is called back. A connection is made when somebody
 asks whether it is ready, and made again after a pause when it was lost.
@@ -123,8 +122,7 @@ class Pool:
         self._written.append(connection)
 
     def poll(self, timeout_ms: float) -> list[Reply]:
-        """Wait for something to happen, at most ``timeout_ms``; the answers that came and those that never
-        will.
+        """Wait for something to happen, at most ``timeout_ms``; the answers that came and those that never will.
 
         Frames are valid until the next poll. An empty list says that the time is over, that somebody called
         :meth:`wakeup`, or that connections changed.

@@ -1,5 +1,4 @@
-"""The producer's sender thread: takes batches out of the accumulator, sends them, and settles what came of
-them.
+"""The producer's sender thread: takes batches out of the accumulator, sends them, and settles what came of them.
 
 Everything the cores decide happens under the producer's one lock, per batch and never per record; encoding,
 the network and the resolving of deliveries (whose callbacks may send again) happen outside it.

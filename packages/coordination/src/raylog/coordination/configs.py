@@ -60,9 +60,7 @@ def _write(store: MetadataStore, path: str, entity: str, configs: Mapping[str, s
 
 
 def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[ConfigChange]:
-    """What changed since the last call; watches for more. For the controller: it removes the notices it
-    read.
-    """
+    """What changed since the last call; watches for more. For the controller: it removes the notices it read."""
     changes: dict[str, ConfigChange] = {}
     for name in store.children(paths.CONFIG_CHANGES, watch):
         path = f"{paths.CONFIG_CHANGES}/{name}"

@@ -86,9 +86,7 @@ class _Doubt(Enum):
 
 
 class _Queued(NamedTuple):
-    """A job that waits. ``is_news``: it brings what was read from the store, and a later reading supersedes
-    it.
-    """
+    """A job that waits. ``is_news``: it brings what was read from the store, and a later reading supersedes it."""
 
     job: Job
     is_news: bool

@@ -1,6 +1,4 @@
-"""Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in
-doubt.
-"""
+"""Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in doubt."""
 
 from __future__ import annotations
 
@@ -109,9 +107,7 @@ class Peers:
             peer.wait_for_tick = ack.status is AckStatus.STALE_BROKER_EPOCH
 
     def failed(self, broker_id: BrokerId, sequence: int) -> None:
-        """No answer: the broker may have taken the message in or not. Send everything again, at the next
-        tick.
-        """
+        """No answer: the broker may have taken the message in or not. Send everything again, at the next tick."""
         peer = self._answered(broker_id, sequence)
         if peer is not None:
             peer.under_way, peer.needs_full, peer.wait_for_tick = None, True, True

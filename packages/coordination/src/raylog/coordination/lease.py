@@ -8,8 +8,7 @@ _NEVER = MonotonicMs(-(1 << 62))
 
 
 class Lease:
-    """Held until ``fraction`` of the session timeout after the *send* time of the last acknowledged
-    heartbeat.
+    """Held until ``fraction`` of the session timeout after the *send* time of the last acknowledged heartbeat.
 
     The server counts the session's timeout from when it heard of us, which is after the send: so the lease
     ends before the session can, however long the answer took. The fraction leaves room for the clocks'

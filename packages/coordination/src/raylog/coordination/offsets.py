@@ -48,18 +48,14 @@ class OffsetStore(Protocol):
         """Prepare a commit; nothing is visible yet."""
 
     def commit(self, staged: Staged) -> tuple[Claim, ...]:
-        """Make all of them visible, or none: BadVersion when a claim is stale. Answers the claims to go on
-        with.
-        """
+        """Make all of them visible, or none: BadVersion when a claim is stale. Answers the claims to go on with."""
 
     def abort(self, staged: Staged) -> None:
         """Forget what was staged."""
 
 
 class RegistryOffsetStore:
-    """The OffsetStore over /consumers/G/offsets and /consumers/G/owners; staged offsets are the caller's
-    memory.
-    """
+    """The OffsetStore over /consumers/G/offsets and /consumers/G/owners; staged offsets are the caller's memory."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

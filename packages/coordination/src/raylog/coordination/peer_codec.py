@@ -1,5 +1,4 @@
-"""The bytes of control messages: msgpack maps by field name, so that releases of different age read each
-other.
+"""The bytes of control messages: msgpack maps by field name, so that releases of different age read each other.
 
 A reader ignores fields it does not know and gives missing ones their defaults. A change that an older
 reader would misunderstand raises VERSION, which makes the older one refuse.
@@ -27,9 +26,7 @@ def pack(kind: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def unpack(kind: str, payload: bytes) -> dict[str, Any]:
-    """The fields of a message; InvalidRequest when it is of another kind, of a newer version, or no
-    message.
-    """
+    """The fields of a message; InvalidRequest when it is of another kind, of a newer version, or no message."""
     try:
         fields = msgpack.unpackb(payload, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:

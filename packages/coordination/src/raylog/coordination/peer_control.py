@@ -41,9 +41,7 @@ class PeerControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpdateState:
-    """The cluster as its controller sees it: everything (``full``), or the topics that changed since the
-    last one.
-    """
+    """The cluster as its controller sees it: everything (``full``), or the topics that changed since the last one."""
 
     controller_id: BrokerId
     controller_epoch: ControllerEpoch

@@ -1,6 +1,4 @@
-"""Processes that outlive the one that started them, told apart by pid *and* start time: pids are used
-again.
-"""
+"""Processes that outlive the one that started them, told apart by pid *and* start time: pids are used again."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class ProcessRef(NamedTuple):
         return ProcessRef.of(self.pid) == self
 
     def end(self, timeout_s: float) -> None:
-        """SIGTERM, then SIGKILL when it is not gone after ``timeout_s``. Does nothing to a process not
-        alive.
-        """
+        """SIGTERM, then SIGKILL when it is not gone after ``timeout_s``. Does nothing to a process not alive."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.is_alive:
                 return

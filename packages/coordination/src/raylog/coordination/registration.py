@@ -76,8 +76,7 @@ class SessionFile:
 
 
 def ensure_cluster(store: MetadataStore, proposed_id: str | None = None) -> str:
-    """Make the base nodes where missing and answer the cluster's id: ``proposed_id`` or a new one, if it
-    had none.
+    """Make the base nodes where missing and answer the cluster's id: ``proposed_id`` or a new one, if it had none.
 
     UnsupportedVersion when a newer release has raised the cluster's feature level.
     """
@@ -119,13 +118,11 @@ class BrokerRegistration:
         self._session_id = 0
 
     def register(self, broker: BrokerInfo) -> BrokerInfo:
-        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new
-        epoch.
+        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new epoch.
 
         First ends the session that a crashed process of the same data dir left. Raises DuplicateBroker when
         a live process has the id, or a dead one whose session is not ours to end: that lapses within its
-        timeout, so call again. After StoreUnavailable call again, too: a success that was not heard of is
-        recognised.
+        timeout, so call again. After StoreUnavailable call again, too: a success that was not heard of is recognised.
         """
         left = self._session_file.load()
         session = self._store.session

@@ -23,8 +23,7 @@ class Snapshot(NamedTuple):
 def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
     """Everything; watches /brokers/ids, /brokers/topics and /admin/delete_topics.
 
-    Take the config notices (``configs.take_changes``, which watches) before, so that no change falls in
-    between.
+    Take the config notices (``configs.take_changes``, which watches) before, so that no change falls in between.
     """
     deleting = frozenset(TopicName(name) for name in store.children(paths.DELETE_TOPICS, watch))
     brokers = load_brokers(store, watch)

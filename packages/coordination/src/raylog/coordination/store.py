@@ -60,9 +60,7 @@ StoreEvent = NodeEvent | SessionEvent
 
 
 class EventSink(Protocol):
-    """Where events are put; a ``queue.SimpleQueue`` is one. ``put`` must not block and must not call the
-    store.
-    """
+    """Where events are put; a ``queue.SimpleQueue`` is one. ``put`` must not block and must not call the store."""
 
     def put(self, item: StoreEvent, /) -> object: ...
 
@@ -148,9 +146,7 @@ class NoNode(StoreError): ...
 
 
 class BadVersion(StoreError):
-    """The node is at another version than was named: somebody else wrote. Also how a fenced writer learns
-    of it.
-    """
+    """The node is at another version than was named: somebody else wrote. Also how a fenced writer learns of it."""
 
 
 class NotEmpty(StoreError): ...
@@ -160,9 +156,7 @@ class NoChildrenForEphemerals(StoreError): ...
 
 
 class StoreUnavailable(StoreError):
-    """No answer: not connected, or it came too late. A write may have happened or not: read before writing
-    again.
-    """
+    """No answer: not connected, or it came too late. A write may have happened or not: read before writing again."""
 
 
 class SessionExpired(StoreUnavailable):
@@ -201,8 +195,7 @@ class MetadataStore(Protocol):
 
     @property
     def last_acknowledged_send_ms(self) -> MonotonicMs | None:
-        """When the newest acknowledged :meth:`heartbeat` of this very session was *sent*; None when none
-        was yet.
+        """When the newest acknowledged :meth:`heartbeat` of this very session was *sent*; None when none was yet.
 
         The session outlives this moment by ``session_timeout_ms``: a lease may run from here (D9c), not
         from the moment of the answer, which may have been long under way.
@@ -212,24 +205,19 @@ class MetadataStore(Protocol):
         """Put every later SessionEvent on ``sink``."""
 
     def heartbeat(self) -> MonotonicMs:
-        """Ask the ensemble's leader for a sign that the session lives; the time (monotonic) at which it was
-        sent.
+        """Ask the ensemble's leader for a sign that the session lives; the time (monotonic) at which it was sent.
 
-        Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an
-        answer.
+        Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an answer.
         """
 
     def end_session(self, session: Session) -> None:
-        """End another session, whose process has died, by taking it over and closing it; its ephemerals
-        vanish.
+        """End another session, whose process has died, by taking it over and closing it; its ephemerals vanish.
 
         Does nothing when it has already ended.
         """
 
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
-        """Data and version, or None when there is no such node. The watch reports creation, change and
-        deletion.
-        """
+        """Data and version, or None when there is no such node. The watch reports creation, change and deletion."""
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         """As many :meth:`get` at once, which costs about one round trip; each is read at its own moment."""

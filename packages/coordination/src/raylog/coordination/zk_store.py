@@ -1,5 +1,4 @@
-"""The MetadataStore contract over ZooKeeper: the only place that imports kazoo, and of it only the
-primitives.
+"""The MetadataStore contract over ZooKeeper: the only place that imports kazoo, and of it only the primitives.
  kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
 behaviour is not obvious: it drops all watches when the connection drops (before it reconnects), it replaces
 an expired session by itself, and it would queue requests while disconnected, which would then be carried
@@ -97,9 +96,7 @@ def _translated(error: Exception, path: str, index: int = 0) -> StoreError:
 
 
 class _Watcher:
-    """Puts what happens to a node on a sink. Equal for equal sinks, so that kazoo keeps one per node and
-    sink.
-    """
+    """Puts what happens to a node on a sink. Equal for equal sinks, so that kazoo keeps one per node and sink."""
 
     def __init__(self, sink: EventSink, chroot: str) -> None:
         self._sink = sink

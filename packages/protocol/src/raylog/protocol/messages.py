@@ -122,8 +122,7 @@ def decode_request(api_key: int, version: int, body: Buffer) -> RequestPayload:
 def encode_response(api_key: int, version: int, correlation_id: int, entity: ResponsePayload) -> bytes:
     """Header and body of a response, without a length before it.
 
-    ``entity`` must be of the type that ``response_type(api_key, version)`` gives; TypeError says that it is
-    not.
+    ``entity`` must be of the type that ``response_type(api_key, version)`` gives; TypeError says that it is not.
     """
     expected = response_type(api_key, version)
     if type(entity) is not expected:

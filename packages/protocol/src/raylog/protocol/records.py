@@ -70,8 +70,7 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One batch of all ``records``, in order; their offsets are base_offset and up, whatever they say
-    themselves.
+    """One batch of all ``records``, in order; their offsets are base_offset and up, whatever they say themselves.
 
     ``level`` is the codec's compression level. Raises InvalidRecord when there is no record, when a number
     does not fit its field or the batch is larger than the format allows (2 GiB).

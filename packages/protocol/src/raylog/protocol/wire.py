@@ -2,8 +2,7 @@
 
 A message is either *flexible* (compact strings and arrays, whose length is an unsigned varint and one too
 high so that 0 stands for null, and tagged fields at the end of each structure, KIP-482) or not (16- and
-32-bit lengths, -1 for null). :class:`Reader` and :class:`Writer` are told which and otherwise hide the
-difference.
+32-bit lengths, -1 for null). :class:`Reader` and :class:`Writer` are told which and otherwise hide the difference.
 """
 
 from __future__ import annotations
@@ -148,8 +147,7 @@ class Reader:
     def tags(self, known: Callable[[int, Reader], None] | None = None) -> None:
         """The tagged fields that end a structure: each tag with a reader of its value goes to ``known``.
 
-        Tags that nobody asks for are skipped, as KIP-482 wants it. Does nothing in a message that is not
-        flexible.
+        Tags that nobody asks for are skipped, as KIP-482 wants it. Does nothing in a message that is not flexible.
         """
         if not self.flexible:
             return

@@ -218,9 +218,7 @@ class ConfigView(Protocol):
 
 
 class Lease(Protocol):
-    """Whether this broker may still act as an owner (D9c): asked before work begins and before it is
-    answered.
-    """
+    """Whether this broker may still act as an owner (D9c): asked before work begins and before it is answered."""
 
     def check(self) -> None:
         """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""

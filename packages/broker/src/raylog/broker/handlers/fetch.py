@@ -2,15 +2,13 @@
 
 v4      isolation level, record format 2
 v5      the log's start offset
-v7      fetch sessions (KIP-227): not built yet; each fetch is a full one, answered with session id 0, and a
-request
+v7      fetch sessions (KIP-227): not built yet; each fetch is a full one, answered with session id 0, and a request
         that goes on with a session gets FETCH_SESSION_ID_NOT_FOUND, at which clients send a full one
 v9      the leader epoch that the client knows, for fencing (KIP-320)
 v11     rack and preferred read replica (KIP-392): always the leader
 v12     flexible; last fetched epoch and diverging epoch, for followers
 v13     topics by id (KIP-516)
-v15-18  replica state, node endpoints (KIP-951), directory ids, high watermarks: endpoints are for clients,
-the rest
+v15-18  replica state, node endpoints (KIP-951), directory ids, high watermarks: endpoints are for clients, the rest
         for followers
 
 The response holds what lies at the asked offsets up to the high watermark: at most max_bytes in all and per

@@ -1,7 +1,6 @@
 """Produce (API 0): append record batches to partitions.
 
-v0-2    advertised as Kafka 4 does, because librdkafka decides by them whether it may compress, but refused:
-their
+v0-2    advertised as Kafka 4 does, because librdkafka decides by them whether it may compress, but refused: their
         record formats are gone, and the connection is closed
 v3      transactional id, record format 2
 v5      the log's start offset in the answer

@@ -79,8 +79,7 @@ class SocketServer:
         return self._listeners
 
     def bind(self) -> Sequence[Listener]:
-        """Bind all listeners and return them with their actual ports; connections queue but get no answer
-        yet.
+        """Bind all listeners and return them with their actual ports; connections queue but get no answer yet.
 
         Raises OSError, naming the address, when a port is taken.
         """
@@ -320,9 +319,7 @@ class _Client:
         return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
 
     def _part(self) -> None:
-        """End the connection so that the client sees its end, not a reset: read and drop what it sent
-        already.
-        """
+        """End the connection so that the client sees its end, not a reset: read and drop what it sent already."""
         self.shutdown(socket.SHUT_WR)
         with contextlib.suppress(OSError):
             dropped = 0
