@@ -243,6 +243,12 @@ class _Client:
             self._sock.shutdown(how)
 
     def close(self) -> None:
+        """End the connection so that the client sees its end, not a reset: read and drop what it sent already."""
+        self.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            dropped = 0
+            while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
+                dropped += len(data)
         self._sock.close()
 
     def serve(self, stopping: threading.Event) -> None:
@@ -254,7 +260,6 @@ class _Client:
                     return
         except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
             log.warning("closed the connection from %s: %s", self._address, error)
-            self._part()
         except OSError as error:
             log.info("lost the connection from %s: %s", self._address, error)
         except Exception:
@@ -317,11 +322,3 @@ class _Client:
         readable = select.poll()
         readable.register(self._sock, select.POLLIN)
         return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
-
-    def _part(self) -> None:
-        """End the connection so that the client sees its end, not a reset: read and drop what it sent already."""
-        self.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(OSError):
-            dropped = 0
-            while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
-                dropped += len(data)
