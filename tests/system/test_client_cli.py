@@ -124,9 +124,15 @@ def test_a_reader_that_has_enough_ends_it_quietly(cluster: InProcessCluster) -> 
 
 def test_consuming_follows_new_records_until_interrupted(cluster: InProcessCluster) -> None:
     command = [RAYLOG, "consume", "t", "--from-beginning", "--bootstrap-server", cluster.bootstrap_servers]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.root)
-    ) as reader:
+    # Tests that run in the background may have inherited that SIGINT is ignored; a command at a terminal has not.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        reader = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.root)
+        )
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+    with reader:
         try:
             assert reader.stdout is not None
             for word in ("one", "two"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def use(spark: SparkSession, head: RayInfo) -> None:
 
 
 def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(head: RayInfo) -> None:
-    environment = java_and_spark_environment()
+    environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
     for _ in range(2):
         with (
             pytest.raises(KeyError, match="oops"),
@@ -97,6 +98,7 @@ def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(he
             use(spark, head)
         assert not ray.is_initialized()
         assert java_and_spark_environment() == environment
+        assert signal.getsignal(signal.SIGINT) is interrupted
         assert left_behind(head) == []
         assert actors(head) == []
         wait_until(lambda: jvms(head) == [], 10, "the JVMs are gone")

@@ -18,10 +18,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -294,8 +296,9 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and in the end put back what was there, also for those that pyspark sets."""
+    """Set environment variables; in the end put back what was there, also what pyspark sets, and who gets SIGINT."""
     names = [*values, "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"]
+    interrupted = signal.getsignal(signal.SIGINT)
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(values)
     try:
@@ -306,6 +309,8 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
             else:
                 os.environ.pop(name, None)
+        if threading.current_thread() is threading.main_thread():  # elsewhere pyspark leaves it alone
+            signal.signal(signal.SIGINT, interrupted)
 
 
 def start_spark(app_name: str, executors: int, cores: int, memory: str, configs: dict[str, str]) -> SparkSession:
@@ -372,9 +377,8 @@ def session(
 
     ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray
     cluster's, as in ``ray.init``; without it, the one this process is connected to, else that of the only
-    raylog cluster of this machine.
-    ``configs`` are Spark settings. One session at a time in a process. Raises SparkNotStarted in one sentence
-    when a node has no fit Java, CPUs are missing or executors don't start.
+    raylog cluster of this machine. ``configs`` are Spark settings. One session at a time in a process. Raises
+    SparkNotStarted in one sentence when a node has no fit Java, CPUs are missing or executors don't start.
     """
     if SparkContext._gateway is not None:
         raise SparkNotStarted("Spark runs in this process already: leave its session first, or use another process")
