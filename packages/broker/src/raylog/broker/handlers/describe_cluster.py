@@ -17,6 +17,7 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.leaders import reachable_brokers
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
 
@@ -43,20 +44,17 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 def _response(ctx: RequestContext, state: ClusterState, code: ErrorCode, message: str | None) -> Any:
     types = types_of(ctx)
-    brokers = []
-    for broker in state.brokers.values():
-        endpoint = broker.endpoint(ctx.listener)
-        if endpoint is not None:
-            brokers.append(
-                make(
-                    types.DescribeClusterBroker,
-                    broker_id=broker.id,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    rack=broker.rack,
-                    is_fenced=False,
-                )
-            )
+    brokers = [
+        make(
+            types.DescribeClusterBroker,
+            broker_id=node.node_id,
+            host=node.host,
+            port=node.port,
+            rack=node.rack,
+            is_fenced=False,
+        )
+        for node in reachable_brokers(ctx, state)
+    ]
     return make(
         types.DescribeClusterResponse,
         throttle_time=throttle(ctx),

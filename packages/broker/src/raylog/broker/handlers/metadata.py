@@ -25,6 +25,7 @@ from typing import Any
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.leaders import reachable_brokers
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -102,19 +103,10 @@ def _response(
     ctx: RequestContext, state: ClusterState, answers: Sequence[Answer], error: RaylogError | None = None
 ) -> Any:
     types = types_of(ctx)
-    brokers = []
-    for broker in state.brokers.values():
-        endpoint = broker.endpoint(ctx.listener)
-        if endpoint is not None:
-            brokers.append(
-                make(
-                    types.MetadataResponseBroker,
-                    node_id=broker.id,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    rack=broker.rack,
-                )
-            )
+    brokers = [
+        make(types.MetadataResponseBroker, node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in reachable_brokers(ctx, state)
+    ]
     return make(
         types.MetadataResponse,
         throttle_time=throttle(ctx),
