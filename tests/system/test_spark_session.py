@@ -69,7 +69,8 @@ def left_behind(head: RayInfo) -> list[str]:
 
 
 def actors(head: RayInfo) -> list[str]:
-    ray.init(address=head.address, log_to_driver=False)
+    with ray_token(head.auth_token_path):
+        ray.init(address=head.address, log_to_driver=False)
     try:
         return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
     finally:
@@ -114,7 +115,8 @@ def test_too_few_cpus_are_named(head: RayInfo) -> None:
 
 
 def test_a_namespace_with_actors_in_it_is_refused(head: RayInfo) -> None:
-    ray.init(address=head.address, namespace="occupied", log_to_driver=False)
+    with ray_token(head.auth_token_path):  # what another test's cluster asked for may still be remembered
+        ray.init(address=head.address, namespace="occupied", log_to_driver=False)
     try:
         lodger = Lodger.options(name="broker-0").remote()
         ray.get(lodger.__ray_ready__.remote())
