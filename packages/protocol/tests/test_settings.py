@@ -115,25 +115,40 @@ def test_overrides_win_over_defaults() -> None:
 
 
 def test_a_topic_s_default_is_its_broker_s_value() -> None:
-    broker = BROKER.settings()
+    broker = BROKER.settings({"log.segment.bytes": "30"})
     topic = Settings(TOPIC, parent=broker)
     assert topic.parent is broker
-    assert topic[TOPIC_SEGMENT_BYTES] == 1000
-    broker.update(BROKER.parse({"log.segment.bytes": "30"}))
     assert topic[TOPIC_SEGMENT_BYTES] == 30
+    assert Settings(TOPIC, parent=BROKER.settings())[TOPIC_SEGMENT_BYTES] == 1000
     assert Settings(TOPIC, {"segment.bytes": 7}, parent=broker)[TOPIC_SEGMENT_BYTES] == 7
     assert Settings(TOPIC)[TOPIC_SEGMENT_BYTES] == 1
 
 
-def test_changes_are_told_to_those_who_asked_and_only_when_they_are_changes() -> None:
-    settings = BROKER.settings({"log.segment.bytes": "20"})
-    told: list[object] = []
-    settings.on_change(SEGMENT_BYTES, told.append)
-    settings.on_change(OTHER, told.append)
-    settings.update({"log.segment.bytes": 20})
-    assert told == []
-    settings.update({"log.segment.bytes": 21, "other": "x"})
-    assert told == [21, "x"]
-    settings.update({})
-    assert told == [21, "x", 1000, "o"]
-    assert settings[SEGMENT_BYTES] == 1000
+def test_layers_lie_over_each_other_and_the_strongest_wins() -> None:
+    static = BROKER.settings({"log.segment.bytes": "20", "other": "static"})
+    default = Settings(BROKER, {"other": "default"}, base=static)
+    own = Settings(BROKER, {"log.segment.bytes": 40}, base=default)
+    assert (own[SEGMENT_BYTES], own[OTHER]) == (40, "default")
+    assert own.layers == (
+        {"log.segment.bytes": 40},
+        {"other": "default"},
+        {"log.segment.bytes": 20, "other": "static"},
+    )
+    assert own.overrides == {"log.segment.bytes": 40, "other": "default"}
+    assert (static[SEGMENT_BYTES], static[OTHER]) == (20, "static")
+    assert not Settings(BROKER, {}, base=default).is_default(OTHER)
+
+
+def test_settings_cannot_be_changed_from_outside() -> None:
+    overrides = {"log.segment.bytes": 20}
+    settings = Settings(BROKER, overrides)
+    overrides["log.segment.bytes"] = 21
+    assert settings[SEGMENT_BYTES] == 20
+    with pytest.raises(TypeError):
+        settings.overrides["other"] = "x"  # type: ignore[index]
+
+
+def test_what_cannot_be_taken_is_left_out_and_told() -> None:
+    values, refused = BROKER.parse_known({"log.segment.bytes": "1", "other": "x", "of.a.newer.release": "y"})
+    assert values == {"other": "x"}
+    assert [str(error).partition(" ")[0] for error in refused] == ["log.segment.bytes='1'", "unknown"]

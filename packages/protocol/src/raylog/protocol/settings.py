@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from raylog.protocol.errors import InvalidConfig
@@ -168,6 +169,20 @@ class SettingsTable:
         """Values by name; InvalidConfig for an unknown name or an unfit value."""
         return {name: self[name].parse(text) for name, text in texts.items()}
 
+    def parse_known(self, texts: Mapping[str, str]) -> tuple[dict[str, Any], list[InvalidConfig]]:
+        """As :meth:`parse`, but what cannot be taken is left out, and told beside the values.
+
+        For texts that were checked when they were written, by a newer or an older release perhaps.
+        """
+        values: dict[str, Any] = {}
+        refused: list[InvalidConfig] = []
+        for name, text in texts.items():
+            try:
+                values[name] = self[name].parse(text)
+            except InvalidConfig as error:
+                refused.append(error)
+        return values, refused
+
     def settings(self, texts: Mapping[str, str] | None = None) -> Settings:
         """The settings in force when ``texts`` override the defaults."""
         return Settings(self, self.parse(texts or {}))
@@ -176,20 +191,29 @@ class SettingsTable:
 class Settings:
     """Values in force: overrides over defaults. Read with ``settings[ROW]``, which has the row's type.
 
-    One owner calls :meth:`update`; readers in other threads see each value change atomically.
+    Immutable, so any thread may read: a change makes another object, and the owner hands that out from then on.
     """
+
+    __slots__ = ("_overrides", "_parent", "layers", "table")
 
     def __init__(
         self,
         table: SettingsTable,
         overrides: Mapping[str, Any] | None = None,
         *,
+        base: Settings | None = None,
         parent: Settings | None = None,
     ) -> None:
+        """``base``: settings of the same table that the overrides are laid over.
+
+        ``parent``: the settings that give those rows a value that name a ``broker_default``.
+        """
         self.table = table
-        self._overrides: dict[str, Any] = dict(overrides or {})
+        own: Mapping[str, Any] = MappingProxyType(dict(overrides or {}))
+        self.layers: tuple[Mapping[str, Any], ...] = (own, *base.layers) if base else (own,)
+        """Overrides by name, the strongest first."""
+        self._overrides: Mapping[str, Any] = MappingProxyType({**base.overrides, **own}) if base else own
         self._parent = parent
-        self._callbacks: list[tuple[str, Callable[[Any], None]]] = []
 
     def __getitem__(self, setting: Setting[T]) -> T:
         overrides = self._overrides
@@ -202,28 +226,13 @@ class Settings:
 
     @property
     def parent(self) -> Settings | None:
-        """The settings that give those rows a value that name a ``broker_default``."""
         return self._parent
 
     @property
     def overrides(self) -> Mapping[str, Any]:
-        """What was set explicitly, by name."""
+        """What was set explicitly, in whichever layer, by name."""
         return self._overrides
 
     def is_default(self, setting: Setting[Any]) -> bool:
         """True when nothing overrides the setting here."""
         return setting.name not in self._overrides
-
-    def on_change(self, setting: Setting[T], callback: Callable[[T], None]) -> None:
-        """Call ``callback`` with the new value after each :meth:`update` that changes it, in its thread."""
-        self._callbacks.append((setting.name, callback))
-
-    def update(self, overrides: Mapping[str, Any]) -> None:
-        """Replace all overrides, already parsed, and tell those who asked about a setting that changed."""
-        rows = {name: self.table[name] for name, _ in self._callbacks}
-        before = {name: self[row] for name, row in rows.items()}
-        self._overrides = dict(overrides)
-        for name, callback in self._callbacks:
-            value = self[rows[name]]
-            if value != before[name]:
-                callback(value)
