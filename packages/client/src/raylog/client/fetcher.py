@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple, cast
 
-from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.list_offsets.v7.response import ListOffsetsResponse
+from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v8.response import ListOffsetsResponse
 from kio.schema.types import BrokerId as KioBrokerId
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i8, i32, i64

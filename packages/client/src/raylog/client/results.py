@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.errors import OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import (
     BrokerId,
     LeaderEpoch,
@@ -108,3 +108,40 @@ class ConfigEntry(NamedTuple):
     is_read_only: bool
     source: str
     synonyms: Mapping[str, str | None]
+    is_sensitive: bool = False
+    type: str = "unknown"
+    """Kafka's name of the value's type: boolean, string, int, long, list, …"""
+    documentation: str | None = None
+
+
+class ReplicaSize(NamedTuple):
+    """What one replica takes in a log directory."""
+
+    size_bytes: int
+    offset_lag: int
+    """How many offsets its log is behind the high watermark, or a replica that will replace another behind that one."""
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """One log directory of a broker. ``error`` tells why it is offline; its replicas are then unknown."""
+
+    path: str
+    error: RaylogError | None
+    total_bytes: int
+    """Of the disk that it lies on; -1 when the broker can't tell."""
+    usable_bytes: int
+    replicas: Mapping[TopicPartition, ReplicaSize]
+
+
+class ProducerDescription(NamedTuple):
+    """What a partition remembers of one idempotent or transactional producer; -1 is nothing."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    """When it last appended, in ms."""
+    coordinator_epoch: int
+    transaction_start: int
+    """The first offset of its open transaction."""

@@ -1,0 +1,238 @@
+"""How an admin client's requests reach the broker that must answer them, and are tried again while that may help."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import TopicName as KioTopicName
+from kio.static.primitive import i32Timedelta
+from kio.static.protocol import RequestPayload
+
+from raylog.client.config import ADMIN_SETTINGS, DEFAULT_API_TIMEOUT_MS, RETRY_BACKOFF_MS, client_settings
+from raylog.client.connection import Address, Reply
+from raylog.client.metadata import ClusterView, Metadata
+from raylog.client.network import CONNECT_POLL_MS, Network
+from raylog.client.pool import monotonic_ms
+from raylog.client.results import TopicDescription
+from raylog.protocol.errors import (
+    BrokerNotAvailable,
+    NetworkException,
+    NotController,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    is_retriable,
+)
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.messages import decode_response
+from raylog.protocol.settings import Setting
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+T = TypeVar("T")
+Where = Callable[[], Address | None]
+"""Answers the address to send to, or None while it isn't known."""
+
+_SPREAD_S = 5.0
+"""How long to wait for all brokers to know a new topic; they do in milliseconds unless one is down."""
+
+
+class Calls:
+    """One request at a time, from any thread. Raises what :class:`raylog.client.admin.Admin` tells."""
+
+    def __init__(self, bootstrap_servers: Any, config: Mapping[str, Any]) -> None:
+        settings = client_settings(ADMIN_SETTINGS, bootstrap_servers, config)
+        timeout: Setting[int] = DEFAULT_API_TIMEOUT_MS
+        self._timeout_s = settings[timeout] / 1_000
+        self._backoff_ms = settings[RETRY_BACKOFF_MS]
+        self._network = Network(settings)
+        self._lock = Lock()
+
+    @property
+    def timeout(self) -> i32Timedelta:
+        """What a request allows its broker."""
+        return i32Timedelta.parse(timedelta(seconds=self._timeout_s))
+
+    def any_broker(self) -> Address | None:
+        """Some broker that can be reached."""
+        return self._network.any_ready()
+
+    def controller(self) -> Address | None:
+        """The controller."""
+        return self._network.address_of(self._network.metadata.view.controller)
+
+    def broker(self, broker_id: int) -> Where:
+        """That broker."""
+        return lambda: self._network.address_of(broker_id)
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            self._network.close()
+
+    def call(self, request: RequestPayload, where: Where, read: Callable[[Any], T]) -> T:
+        """What ``read`` makes of the answer, tried again while connections fail and while it raises NotController.
+
+        ``read`` raises what hits the request as a whole.
+        """
+        deadline = self._deadline()
+        with self._lock:
+            while True:
+                try:
+                    return read(_entity(self._try(request, where, deadline)))
+                except (NetworkException, NotController):
+                    if time.monotonic() >= deadline:
+                        raise
+                self._network.metadata.need_update()
+                self._rest()
+
+    def metadata(self, topics: Iterable[str] | None) -> ClusterView:
+        """The cluster with these topics, or with all (None)."""
+        return self.call(metadata_request(topics), self.any_broker, _view)
+
+    def ask_leaders(
+        self,
+        questions: Mapping[TopicPartition, Q],
+        request: Callable[[dict[TopicPartition, Q]], RequestPayload],
+        read: Callable[[Reply], Mapping[TopicPartition, A | RaylogError]],
+    ) -> dict[TopicPartition, A]:
+        """One answer per partition, each asked of its leader, leaders anew while the error may pass.
+
+        Raises the first error that won't, or that has not in time.
+        """
+        left = dict(questions)
+        found: dict[TopicPartition, A] = {}
+        deadline = self._deadline()
+        while left:
+            view = self.metadata({tp.topic for tp in left})
+            by_leader: dict[Address, dict[TopicPartition, Q]] = {}
+            problems: list[RaylogError] = []
+            for tp, question in left.items():
+                broker = view.brokers.get(view.leader_of(tp)[0])
+                if broker is None:
+                    problems.append(view.errors.get(tp.topic) or _leaderless(view, tp))
+                else:
+                    by_leader.setdefault(Address(broker.host, broker.port), {})[tp] = question
+            for address, asked in by_leader.items():
+                problems += self._ask_one(address, request(asked), read, found)
+            left = {tp: question for tp, question in left.items() if tp not in found}
+            if left:
+                self._give_up_or_rest(problems, deadline)
+        return found
+
+    def _ask_one(
+        self,
+        address: Address,
+        request: RequestPayload,
+        read: Callable[[Reply], Mapping[TopicPartition, A | RaylogError]],
+        found: dict[TopicPartition, A],
+    ) -> list[RaylogError]:
+        """Ask one leader, once; what went wrong for the partitions that aren't in ``found`` then."""
+        try:
+            with self._lock:
+                answers = read(self._try(request, lambda: address, self._deadline()))
+        except NetworkException as error:
+            return [error]
+        problems = []
+        for tp, answer in answers.items():
+            if isinstance(answer, RaylogError):
+                problems.append(answer)
+            else:
+                found[tp] = answer
+        return problems
+
+    def _give_up_or_rest(self, problems: list[RaylogError], deadline: float) -> None:
+        """Raise an error that won't pass, or that has not in time; else wait a little."""
+        hopeless = [
+            error for error in problems if isinstance(error, UnknownTopicOrPartition) or not is_retriable(error)
+        ]
+        if hopeless:
+            raise hopeless[0]
+        if time.monotonic() >= deadline:
+            raise problems[0] if problems else RequestTimedOut("a leader left partitions out of its answers")
+        with self._lock:
+            self._rest()
+
+    def await_everywhere(self, partitions: Mapping[str, int]) -> None:
+        """Wait until every broker that can be reached knows leaders for so many partitions of the topics, or more."""
+        if not partitions:
+            return
+        deadline = time.monotonic() + min(_SPREAD_S, self._timeout_s)
+        unsure = [Address(broker.host, broker.port) for broker in self._network.metadata.view.brokers.values()]
+        while unsure and time.monotonic() < deadline:
+            address = unsure[0]
+            try:
+                with self._lock:
+                    view = _view(_entity(self._try(metadata_request(partitions), lambda: address, deadline)))  # noqa: B023
+                    if not all(_has(view.topics.get(name), count) for name, count in partitions.items()):
+                        self._rest()
+                        continue
+            except (NetworkException, BrokerNotAvailable):
+                pass  # a broker that is down learns of the topic when it comes back
+            unsure.pop(0)
+
+    def _try(self, request: RequestPayload, where: Where, deadline: float) -> Reply:
+        """The reply of the broker that ``where`` tells, once it can be reached. Raises NetworkException."""
+        network = self._network
+        while (address := where()) is None or not network.pool.ready(address):
+            if time.monotonic() >= deadline:
+                raise network.unreachable()
+            if address is None:
+                network.metadata.need_update()
+            network.poll(CONNECT_POLL_MS)
+        context = object()
+        network.send(address, request, context)
+        while True:
+            for reply in network.poll(1_000):
+                if reply.request.context is context:
+                    if reply.error is not None:
+                        raise reply.error
+                    return reply
+
+    def _rest(self) -> None:
+        """Let the retry backoff pass, with the metadata taken care of."""
+        until_ms = monotonic_ms() + self._backoff_ms
+        while (left_ms := until_ms - monotonic_ms()) > 0:
+            self._network.poll(left_ms)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+
+def metadata_request(topics: Iterable[str] | None) -> MetadataRequest:
+    """Ask for these topics, or for all (None), creating none."""
+    asked = None
+    if topics is not None:
+        asked = tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(topics))
+    return MetadataRequest(topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+
+
+def _entity(reply: Reply) -> Any:
+    return decode_response(reply.request.api_key, reply.request.version, reply.frame)[1]
+
+
+def _view(response: object) -> ClusterView:
+    metadata = Metadata()
+    metadata.on_response(cast(MetadataResponse, response), 0)
+    return metadata.view
+
+
+def _leaderless(view: ClusterView, tp: TopicPartition) -> RaylogError:
+    topic = view.topics.get(tp.topic)
+    if topic is None or tp.partition >= len(topic.partitions):
+        return UnknownTopicOrPartition(f"{tp}: there is no such partition")
+    return BrokerNotAvailable(f"{tp}: no live broker leads it; start broker {topic.partitions[tp.partition].replicas}")
+
+
+def _has(topic: TopicDescription | None, count: int) -> bool:
+    return (
+        topic is not None
+        and len(topic.partitions) >= count
+        and all(partition.leader >= 0 for partition in topic.partitions)
+    )
