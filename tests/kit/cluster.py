@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +14,8 @@ from raylog.broker.storage.files import FileSystem
 from raylog.coordination.controller_events import NewTopic
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.store import MetadataStore
+from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
@@ -23,14 +25,15 @@ WAIT_S = 10.0
 
 
 class InProcessPeerControl:
-    """PeerControl by plain calls."""
+    """PeerControl by plain calls; a message to a broker in ``cut_off`` is lost."""
 
-    def __init__(self, brokers: Mapping[int, Broker]) -> None:
+    def __init__(self, brokers: Mapping[int, Broker], cut_off: Set[int]) -> None:
         self._brokers = brokers
+        self._cut_off = cut_off
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
         broker = self._brokers.get(broker_id)
-        if broker is None:
+        if broker is None or broker_id in self._cut_off:
             raise BrokerNotAvailable(f"broker {broker_id} does not run")
         return broker.control(payload)
 
@@ -51,13 +54,17 @@ class InProcessCluster:
         config: Mapping[str, str] | None = None,
         fs: FileSystem | None = None,
         session_timeout_ms: int = 6_000,
+        zookeeper: str | None = None,
     ) -> None:
-        """``config``: broker settings as text, the same for all brokers."""
+        """``config``: broker settings as text, the same for all brokers; ``zookeeper``: a real one's address."""
         self.root = root
         self.tree = MemoryTree()
         self.stores: dict[int, MemoryStore] = {}
-        """Each broker's session, to script its loss."""
+        """Each broker's session, to script its loss; none with a real ZooKeeper."""
+        self.cut_off: set[int] = set()
+        """Brokers that the controller's messages do not reach."""
         self.brokers: dict[int, Broker] = {}
+        self._zookeeper = zookeeper
         self._size = brokers
         self._config = dict(config or {})
         self._fs = fs
@@ -90,22 +97,26 @@ class InProcessCluster:
     def start(self, broker_id: int) -> Broker:
         """Start a broker on its directory and port."""
         settings = BROKER_SETTINGS.settings({**self._config, "broker.id": str(broker_id)})
-        store = MemoryStore(self.tree, session_timeout_ms=self._session_timeout_ms)
         broker = Broker(
             settings,
             self.root / f"broker-{broker_id}",
-            store=store,
-            peer_control=InProcessPeerControl(self.brokers),
+            store=self._new_store(broker_id),
+            peer_control=InProcessPeerControl(self.brokers, self.cut_off),
             fs=self._fs,
         )
         self.brokers[broker_id] = broker
-        self.stores[broker_id] = store
         try:
             broker.start()
         except BaseException:
             del self.brokers[broker_id]
             raise
         return broker
+
+    def _new_store(self, broker_id: int) -> MetadataStore:
+        if self._zookeeper is not None:
+            return ZkStore(self._zookeeper, session_timeout_ms=self._session_timeout_ms)
+        store = self.stores[broker_id] = MemoryStore(self.tree, session_timeout_ms=self._session_timeout_ms)
+        return store
 
     def stop(self, broker_id: int) -> None:
         """Stop a broker in an orderly way."""

@@ -119,6 +119,26 @@ def test_a_lost_session_is_replaced_with_a_higher_epoch(tmp_path: Path) -> None:
         assert cluster.leader("t", 0).produce("t", 0, batch(b"a")) == (0, 0)
 
 
+def test_after_a_lost_session_nothing_is_served_before_the_controllers_word(tmp_path: Path) -> None:
+    """In between another broker may have led: what this one led before it must not lead on its own."""
+    with InProcessCluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        controller = cluster.controller
+        other = next(broker for broker in cluster.brokers.values() if broker is not controller)
+        partition = next(p for p in range(2) if cluster.leader("t", p) is other)
+        store, epoch = cluster.stores[other.broker_id], other.describe()["broker_epoch"]
+        cluster.cut_off.add(other.broker_id)
+        cluster.tree.expire(store.session.id)
+        wait_until(lambda: other.describe()["broker_epoch"] > epoch, WAIT_S, "registered again")
+        heard = store.last_acknowledged_send_ms
+        wait_until(lambda: store.last_acknowledged_send_ms != heard, WAIT_S, "the new session is renewed")
+        with pytest.raises(NotLeaderOrFollower, match="controller"):
+            other.produce("t", partition, batch(b"a"))
+        cluster.cut_off.clear()
+        wait_until(lambda: other.describe()["lease_held"], WAIT_S, "it may serve again")
+        assert other.produce("t", partition, batch(b"a")) == (0, 0)
+
+
 def test_without_the_store_the_lease_lapses_and_the_broker_refuses(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path, session_timeout_ms=500) as cluster:
         cluster.create_topic("t")

@@ -64,15 +64,23 @@ class Membership:
         return self._broker.epoch if self._broker is not None else BrokerEpoch(-1)
 
     def check(self) -> None:
-        """Raises NotLeaderOrFollower when the lease has lapsed: a newer owner may be at work."""
+        """Raises NotLeaderOrFollower when a newer owner may be at work: the lease has lapsed, or it was taken anew
+        and the controller has not said yet what this incarnation leads.
+        """
         if not self._lease.held(_monotonic_ms()):
             raise NotLeaderOrFollower(
                 "this broker has lost touch with the metadata store: it serves again once that is back"
             )
+        if not self._partitions.is_synced:
+            raise NotLeaderOrFollower(
+                f"this broker registered anew, with epoch {self.epoch}: it serves again once the controller has told "
+                "it what it leads"
+            )
 
     @property
     def lease_held(self) -> bool:
-        return self._lease.held(_monotonic_ms())
+        """True while :meth:`check` passes."""
+        return self._lease.held(_monotonic_ms()) and self._partitions.is_synced
 
     def start(self, broker: BrokerInfo) -> None:
         """Register ``broker`` (its epoch is not used), take the lease, and keep both.

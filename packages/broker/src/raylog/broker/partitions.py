@@ -119,6 +119,11 @@ class PartitionTable:
                 self._synced.set()
             return received.ack.encode()
 
+    @property
+    def is_synced(self) -> bool:
+        """True when the controller's full state for the registration in force was applied: what is led is led now."""
+        return self._synced.is_set()
+
     def wait_synced(self, timeout_s: float) -> bool:
         """True once the controller's full state for this registration has been applied."""
         return self._synced.wait(timeout_s)
