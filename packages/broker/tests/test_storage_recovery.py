@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
-from raylog.broker.storage.files import RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
 from raylog.protocol.errors import InconsistentTopicId, StorageError
 from raylog.protocol.ids import BrokerId, TopicId
+
+from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
 
 SMALL = {"segment.bytes": 300, "index.interval.bytes": 0}
 LOG = "00000000000000000000.log"
@@ -48,9 +48,9 @@ def test_truncates_at_the_first_bad_batch_and_says_so(tmp_path: Path, caplog: py
     shelf = open_shelf(tmp_path, topic=SMALL)
     assert values(shelf.partition) == expected(base)
     assert sorted(shelf.directory.glob("*.log"))[-1] == segments[2]
-    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log_truncated"]
-    assert (event.partition, event.offset) == ("t-0", base)
-    assert "checksum" in event.reason
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log truncated"]
+    assert (str(event.fields["partition"]), event.fields["offset"]) == ("t-0", base)
+    assert "checksum" in event.fields["reason"]
     assert event.levelno == logging.WARNING
     assert append(shelf.partition, b"more") == base
     shelf.dirs.close()
@@ -66,8 +66,8 @@ def test_losing_what_was_flushed_is_an_error(tmp_path: Path, caplog: pytest.LogC
     os.truncate(shelf.directory / LOG, 75)
     shelf = open_shelf(tmp_path)
     assert values(shelf.partition) == [b"a"]
-    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log_truncated"]
-    assert (event.levelno, event.recovery_point) == (logging.ERROR, 2)
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log truncated"]
+    assert (event.levelno, event.fields["recovery_point"]) == (logging.ERROR, 2)
     shelf.dirs.close()
 
 
@@ -222,7 +222,7 @@ def test_one_partition_in_two_directories(tmp_path: Path, caplog: pytest.LogCapt
     (aside,) = [p.name for p in two.iterdir() if p.is_dir()]
     assert aside.startswith("t-0.")
     assert aside.endswith("-stray")
-    assert "log_set_aside" in [getattr(record, "event", "") for record in caplog.records]
+    assert "log set aside" in [getattr(record, "event", "") for record in caplog.records]
     shelf.dirs.close()
 
 

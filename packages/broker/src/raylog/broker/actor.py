@@ -20,18 +20,19 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-
-from raylog.broker.broker import Broker, Place
-from raylog.broker.cluster_file import BrokerFile, actor_name
-from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.records import Batches
 
+from raylog.broker.broker import Broker, Place
+from raylog.broker.cluster_file import BrokerFile, actor_name
+from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
+from raylog.broker.events import EventLog, line_formatter
+
 __all__ = ["BrokerActor", "RayPeerControl", "broker_actor_class"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 SWITCH_INTERVAL_S = 1e-4
 """How long a thread keeps the interpreter while others wait: short, so that small requests pass big ones."""
@@ -75,7 +76,7 @@ class BrokerActor:
         _log_to(Path(broker_dir) / "broker.log")
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         _raise_file_limit()
-        logger.info("broker in %s starts as process %d", broker_dir, os.getpid())
+        logger.info("broker starts", path=broker_dir, pid=os.getpid())
         self._dir = Path(broker_dir)
         self._broker: Broker | None = None
         self._trouble = ""
@@ -96,7 +97,7 @@ class BrokerActor:
                 return
             except RaylogError as error:
                 self._trouble = str(error)
-                logger.error("not serving yet, trying again: %s", error)
+                logger.error("not serving yet, trying again", reason=error)
             except Exception as error:
                 # A defect ends neither the actor nor its attempts: both would be final for Ray.
                 self._trouble = f"{type(error).__name__}: {error}"
@@ -176,19 +177,22 @@ broker_actor_class: Any = _remote(
 
 
 def _log_to(path: Path) -> None:
-    """Log to Ray's file of this process, and to one that outlives it; without that one when it cannot be made."""
+    """Log to Ray's file of this process, and to one that outlives it; without that one when it cannot be made.
+
+    A broker's directory is named after its number.
+    """
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     trouble = ""
     try:
         handlers.append(RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1))
     except OSError as error:
         trouble = str(error)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=handlers, force=True
-    )
+    for handler in handlers:
+        handler.setFormatter(line_formatter(path.parent.name))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     if trouble:
-        logger.warning("logging to Ray's files only: %s", trouble)
+        logger.warning("logging to Ray's files only", reason=trouble)
 
 
 def _raise_file_limit() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -14,25 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylog.broker import listeners
-from raylog.broker.config import (
-    BROKER_ID,
-    BROKER_RACK,
-    BROKER_SETTINGS,
-    LOG_DIRS,
-    NUM_PARTITIONS,
-    TOPIC_SETTINGS,
-)
-from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.broker.handlers.context import Counters, Ports
-from raylog.broker.membership import Membership
-from raylog.broker.net.liveness import SessionsOnly
-from raylog.broker.net.server import SocketServer
-from raylog.broker.partitions import PartitionTable
-from raylog.broker.ports import ControllerTopics, StoredProducerIds
-from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.files import FileSystem, RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
@@ -57,9 +37,30 @@ from raylog.protocol.ids import (
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
 
+from raylog.broker import listeners
+from raylog.broker.config import (
+    BROKER_ID,
+    BROKER_RACK,
+    BROKER_SETTINGS,
+    LOG_DIRS,
+    NUM_PARTITIONS,
+    TOPIC_SETTINGS,
+)
+from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.events import EventLog
+from raylog.broker.handlers.context import Counters, Ports
+from raylog.broker.membership import Membership
+from raylog.broker.net.liveness import SessionsOnly
+from raylog.broker.net.server import SocketServer
+from raylog.broker.partitions import PartitionTable
+from raylog.broker.ports import ControllerTopics, StoredProducerIds
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.files import FileSystem, RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
+
 __all__ = ["Broker", "Place"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 MAINTENANCE_INTERVAL_S = 1.0
 START_TIMEOUT_S = 30.0
@@ -210,8 +211,8 @@ class Broker:
         stopping.callback(self._stopping.set)
         maintenance.start()
         self._serving = True
-        where = ", ".join(map(str, parts.endpoints))
-        logger.info("broker %d serves at %s", self.broker_id, where)
+        where = ",".join(map(str, parts.endpoints))
+        logger.info("broker serves", broker_epoch=parts.membership.epoch, listeners=where)
 
     def stop(self) -> None:
         """Stop in an orderly way: answer what is under way, flush, mark the clean stop, sign off."""
@@ -236,7 +237,7 @@ class Broker:
             try:
                 log_dirs.maintain(_now_ms())
             except RaylogError as error:
-                logger.error("broker %d: housekeeping failed: %s", self.broker_id, error)
+                logger.error("housekeeping failed", reason=error)
 
     # --- the ways in besides the socket ---
 

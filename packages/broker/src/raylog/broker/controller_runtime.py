@@ -7,7 +7,6 @@ sender thread, which delivers messages one at a time and in order.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -18,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
@@ -34,9 +32,12 @@ from raylog.coordination.store import (
 from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
 from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
 
+from raylog.broker.events import EventLog
+from raylog.broker.net.liveness import Liveness
+
 __all__ = ["ControllerRuntime"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 TICK_S = 0.1
 RETRY_S = 0.2
@@ -141,16 +142,16 @@ class ControllerRuntime:
             try:
                 self._take(item)
             except StoreError as error:
-                logger.warning("controller: the metadata store failed, starting over: %s", error)
+                logger.warning("controller starts over: the metadata store failed", reason=error)
                 self._depose(campaign_in_s=RETRY_S)
             except Exception:
                 # A defect must not end the thread: it starts over from what the store says.
-                logger.exception("controller: unexpected failure, starting over")
+                logger.exception("controller starts over: a defect")
                 self._depose(campaign_in_s=RETRY_S)
         try:
             election.resign(self._store)
         except StoreError as error:
-            logger.info("controller: could not resign, the session's end will do it: %s", error)
+            logger.info("controller could not resign, the session's end will do it", reason=error)
         self._depose(campaign_in_s=None)
 
     def _campaign_when_due(self) -> None:
@@ -168,10 +169,10 @@ class ControllerRuntime:
             configs.take_changes(self._store, self._queue)  # before the snapshot, which holds them all
             found = snapshot.load(self._store, self._queue)
         except StoreError as error:
-            logger.warning("controller: election failed, trying again: %s", error)
+            logger.warning("controller election failed, trying again", reason=error)
             self._depose(campaign_in_s=RETRY_S)
             return
-        logger.info("broker %d is the controller of epoch %d", self._broker_id, mandate.epoch)
+        logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._liveness.watch(found.state.brokers.values())
         self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
@@ -237,7 +238,7 @@ class ControllerRuntime:
             case core.Reload():
                 return self._load()
             case core.StepDown():
-                logger.warning("broker %d is no longer the controller: another was elected", self._broker_id)
+                logger.warning("controller deposed: another was elected", controller=self._broker_id)
                 self._leave_office()
                 self._campaign_at = time.monotonic() + RETRY_S
                 return core.Deposed()
@@ -299,8 +300,8 @@ class _Sender:
                 event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
             except Exception as error:
                 if not isinstance(error, RaylogError):
-                    logger.exception("controller: a defect in sending to broker %d", self._broker_id)
-                logger.info("controller: broker %d did not answer: %s", self._broker_id, error)
+                    logger.exception("control message met a defect", receiver=self._broker_id)
+                logger.info("control message not answered", receiver=self._broker_id, reason=error)
                 event = core.SendFailed(self._broker_id, message.sequence)
             if not self._stopped:
                 self._answer(event)

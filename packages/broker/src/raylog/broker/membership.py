@@ -6,12 +6,10 @@ One thread renews the lease and registers again after a lost session. The lease 
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
 
-from raylog.broker.partitions import PartitionTable
 from raylog.coordination.lease import Lease
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.registration import BrokerRegistration
@@ -26,9 +24,12 @@ from raylog.coordination.store import (
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
 from raylog.protocol.ids import BrokerEpoch, MonotonicMs
 
+from raylog.broker.events import EventLog
+from raylog.broker.partitions import PartitionTable
+
 __all__ = ["Membership"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 RENEWALS_PER_SESSION = 10
 RETRY_S = 0.2
@@ -102,7 +103,7 @@ class Membership:
         try:
             self._registration.deregister()
         except StoreError as error:
-            logger.warning("broker %d could not sign off: %s", self.broker.id, error)
+            logger.warning("broker could not sign off", broker_epoch=self.epoch, reason=error)
 
     def _run(self) -> None:
         while True:
@@ -119,7 +120,7 @@ class Membership:
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.LOST:
             self._lease.revoke()
-            logger.warning("broker %d lost its session: it registers again", self.broker.id)
+            logger.warning("session lost, registering again", broker_epoch=self.epoch)
         elif event.state is SessionState.CONNECTED:
             self._keep()
 
@@ -132,7 +133,7 @@ class Membership:
         except StoreUnavailable:
             pass  # the lease runs out by itself; the next round tries again
         except RaylogError as error:
-            logger.error("broker %d cannot register, trying again: %s", self.broker.id, error)
+            logger.error("broker cannot register, trying again", broker_epoch=self.epoch, reason=error)
 
     def _register(self, broker: BrokerInfo) -> None:
         def register() -> BrokerEpoch:
@@ -140,7 +141,7 @@ class Membership:
             return registered.epoch
 
         self._partitions.register_with(register)
-        logger.info("broker %d is registered with epoch %d", broker.id, self.broker.epoch)
+        logger.info("broker registered", broker_epoch=self.epoch)
 
     def _renew(self) -> None:
         sent = self._store.heartbeat()

@@ -6,15 +6,10 @@ look partitions up, and take no lock: the table is replaced entry by entry, neve
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raylog.broker.config import topic_settings
-from raylog.broker.partition import Partition
-from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.peer_control import AckStatus, Lead, LocalChanges, Receiver, local_changes
 from raylog.protocol.errors import (
@@ -27,9 +22,15 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.protocol.settings import Settings
 
+from raylog.broker.config import topic_settings
+from raylog.broker.events import EventLog
+from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.log_dirs import LogDirs
+
 __all__ = ["PartitionTable"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 
 class PartitionTable:
@@ -151,7 +152,7 @@ class PartitionTable:
         try:
             self._log_dirs.delete(tp)
         except RaylogError as error:
-            logger.error("%s: could not be deleted: %s", tp, error)
+            logger.error("partition not deleted", partition=tp, reason=error)
 
     def _resign(self, tp: TopicPartition) -> None:
         self._failed.pop(tp, None)
@@ -164,7 +165,7 @@ class PartitionTable:
         try:
             settings = topic_settings(self._settings, topic.configs)
         except RaylogError as error:
-            logger.error("topic %s: its settings are refused and the former ones kept: %s", topic.name, error)
+            logger.error("topic settings refused, the former ones kept", topic=topic.name, reason=error)
             return
         self._topic_settings[topic.name] = settings
         for tp, _ in topic.topic_partitions():
@@ -184,7 +185,9 @@ class PartitionTable:
             partition.become_leader(lead.partition.leader_epoch)
             self._failed.pop(tp, None)
         except RaylogError as error:
-            logger.error("%s: cannot lead in epoch %d: %s", tp, lead.partition.leader_epoch, error)
+            logger.error(
+                "partition cannot be led", partition=tp, leader_epoch=lead.partition.leader_epoch, reason=error
+            )
             self._failed[tp] = error
         self._delayed.interrupt(tp)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -11,8 +10,6 @@ from datetime import timedelta
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i16, i32, i32Timedelta
-
-from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.coordination.controller_events import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
@@ -21,9 +18,12 @@ from raylog.protocol.errors import CoordinatorNotAvailable, NotController, Raylo
 from raylog.protocol.ids import ProducerId, TopicId, TopicName
 from raylog.protocol.messages import encode_request
 
+from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.events import EventLog
+
 __all__ = ["ControllerTopics", "StoredProducerIds"]
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 AUTO_CREATE_TIMEOUT_S = 10.0
 
@@ -67,7 +67,7 @@ class ControllerTopics:
         except NotController:
             self._ask_controller(topics)
         except RaylogError as error:
-            logger.info("topics %s were not created: %s", ", ".join(topics), error)
+            logger.info("topics not created automatically", topics=",".join(topics), reason=error)
         finally:
             with self._lock:
                 self._asked.difference_update(topics)
@@ -97,7 +97,7 @@ class ControllerTopics:
                 connection.sendall(encode_request(request, 0, "raylog-auto-create"))
                 connection.recv(1)
         except OSError as error:
-            logger.info("the controller at %s could not be asked for %s: %s", endpoint, topics, error)
+            logger.info("controller not reached for automatic topics", controller=endpoint, reason=error)
 
 
 class StoredProducerIds:

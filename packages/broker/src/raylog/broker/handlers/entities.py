@@ -6,7 +6,6 @@ those that the request's version does not have yet.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
@@ -16,12 +15,13 @@ from typing import Any
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
-
-from raylog.broker.handlers.context import Ports, Reply, RequestContext
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.messages import decode_request, encode_response
 
-log = logging.getLogger(__name__)
+from raylog.broker.events import EventLog
+from raylog.broker.handlers.context import Ports, Reply, RequestContext
+
+log = EventLog(__name__)
 
 Decide = Callable[[RequestContext, Any, Ports], Any]
 """Request entity to response entity."""
@@ -62,7 +62,7 @@ def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
         return error
     counters = ctx.connection.counters
     counters.defects[ctx.api_key] = counters.defects.get(ctx.api_key, 0) + 1
-    log.error("%s failed: a defect of the broker", what, exc_info=error)
+    log.exception("request met a defect of the broker", doing=what, client_id=ctx.client_id, listener=ctx.listener)
     return RaylogError(f"{what} failed in the broker, see its log: {error}")
 
 

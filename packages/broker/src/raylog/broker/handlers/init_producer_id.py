@@ -13,14 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.broker.handlers.context import (
-    CLUSTER_NAME,
-    Operation,
-    Ports,
-    RequestContext,
-    Resource,
-)
-from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
@@ -29,6 +21,15 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
+from raylog.broker.handlers.context import (
+    CLUSTER_NAME,
+    Operation,
+    Ports,
+    RequestContext,
+    Resource,
+)
+from raylog.broker.handlers.entities import make, throttle, types_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
 from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -24,6 +22,9 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import failure, make, throttle, types_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

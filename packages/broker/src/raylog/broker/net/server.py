@@ -9,7 +9,6 @@ all else is an error code in a reply.
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
 import socket
 import struct
@@ -18,16 +17,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
-from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports, Reply
-from raylog.broker.net.transmit import limit_sends, timeval, transmit
-from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
 from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
 
-log = logging.getLogger(__name__)
+from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
+from raylog.broker.events import EventLog
+from raylog.broker.handlers import answer
+from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports, Reply
+from raylog.broker.net.transmit import limit_sends, timeval, transmit
+from raylog.broker.storage.files import FileSlice
+
+log = EventLog(__name__)
 
 STACK_BYTES = 512 * 1024
 """A connection thread's stack; only what it touches is ever resident."""
@@ -153,19 +154,21 @@ class SocketServer:
                 if self._stopping.is_set():
                     return
                 # Out of descriptors or memory: the connection stays queued, so do not spin on it.
-                log.warning("accepting at %s:%d failed: %s", listener.host, listener.port, error)
+                log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
                 self._stopping.wait(0.1)
                 continue
             try:
                 self._admit(listener, sock, f"{address[0]}:{address[1]}")
             except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
-                log.warning("the connection from %s could not be served: %s", address, error)
+                log.warning("connection not served", listener=listener.name, client=address[0], reason=error)
                 sock.close()
 
     def _admit(self, listener: Listener, sock: socket.socket, peer: str) -> None:
         limit = self._settings[MAX_CONNECTIONS]
         if len(self._clients) >= limit:
-            log.warning("refused a connection from %s: max.connections=%d are open", peer, limit)
+            log.warning(
+                "connection refused", listener=listener.name, client=peer, reason=f"max.connections={limit} are open"
+            )
             sock.close()
             return
         client = _Client(sock, peer, listener.name, self._ports, self._settings)
@@ -225,7 +228,8 @@ class _Client:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(QUIET_S))
         limit_sends(sock, SEND_TIMEOUT_S)
         self._sock = sock
-        self._address = address
+        self._names = {"listener": listener, "client": address}
+        """What log lines say of this connection."""
         self._ports = ports
         self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
         self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
@@ -259,11 +263,11 @@ class _Client:
                 if not self._receive():
                     return
         except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
-            log.warning("closed the connection from %s: %s", self._address, error)
+            log.warning("connection closed", **self._names, reason=error)
         except OSError as error:
-            log.info("lost the connection from %s: %s", self._address, error)
+            log.info("connection lost", **self._names, reason=error)
         except Exception:
-            log.exception("closed the connection from %s: a defect of the broker", self._address)
+            log.exception("connection closed by a defect of the broker", **self._names)
 
     def _answer_all(self) -> None:
         """Answer the frames that are there.
@@ -311,7 +315,7 @@ class _Client:
                 quiet_ms += int(QUIET_S * 1000)
                 frames.trim()
                 if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
-                    log.info("closed the connection from %s: idle for connections.max.idle.ms", self._address)
+                    log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
                     return False
                 continue
             frames.advance(count)

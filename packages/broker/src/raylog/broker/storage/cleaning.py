@@ -6,16 +6,17 @@ the front, newest first from the end), and each name's removal is durable before
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
+from raylog.protocol.ids import FilePosition, Offset, TimestampMs
+
+from raylog.broker.events import EventLog
 from raylog.broker.storage.log import Log, number_at
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
 from raylog.broker.storage.snapshots import load_producers, remove_snapshots
-from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 
 def enforce_retention(log: Log, now_ms: TimestampMs) -> int:
@@ -86,10 +87,8 @@ def delete_segments_below(log: Log, start: Offset, reason: str) -> int:
             return 0
         for segment in segments[:count]:
             logger.info(
-                "segment deleted: partition=%s segment=%d bytes=%d reason=%s",
-                log.tp, segment.base_offset, segment.size, reason,
-                extra={"event": "segment_deleted", "partition": str(log.tp), "offset": segment.base_offset},
-            )  # fmt: skip
+                "segment deleted", partition=log.tp, offset=segment.base_offset, bytes=segment.size, reason=reason
+            )
             segment.close()
             segment.unlink()
             log.fs.fsync_dir(log.directory)
@@ -131,8 +130,5 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
             if log.epochs.truncate_from_end(end):
                 log.save_epochs()
             log.producers = load_producers(log.fs, log.directory, log.tp, kept, end, now_ms)
-        logger.info(
-            "log truncated: partition=%s offset=%d reason=%s", log.tp, end, "asked for",
-            extra={"event": "log_truncated", "partition": str(log.tp), "offset": end, "reason": "asked for"},
-        )  # fmt: skip
+        logger.info("log truncated", partition=log.tp, offset=end, reason="asked for")
         return end

@@ -8,7 +8,6 @@ from what is really on the disk.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,9 @@ from pathlib import Path
 
 from raylog.protocol.errors import StorageError
 
-log = logging.getLogger(__name__)
+from raylog.broker.events import EventLog
+
+log = EventLog(__name__)
 
 
 class Health:
@@ -45,10 +46,7 @@ class Health:
                     f"log directory {self.path} is offline: {doing} failed ({error.strerror or error}); "
                     "repair or replace the disk and restart the broker"
                 )
-                log.error(
-                    "log directory offline: path=%s doing=%r error=%r", self.path, doing, str(error),
-                    extra={"event": "log_dir_offline", "log_dir": str(self.path), "reason": str(error)},
-                )  # fmt: skip
+                log.error("log directory offline", path=self.path, doing=doing, reason=error)
         return StorageError(self._failure)
 
     @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.broker import config
 from raylog.protocol.settings import Settings
+
+from raylog.broker import config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,11 @@ start; ``….ID-stray`` is one that was set aside and is kept for a human; the r
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from raylog.broker.storage import checkpoint
-from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
-from raylog.broker.storage.health import Health
-from raylog.broker.storage.log import Log
-from raylog.broker.storage.log_config import LogConfig
-from raylog.broker.storage.recovery import LastStop, load_log
 from raylog.protocol.errors import CorruptMessage, StorageError
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
@@ -30,7 +23,15 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 
-logger = logging.getLogger(__name__)
+from raylog.broker.events import EventLog
+from raylog.broker.storage import checkpoint
+from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
+from raylog.broker.storage.health import Health
+from raylog.broker.storage.log import Log
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.recovery import LastStop, load_log
+
+logger = EventLog(__name__)
 
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _DELETE, _STRAY = "-delete", "-stray"
@@ -119,7 +120,7 @@ class LogDir:
         try:
             topic_id = checkpoint.read_topic_id(self._fs, directory) or NO_TOPIC_ID
         except CorruptMessage as error:
-            logger.warning("topic id lost: partition=%s reason=%r", tp, str(error))
+            logger.warning("topic id lost", partition=tp, reason=error)
             topic_id = NO_TOPIC_ID
         log = load_log(tp, directory, self._fs, self.health, self._config, last, now_ms)
         self._adopt(tp, topic_id, log)
@@ -133,7 +134,7 @@ class LogDir:
         try:
             return checkpoint.read_offsets(self._fs, self.path / name)
         except CorruptMessage as error:
-            logger.warning("checkpoint dropped: path=%s reason=%r", self.path / name, str(error))
+            logger.warning("checkpoint dropped", path=self.path / name, reason=error)
             return {}
 
     def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log:
@@ -171,10 +172,7 @@ class LogDir:
         name = self._aside_name(tp, _STRAY)
         self._fs.rename(self.path / str(tp), self.path / name)
         self._fs.fsync_dir(self.path)
-        logger.error(
-            "log set aside: partition=%s kept_as=%s reason=%r", tp, self.path / name, reason,
-            extra={"event": "log_set_aside", "partition": str(tp), "path": str(self.path / name), "reason": reason},
-        )  # fmt: skip
+        logger.error("log set aside", partition=tp, path=self.path / name, reason=reason)
 
     def _aside_name(self, tp: TopicPartition, suffix: str) -> str:
         tail = f".{self._new_id()}{suffix}"

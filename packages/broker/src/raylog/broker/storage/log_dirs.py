@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
+from raylog.protocol.errors import InconsistentTopicId, StorageError
+from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.settings import Settings
+
 from raylog.broker import config as rows
+from raylog.broker.events import EventLog
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.log_dir import LogDir
-from raylog.protocol.errors import InconsistentTopicId, StorageError
-from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
-from raylog.protocol.settings import Settings
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 
 def random_id() -> str:
@@ -176,7 +177,7 @@ class LogDirs:
                 try:
                     directory.close(broker_epoch)
                 except StorageError as error:
-                    logger.error("stop not clean: path=%s reason=%r", directory.path, str(error))
+                    logger.error("stop not clean", path=directory.path, reason=error)
         self.abandon()
 
     def abandon(self) -> None:

@@ -9,11 +9,15 @@ time by the unflushed part.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import BatchHeader
+
+from raylog.broker.events import EventLog
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSystem
@@ -23,11 +27,8 @@ from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, Segment
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
-from raylog.protocol.errors import CorruptMessage
-from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import BatchHeader
 
-logger = logging.getLogger(__name__)
+logger = EventLog(__name__)
 
 
 class LastStop(NamedTuple):
@@ -150,15 +151,8 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
 
 def _say_truncated(tp: TopicPartition, end: Offset, reason: str, last: LastStop) -> None:
     """Tell it; as an error when the records were flushed, so that the disk lost what it had promised to keep."""
-    level = logging.ERROR if end < last.recovery_point else logging.WARNING
-    logger.log(
-        level, "log truncated: partition=%s offset=%d recovery_point=%d reason=%r",
-        tp, end, last.recovery_point, reason,
-        extra={
-            "event": "log_truncated", "partition": str(tp), "offset": end, "recovery_point": last.recovery_point,
-            "reason": reason,
-        },
-    )  # fmt: skip
+    say = logger.error if end < last.recovery_point else logger.warning
+    say("log truncated", partition=tp, offset=end, recovery_point=last.recovery_point, reason=reason)
 
 
 def _drop(segments: list[Segment], keep: int) -> None:

@@ -6,18 +6,19 @@ read and replays the batch headers after it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
-from raylog.broker.storage.producers import Producers
-from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import TimestampType
 
-logger = logging.getLogger(__name__)
+from raylog.broker.events import EventLog
+from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
+from raylog.broker.storage.producers import Producers
+from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
+
+logger = EventLog(__name__)
 
 
 def save_producers(fs: FileSystem, directory: Path, producers: Producers, offset: Offset) -> None:
@@ -69,10 +70,7 @@ def load_producers(
             producers, start = Producers.decode(read_bytes(fs, path) or b"", now_ms), offset
             break
         except CorruptMessage as error:
-            logger.warning(
-                "producer snapshot dropped: partition=%s offset=%d reason=%r", tp, offset, str(error),
-                extra={"event": "snapshot_dropped", "partition": str(tp), "offset": offset, "reason": str(error)},
-            )  # fmt: skip
+            logger.warning("producer snapshot dropped", partition=tp, offset=offset, reason=error)
             fs.unlink(path)
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if following is None or following.base_offset > start:
