@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from raylog.protocol.errors import RaylogError
 
 from raylog.broker.cluster_file import (
     BrokerFile,
@@ -16,6 +15,7 @@ from raylog.broker.cluster_file import (
     find_cluster,
     registered,
 )
+from raylog.protocol.errors import RaylogError
 
 
 @pytest.fixture(autouse=True)

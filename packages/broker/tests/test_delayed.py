@@ -7,9 +7,9 @@ from contextlib import nullcontext
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 from raylog.broker.replication.delayed import DelayedFetch, DelayedFetches
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
 

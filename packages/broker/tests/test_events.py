@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 from raylog.broker.events import EventLog, line_formatter
+from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 log = EventLog("raylog.test")
 TP = TopicPartition(TopicName("flights"), PartitionIndex(3))

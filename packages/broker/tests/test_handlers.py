@@ -9,15 +9,15 @@ from uuid import UUID, uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
+
 from kit.node import BROKER, Node
 from kit.wire import request
+from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import CloseConnection, Connection
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import TimestampMs
 from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
-
-from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import CloseConnection, Connection
 
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
 KEYS = {row.name: row.key for row in TABLE}

@@ -11,9 +11,13 @@ from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
+
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
+from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.broker.storage.files import FileSlice
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -26,10 +30,6 @@ from raylog.protocol.ids import TimestampMs
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire import ZERO_UUID
-
-from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.broker.storage.files import FileSlice
 
 PRODUCE, FETCH = TABLE[0], TABLE[1]
 PRODUCE_VERSIONS = range(PRODUCE.min_version, PRODUCE.max_version + 1)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from raylog.coordination.model import Endpoint
-from raylog.protocol.errors import InvalidConfig
 
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.listeners import endpoints, format_listener, parse_listeners
 from raylog.broker.net.server import Listener
+from raylog.coordination.model import Endpoint
+from raylog.protocol.errors import InvalidConfig
 
 BOUND = [Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("INSIDE", "10.0.0.1", 9093)]
 

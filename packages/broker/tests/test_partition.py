@@ -7,7 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
+from raylog.broker.config import topic_settings
+from raylog.broker.partition import Isolation, Origin
+from raylog.broker.storage.cleaning import enforce_retention, truncate_to
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,
@@ -23,10 +27,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
 from raylog.protocol.records import TimestampType, batch_headers, decode_batches, read_header
-
-from raylog.broker.config import topic_settings
-from raylog.broker.partition import Isolation, Origin
-from raylog.broker.storage.cleaning import enforce_retention, truncate_to
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raylog.protocol.errors import RaylogError
 
 from raylog.broker.places import find_places, place_for
+from raylog.protocol.errors import RaylogError
 
 
 def node(address: str, place: str | None = None, *, alive: bool = True) -> dict[str, Any]:

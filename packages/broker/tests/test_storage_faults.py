@@ -6,13 +6,13 @@ import errno
 from pathlib import Path
 
 import pytest
+
 from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
-from raylog.protocol.errors import StorageError
-from raylog.protocol.ids import PartitionIndex, TimestampMs
-
 from raylog.broker.partition import Isolation
 from raylog.broker.storage.files import RealFileSystem
+from raylog.protocol.errors import StorageError
+from raylog.protocol.ids import PartitionIndex, TimestampMs
 
 
 @pytest.fixture

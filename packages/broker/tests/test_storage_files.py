@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from kit.faulty_files import FailingFileSystem
-from raylog.protocol.ids import FilePosition
 
+from kit.faulty_files import FailingFileSystem
 from raylog.broker.storage.files import FileSlice, RealFileSystem, read_bytes, remove_tree, write_atomically
+from raylog.protocol.ids import FilePosition
 
 FS = RealFileSystem()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from kit.partitions import TOPIC_ID, TP, append, batch, open_shelf
-from raylog.protocol.errors import CorruptMessage
-from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
+from kit.partitions import TOPIC_ID, TP, append, batch, open_shelf
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.files import RealFileSystem
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 FS = RealFileSystem()
 

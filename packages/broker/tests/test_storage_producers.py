@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from kit.partitions import NOW, batch
+from raylog.broker.storage.producers import BATCHES_KEPT, Producers
 from raylog.protocol.errors import CorruptMessage, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
 from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs
 from raylog.protocol.records import BatchHeader, read_header
-
-from raylog.broker.storage.producers import BATCHES_KEPT, Producers
 
 LAST = 2**31 - 1
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
-from raylog.protocol.errors import InconsistentTopicId, StorageError
-from raylog.protocol.ids import BrokerId, TopicId
 
+from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.protocol.errors import InconsistentTopicId, StorageError
+from raylog.protocol.ids import BrokerId, TopicId
 
 SMALL = {"segment.bytes": 300, "index.interval.bytes": 0}
 LOG = "00000000000000000000.log"

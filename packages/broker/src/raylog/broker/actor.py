@@ -20,15 +20,15 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-from raylog.coordination.zk_store import ZkStore
-from raylog.protocol.errors import BrokerNotAvailable, RaylogError
-from raylog.protocol.ids import BrokerId
-from raylog.protocol.records import Batches
 
 from raylog.broker.broker import Broker, Place
 from raylog.broker.cluster_file import BrokerFile, actor_name
 from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.broker.events import EventLog, line_formatter
+from raylog.coordination.zk_store import ZkStore
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError
+from raylog.protocol.ids import BrokerId
+from raylog.protocol.records import Batches
 
 __all__ = ["BrokerActor", "RayPeerControl", "broker_actor_class"]
 

@@ -13,6 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raylog.broker import listeners
+from raylog.broker.config import (
+    BROKER_ID,
+    BROKER_RACK,
+    BROKER_SETTINGS,
+    LOG_DIRS,
+    NUM_PARTITIONS,
+    TOPIC_SETTINGS,
+)
+from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.events import EventLog
+from raylog.broker.handlers.context import Counters, Ports
+from raylog.broker.membership import Membership
+from raylog.broker.net.liveness import SessionsOnly
+from raylog.broker.net.server import SocketServer
+from raylog.broker.partitions import PartitionTable
+from raylog.broker.ports import ControllerTopics, StoredProducerIds
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.files import FileSystem, RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
@@ -36,27 +56,6 @@ from raylog.protocol.ids import (
 )
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
-
-from raylog.broker import listeners
-from raylog.broker.config import (
-    BROKER_ID,
-    BROKER_RACK,
-    BROKER_SETTINGS,
-    LOG_DIRS,
-    NUM_PARTITIONS,
-    TOPIC_SETTINGS,
-)
-from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.broker.events import EventLog
-from raylog.broker.handlers.context import Counters, Ports
-from raylog.broker.membership import Membership
-from raylog.broker.net.liveness import SessionsOnly
-from raylog.broker.net.server import SocketServer
-from raylog.broker.partitions import PartitionTable
-from raylog.broker.ports import ControllerTopics, StoredProducerIds
-from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.files import FileSystem, RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
 
 __all__ = ["Broker", "Place"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from raylog.protocol.errors import InvalidConfig, RaylogError
 from rich.console import Console
 from rich.table import Table
 
 from raylog.broker import supervisor
 from raylog.broker.cluster_file import ClusterFile, find_cluster, raylog_home
+from raylog.protocol.errors import InvalidConfig, RaylogError
 
 __all__ = ["register"]
 

@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raylog.broker.events import EventLog
+from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
@@ -31,9 +33,6 @@ from raylog.coordination.store import (
 )
 from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
 from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
-
-from raylog.broker.events import EventLog
-from raylog.broker.net.liveness import Liveness
 
 __all__ = ["ControllerRuntime"]
 

@@ -9,14 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from raylog.broker.config import ADVERTISED_LISTENERS, LISTENERS
+from raylog.broker.handlers.context import Ports
+from raylog.broker.net.server import Listener, SocketServer
 from raylog.coordination.free_ports import FREE_PORTS
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.settings import Settings
-
-from raylog.broker.config import ADVERTISED_LISTENERS, LISTENERS
-from raylog.broker.handlers.context import Ports
-from raylog.broker.net.server import Listener, SocketServer
 
 __all__ = ["bind", "endpoints", "parse_listeners"]
 

@@ -15,12 +15,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from raylog.broker.cluster_file import RayInfo
+from raylog.broker.processes import end, session_members, sessions_at
 from raylog.coordination.free_ports import free_port
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
-
-from raylog.broker.cluster_file import RayInfo
-from raylog.broker.processes import end, session_members, sessions_at
 
 __all__ = ["LOCAL_PLACE", "PLACE_LABEL", "start", "stop", "temp_dir_of"]
 

@@ -10,6 +10,8 @@ import queue
 import threading
 import time
 
+from raylog.broker.events import EventLog
+from raylog.broker.partitions import PartitionTable
 from raylog.coordination.lease import Lease
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.registration import BrokerRegistration
@@ -23,9 +25,6 @@ from raylog.coordination.store import (
 )
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
 from raylog.protocol.ids import BrokerEpoch, MonotonicMs
-
-from raylog.broker.events import EventLog
-from raylog.broker.partitions import PartitionTable
 
 __all__ = ["Membership"]
 

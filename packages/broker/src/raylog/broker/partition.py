@@ -11,10 +11,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
-from raylog.protocol.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
-from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
-from raylog.protocol.settings import Settings
-
 from raylog.broker.config import FOREVER
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.files import FileSlice
@@ -24,6 +20,9 @@ from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import ProducedBatch
 from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.broker.storage.validation import check_client, check_policy, checked_headers
+from raylog.protocol.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
+from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.settings import Settings
 
 
 class Isolation(Enum):

@@ -10,6 +10,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from raylog.broker.config import topic_settings
+from raylog.broker.events import EventLog
+from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.peer_control import AckStatus, Lead, LocalChanges, Receiver, local_changes
 from raylog.protocol.errors import (
@@ -21,12 +26,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.protocol.settings import Settings
-
-from raylog.broker.config import topic_settings
-from raylog.broker.events import EventLog
-from raylog.broker.partition import Partition
-from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.log_dirs import LogDirs
 
 __all__ = ["PartitionTable"]
 

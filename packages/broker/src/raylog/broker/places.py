@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raylog.protocol.errors import RaylogError
-
 from raylog.broker.local_ray import LOCAL_PLACE, LOOPBACK, PLACE_LABEL
+from raylog.protocol.errors import RaylogError
 
 __all__ = ["Place", "find_places", "place_for"]
 

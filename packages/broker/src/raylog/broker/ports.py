@@ -10,6 +10,9 @@ from datetime import timedelta
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i16, i32, i32Timedelta
+
+from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.events import EventLog
 from raylog.coordination.controller_events import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
@@ -17,9 +20,6 @@ from raylog.coordination.store import StoreError
 from raylog.protocol.errors import CoordinatorNotAvailable, NotController, RaylogError
 from raylog.protocol.ids import ProducerId, TopicId, TopicName
 from raylog.protocol.messages import encode_request
-
-from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.broker.events import EventLog
 
 __all__ = ["ControllerTopics", "StoredProducerIds"]
 

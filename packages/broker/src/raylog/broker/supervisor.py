@@ -19,9 +19,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 from ray.util import list_named_actors
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.ray_token import ray_token
-from raylog.protocol.errors import RaylogError
 
 from raylog.broker import local_ray
 from raylog.broker.actor import broker_actor_class
@@ -45,6 +42,9 @@ from raylog.broker.up_request import (
     external_zookeeper,
     settings_for,
 )
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.ray_token import ray_token
+from raylog.protocol.errors import RaylogError
 
 __all__ = ["Request", "down", "status", "up"]
 

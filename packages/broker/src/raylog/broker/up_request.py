@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.coordination.java import NoJava, find_java
-from raylog.protocol.errors import InvalidConfig, RaylogError
-
 from raylog.broker.cluster_file import ClusterFile
 from raylog.broker.config import BROKER_ID, BROKER_SETTINGS, LISTENERS, ZOOKEEPER_CONNECT
 from raylog.broker.listeners import parse_listeners
+from raylog.coordination.java import NoJava, find_java
+from raylog.protocol.errors import InvalidConfig, RaylogError
 
 __all__ = ["Request", "check_change", "environment_for", "external_zookeeper", "settings_for"]
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from raylog.protocol.messages import parse_request_header
-
 from raylog.broker.handlers import (
     api_versions,
     create_topics,
@@ -35,6 +33,7 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import handler
+from raylog.protocol.messages import parse_request_header
 
 __all__ = ["TABLE", "ApiRow", "answer", "offers"]
 

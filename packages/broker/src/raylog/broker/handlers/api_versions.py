@@ -16,11 +16,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, code_of
-from raylog.protocol.messages import encode_response
-
 from raylog.broker.handlers.context import RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, code_of
+from raylog.protocol.messages import encode_response
 
 KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias, TypeVar
 
+from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.storage.files import FileSlice
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import RaylogError
@@ -24,10 +27,6 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 from raylog.protocol.settings import Settings
-
-from raylog.broker.partition import Partition
-from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.files import FileSlice
 
 K = TypeVar("K")
 

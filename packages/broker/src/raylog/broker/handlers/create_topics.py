@@ -14,6 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.config import topic_settings
+from raylog.broker.handlers.config_entries import config_source, is_read_only
+from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.protocol.errors import (
     ErrorCode,
@@ -24,11 +28,6 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TopicName
-
-from raylog.broker.config import topic_settings
-from raylog.broker.handlers.config_entries import config_source, is_read_only
-from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.protocol.errors import (
     ErrorCode,
     InvalidRequest,
@@ -21,9 +23,6 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
-
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
 
 Result = TopicName | RaylogError
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.coordination.model import ClusterState
-from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
-
 from raylog.broker.handlers.context import (
     CLUSTER_NAME,
     Operation,
@@ -21,6 +18,8 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.broker.handlers.leaders import reachable_brokers
+from raylog.coordination.model import ClusterState
+from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
 
 BROKERS = 1
 

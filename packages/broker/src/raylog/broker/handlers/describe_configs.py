@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.handlers.config_entries import TYPE_CODES, config_source, is_read_only, synonyms
+from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import failure, make, throttle, types_of
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
@@ -23,10 +26,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import TopicName
 from raylog.protocol.settings import Setting, Settings
-
-from raylog.broker.handlers.config_entries import TYPE_CODES, config_source, is_read_only, synonyms
-from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
 
 TOPIC_TYPE = 2
 BROKER_TYPE = 4

@@ -15,11 +15,11 @@ from typing import Any
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
-from raylog.protocol.errors import RaylogError
-from raylog.protocol.messages import decode_request, encode_response
 
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports, Reply, RequestContext
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.messages import decode_request, encode_response
 
 log = EventLog(__name__)
 

@@ -23,6 +23,13 @@ import threading
 import time
 from typing import NamedTuple
 
+from raylog.broker.config import FETCH_MAX_BYTES
+from raylog.broker.handlers.context import Operation, Ports, Reply, RequestContext, Resource
+from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.leaders import leader_hint, node_endpoints
+from raylog.broker.partition import Isolation
+from raylog.broker.replication.delayed import DelayedFetch
+from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import (
     ErrorCode,
     NotLeaderOrFollower,
@@ -43,14 +50,6 @@ from raylog.protocol.fetch import (
 )
 from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.wire import FIRST_TOPIC_ID
-
-from raylog.broker.config import FETCH_MAX_BYTES
-from raylog.broker.handlers.context import Operation, Ports, Reply, RequestContext, Resource
-from raylog.broker.handlers.entities import failure
-from raylog.broker.handlers.leaders import leader_hint, node_endpoints
-from raylog.broker.partition import Isolation
-from raylog.broker.replication.delayed import DelayedFetch
-from raylog.broker.storage.files import FileSlice
 
 PEER_CHECK_S = 1.0
 """How often a waiting fetch looks whether its client is still there."""

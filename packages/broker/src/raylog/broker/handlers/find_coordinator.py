@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError, code_of
-from raylog.protocol.ids import NO_LEADER
-
 from raylog.broker.handlers.context import Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError, code_of
+from raylog.protocol.ids import NO_LEADER
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

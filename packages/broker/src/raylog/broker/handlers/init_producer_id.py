@@ -13,15 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.protocol.errors import (
-    ClusterAuthorizationFailed,
-    CoordinatorNotAvailable,
-    ErrorCode,
-    RaylogError,
-    code_of,
-)
-from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
-
 from raylog.broker.handlers.context import (
     CLUSTER_NAME,
     Operation,
@@ -30,6 +21,14 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.protocol.errors import (
+    ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    RaylogError,
+    code_of,
+)
+from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

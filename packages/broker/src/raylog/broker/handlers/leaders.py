@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from raylog.broker.handlers.context import Ports, RequestContext
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from raylog.protocol.wire import NodeEndpoint
-
-from raylog.broker.handlers.context import Ports, RequestContext
 
 WRONG_LEADER = frozenset((ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch))
 

@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.partition import Isolation, Partition
 from raylog.protocol.errors import (
     ErrorCode,
     InvalidRequest,
@@ -38,10 +41,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
-from raylog.broker.partition import Isolation, Partition
 
 LATEST = -1
 EARLIEST = -2

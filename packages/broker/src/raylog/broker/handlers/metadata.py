@@ -22,6 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.leaders import reachable_brokers
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -34,11 +38,6 @@ from raylog.protocol.errors import (
     code_of,
 )
 from raylog.protocol.ids import NO_LEADER, NO_TOPIC_ID, TopicId, TopicName
-
-from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.leaders import reachable_brokers
 
 Answer = TopicState | tuple[TopicName | None, TopicId, RaylogError]
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import failure, make, throttle, types_of
 from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -22,9 +24,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:

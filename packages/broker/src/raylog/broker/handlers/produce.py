@@ -15,6 +15,9 @@ answer, and an error closes the connection, which makes the client look up its m
 
 from __future__ import annotations
 
+from raylog.broker.handlers.context import CloseConnection, Operation, Ports, Reply, RequestContext, Resource
+from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.protocol.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
@@ -36,10 +39,6 @@ from raylog.protocol.produce import (
     parse_produce_request,
 )
 from raylog.protocol.wire import FIRST_TOPIC_ID
-
-from raylog.broker.handlers.context import CloseConnection, Operation, Ports, Reply, RequestContext, Resource
-from raylog.broker.handlers.entities import failure
-from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:

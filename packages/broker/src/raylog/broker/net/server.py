@@ -17,16 +17,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
-from raylog.protocol.frames import FrameBuffer
-from raylog.protocol.settings import Settings
-
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
 from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports, Reply
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
+from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
+from raylog.protocol.frames import FrameBuffer
+from raylog.protocol.settings import Settings
 
 log = EventLog(__name__)
 

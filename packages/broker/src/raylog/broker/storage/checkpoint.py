@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
+from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset, PartitionIndex, TopicId, TopicName, TopicPartition
-
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"

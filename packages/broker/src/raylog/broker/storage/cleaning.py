@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.protocol.ids import FilePosition, Offset, TimestampMs
-
 from raylog.broker.events import EventLog
 from raylog.broker.storage.log import Log, number_at
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
 from raylog.broker.storage.snapshots import load_producers, remove_snapshots
+from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
 logger = EventLog(__name__)
 

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raylog.protocol.errors import StorageError
-
 from raylog.broker.events import EventLog
+from raylog.protocol.errors import StorageError
 
 log = EventLog(__name__)
 

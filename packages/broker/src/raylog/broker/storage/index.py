@@ -21,10 +21,9 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import ClassVar
 
+from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
-
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 
 Columns = tuple["array[int]", "array[int]"]
 """Keys, which grow, and what they lead to. Appended values first, so that readers need no lock."""

@@ -16,10 +16,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from raylog.protocol.errors import OffsetOutOfRange, StorageError
-from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
-
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
@@ -29,6 +25,9 @@ from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import Placed, Segment, placed
 from raylog.broker.storage.snapshots import save_producers
+from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
 
 SEALED_INDEXES_KEPT = 4
 """Closed segments per log whose indexes stay in memory once they were needed."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.protocol.settings import Settings
-
 from raylog.broker import config
+from raylog.protocol.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

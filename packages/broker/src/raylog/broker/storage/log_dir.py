@@ -11,6 +11,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from raylog.broker.events import EventLog
+from raylog.broker.storage import checkpoint
+from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
+from raylog.broker.storage.health import Health
+from raylog.broker.storage.log import Log
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.recovery import LastStop, load_log
 from raylog.protocol.errors import CorruptMessage, StorageError
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
@@ -22,14 +29,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-from raylog.broker.events import EventLog
-from raylog.broker.storage import checkpoint
-from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
-from raylog.broker.storage.health import Health
-from raylog.broker.storage.log import Log
-from raylog.broker.storage.log_config import LogConfig
-from raylog.broker.storage.recovery import LastStop, load_log
 
 logger = EventLog(__name__)
 

@@ -7,10 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from raylog.protocol.errors import InconsistentTopicId, StorageError
-from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
-from raylog.protocol.settings import Settings
-
 from raylog.broker import config as rows
 from raylog.broker.events import EventLog
 from raylog.broker.storage.checkpoint import encode_topic_id
@@ -19,6 +15,9 @@ from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.log_dir import LogDir
+from raylog.protocol.errors import InconsistentTopicId, StorageError
+from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.settings import Settings
 
 logger = EventLog(__name__)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
+
 from raylog.protocol.errors import CorruptMessage, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
 from raylog.protocol.ids import NO_OFFSET, NO_SEQUENCE, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
 from raylog.protocol.records import BatchHeader

@@ -13,10 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raylog.protocol.errors import CorruptMessage
-from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import BatchHeader
-
 from raylog.broker.events import EventLog
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
@@ -27,6 +23,9 @@ from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, Segment
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import BatchHeader
 
 logger = EventLog(__name__)
 

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
-from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
-from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, validate_batch
-
 from raylog.broker.storage.files import File, FileSystem
 from raylog.broker.storage.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.room import Room
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
+from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
+from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, validate_batch
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 

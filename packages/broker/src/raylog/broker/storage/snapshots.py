@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from raylog.protocol.errors import CorruptMessage
-from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import TimestampType
-
 from raylog.broker.events import EventLog
 from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition
+from raylog.protocol.records import TimestampType
 
 logger = EventLog(__name__)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from raylog.broker.storage.log import Log
+from raylog.broker.storage.segment import Located, Segment
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
 from raylog.protocol.records import BatchHeader, TimestampType, decode_batch
-
-from raylog.broker.storage.log import Log
-from raylog.broker.storage.segment import Located, Segment
 
 
 class TimestampedOffset(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylog.broker.storage.log_config import LogConfig
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -12,8 +13,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, TimestampType, validate_batch
-
-from raylog.broker.storage.log_config import LogConfig
 
 
 def checked_headers(batches: memoryview, tp: TopicPartition, *, sparse: bool = False) -> tuple[BatchHeader, ...]:
