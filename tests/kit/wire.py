@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from types import TracebackType, UnionType
 from typing import Any, Self, get_args, get_origin
+
+from kio.schema.errors import ErrorCode
 
 from raylog.protocol.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
 from raylog.protocol.messages import decode_response, encode_request, request_type
@@ -34,7 +36,7 @@ def entity(kind: Any, values: dict[str, Any]) -> Any:
         if field.name in values:
             filled[field.name] = _value(field.type, values[field.name])
         elif field.default is MISSING:
-            filled[field.name] = _zero(field.type)
+            filled[field.name] = _zero(field)
     return kind(**filled)
 
 
@@ -47,17 +49,25 @@ def _value(annotation: Any, value: Any) -> Any:
     return value
 
 
-def _zero(annotation: Any) -> Any:
+def _zero(field: Field[Any]) -> Any:
+    annotation: Any = field.type
     if get_origin(annotation) is UnionType:
         return None
     if get_origin(annotation) is tuple:
         return ()
-    mro = getattr(annotation, "__mro__", ())
-    if timedelta in mro or "Timedelta" in getattr(annotation, "__name__", ""):
-        return timedelta()
-    if annotation is bool:
-        return False
-    return "" if str in mro or "Name" in getattr(annotation, "__name__", "") else 0
+    return entity(annotation, {}) if is_dataclass(annotation) else _ZEROS.get(field.metadata["kafka_type"], 0)
+
+
+_ZEROS: dict[str, Any] = {
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "error_code": ErrorCode.none,
+    "timedelta_i32": timedelta(),
+    "timedelta_i64": timedelta(),
+    "datetime_i64": datetime(1970, 1, 1, tzinfo=UTC),
+}
 
 
 def request(api_key: int, version: int, *, correlation_id: int = 7, **values: Any) -> bytes:

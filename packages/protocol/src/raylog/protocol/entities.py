@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -34,12 +34,15 @@ def entity_reader(kind: Any) -> Read:
     """
     plain: list[tuple[str, Read]] = []
     tagged: dict[int, tuple[str, Read]] = {}
+    needed: set[str] = set()  # tagged, and yet kio knows no default: in three messages of KRaft's
     for field in fields(kind):
         tag = field.metadata.get("tag")
         if tag is None:
             plain.append((field.name, _field_reader(field, field.type)))
         else:
             tagged[tag] = (field.name, _field_reader(field, _without_none(field.type)))
+            if field.default is MISSING:
+                needed.add(field.name)
 
     def read(reader: Reader) -> Any:
         values = {name: read_field(reader) for name, read_field in plain}
@@ -51,6 +54,8 @@ def entity_reader(kind: Any) -> Read:
                 value.finish()
 
         reader.tags(known)
+        if needed and not needed <= values.keys():
+            raise reader.error(f"{kind.__name__} lacks a tagged field: {', '.join(needed - values.keys())}")
         return kind(**values)
 
     return read
