@@ -24,8 +24,9 @@ from raylog.broker.config import (
 )
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.events import EventLog
-from raylog.broker.handlers.context import Counters, Ports
+from raylog.broker.handlers.context import Ports
 from raylog.broker.membership import Membership
+from raylog.broker.metrics import Facts, Sample, samples
 from raylog.broker.net.liveness import SessionsOnly
 from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
@@ -266,9 +267,19 @@ class Broker:
         """True while this broker is the controller, as far as it knows."""
         return self._running().controller.is_active
 
-    def counters(self) -> Counters:
-        """Sums over all connections since the start."""
-        return self._running().server.counters()
+    def metrics(self) -> list[Sample]:
+        """What there is to tell at this moment: see metrics."""
+        parts = self._running()
+        facts = Facts(
+            counters=parts.server.counters(),
+            connections=parts.server.connections(),
+            state=parts.partitions.state(),
+            led=parts.partitions.led(),
+            logs=self.log_count,
+            offline_log_dirs=len(parts.log_dirs.offline()),
+            is_controller=parts.controller.is_active,
+        )
+        return list(samples(facts))
 
     def produce(self, topic: str, partition: int, batches: bytes, acks: int = -1) -> tuple[Offset, Offset]:
         """Append whole record batches; the offsets of the first and the last record.

@@ -18,11 +18,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 def _only_delete(policies: tuple[str, ...]) -> str | None:
-    if policies == ("delete",):
-        return None
-    if "compact" in policies:
-        return "is not available: log compaction is not built yet; use delete"
-    return "must be delete"
+    return None if policies == ("delete",) else "must be delete: log compaction is not built yet"
 
 
 def _only_producer(codec: str) -> str | None:
@@ -77,6 +73,14 @@ MAX_CONNECTIONS = Setting(
     2**31 - 1,
     Scope.BROKER,
     "Connections held at once; more are closed at accept.",
+    check=at_least(0),
+)
+MAX_CONNECTIONS_PER_IP = Setting(
+    "max.connections.per.ip",
+    ValueType.INT,
+    2**31 - 1,
+    Scope.BROKER,
+    "Connections from one address held at once; more are closed at accept.",
     check=at_least(0),
 )
 CONNECTIONS_MAX_IDLE_MS = Setting(
@@ -298,6 +302,7 @@ BROKER_SETTINGS = SettingsTable(
         ADVERTISED_LISTENERS,
         SOCKET_REQUEST_MAX_BYTES,
         MAX_CONNECTIONS,
+        MAX_CONNECTIONS_PER_IP,
         CONNECTIONS_MAX_IDLE_MS,
         FETCH_MAX_BYTES,
         ZOOKEEPER_CONNECT,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
+from raylog.broker.counters import Counters
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.storage.files import FileSlice
@@ -27,8 +28,6 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 from raylog.protocol.settings import Settings
-
-K = TypeVar("K")
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that did not authenticate, spelt as in Kafka's ACLs."""
@@ -72,38 +71,6 @@ class NoPeer:
 
     def gone(self) -> bool:
         return False
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain counts of one connection's work. Only its own thread writes them; an exporter reads sums."""
-
-    messages_in: dict[str, int] = field(default_factory=dict)
-    """Records appended, by topic."""
-    bytes_in: dict[str, int] = field(default_factory=dict)
-    """Bytes of record batches appended, by topic."""
-    bytes_out: dict[str, int] = field(default_factory=dict)
-    """Bytes of record batches handed to the socket, by topic."""
-    requests: dict[int, int] = field(default_factory=dict)
-    """Requests answered, by API key."""
-    request_ns: dict[int, int] = field(default_factory=dict)
-    """Nanoseconds from whole request to reply, waiting included, by API key."""
-    defects: dict[int, int] = field(default_factory=dict)
-    """Requests that met an exception nobody expected, by API key."""
-
-    def add(self, other: Counters) -> None:
-        """Add ``other``'s counts to these; ``other`` may be in use by its thread."""
-        _add(self.messages_in, other.messages_in)
-        _add(self.bytes_in, other.bytes_in)
-        _add(self.bytes_out, other.bytes_out)
-        _add(self.requests, other.requests)
-        _add(self.request_ns, other.request_ns)
-        _add(self.defects, other.defects)
-
-
-def _add(sums: dict[K, int], counts: dict[K, int]) -> None:
-    for key, count in counts.copy().items():
-        sums[key] = sums.get(key, 0) + count
 
 
 @dataclass(slots=True)

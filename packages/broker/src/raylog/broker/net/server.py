@@ -17,10 +17,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, MAX_CONNECTIONS, SOCKET_REQUEST_MAX_BYTES
+from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
+from raylog.broker.counters import Counters
 from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import CloseConnection, Connection, Counters, Ports, Reply
+from raylog.broker.handlers.context import CloseConnection, Connection, Ports, Reply
+from raylog.broker.net.admission import Admission, Refusals
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
@@ -62,7 +64,7 @@ class SocketServer:
     """Serves the Kafka protocol at one or more listeners."""
 
     def __init__(self, listeners: Sequence[Listener], ports: Ports, settings: Settings) -> None:
-        """``settings``: the broker's; limits are read from them at each use."""
+        """``settings``: those that the broker was started with; what may change is read from ``ports``."""
         self._listeners = tuple(listeners)
         self._ports = ports
         self._settings = settings
@@ -71,6 +73,8 @@ class SocketServer:
         self._acceptors: list[threading.Thread] = []
         self._clients: dict[_Client, threading.Thread] = {}
         self._closed = Counters()
+        self._admission = Admission(ports.configs.broker)
+        self._refusals = Refusals()
         self._stopping = threading.Event()
 
     @property
@@ -136,7 +140,16 @@ class SocketServer:
 
     @property
     def connection_count(self) -> int:
+        """Open connections."""
         return len(self._clients)
+
+    def connections(self) -> dict[str, int]:
+        """Open connections by listener, those without any included."""
+        counts = {listener.name: 0 for listener in self._listeners}
+        with self._lock:
+            for client in self._clients:
+                counts[client.connection.listener] += 1
+        return counts
 
     def _close_listeners(self) -> None:
         for sock in self._sockets:
@@ -157,24 +170,29 @@ class SocketServer:
                 self._stopping.wait(0.1)
                 continue
             try:
-                self._admit(listener, sock, f"{address[0]}:{address[1]}")
+                self._admit(listener, sock, address)
             except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
-                log.warning("connection not served", listener=listener.name, client=address[0], reason=error)
                 sock.close()
+                self._refused(listener, address, str(error))
 
-    def _admit(self, listener: Listener, sock: socket.socket, peer: str) -> None:
-        limit = self._settings[MAX_CONNECTIONS]
-        if len(self._clients) >= limit:
-            log.warning(
-                "connection refused", listener=listener.name, client=peer, reason=f"max.connections={limit} are open"
-            )
+    def _admit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+        refusal = self._admission.enter(address[0], sock.fileno())
+        if refusal:
             sock.close()
+            self._refused(listener, address, refusal)
             return
-        client = _Client(sock, peer, listener.name, self._ports, self._settings)
+        try:
+            client = _Client(sock, address, listener.name, self._ports, self._settings)
+            self._start(client)
+        except (OSError, RuntimeError):
+            self._admission.leave(address[0])
+            raise
+
+    def _start(self, client: _Client) -> None:
         with self._lock:
             before = threading.stack_size(STACK_BYTES)
             try:
-                thread = threading.Thread(target=self._run, args=(client,), name=f"client-{peer}", daemon=True)
+                thread = threading.Thread(target=self._run, args=(client,), name=f"client-{client.name}", daemon=True)
                 self._clients[client] = thread
                 thread.start()
             except RuntimeError:
@@ -182,6 +200,13 @@ class SocketServer:
                 raise
             finally:
                 threading.stack_size(before)
+
+    def _refused(self, listener: Listener, address: tuple[str, int], reason: str) -> None:
+        count = self._refusals.count(reason, time.monotonic())
+        if count:
+            log.warning(
+                "connections refused", listener=listener.name, count=count, last_client=_text(address), reason=reason
+            )
 
     def _run(self, client: _Client) -> None:
         try:
@@ -191,6 +216,7 @@ class SocketServer:
             with self._lock:
                 del self._clients[client]
                 self._closed.add(client.connection.counters)
+            self._admission.leave(client.ip)
 
 
 def _listen(listener: Listener) -> socket.socket:
@@ -209,6 +235,11 @@ def _listen(listener: Listener) -> socket.socket:
     return sock
 
 
+def _text(address: tuple[str, int]) -> str:
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{host}:{address[1]}"
+
+
 def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
     """The parts of a reply with their length before them, in as few parts as can be."""
     length = _LENGTH.pack(sum(map(len, reply)))
@@ -219,7 +250,9 @@ def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
 class _Client:
     """One connection, used by its own thread; only :meth:`shutdown` may be called by others."""
 
-    def __init__(self, sock: socket.socket, address: str, listener: str, ports: Ports, settings: Settings) -> None:
+    def __init__(
+        self, sock: socket.socket, address: tuple[str, int], listener: str, ports: Ports, settings: Settings
+    ) -> None:
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
@@ -227,7 +260,8 @@ class _Client:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(QUIET_S))
         limit_sends(sock, SEND_TIMEOUT_S)
         self._sock = sock
-        self._names = {"listener": listener, "client": address}
+        self.ip, self.name = address[0], _text(address)
+        self._names = {"listener": listener, "client": self.name}
         """What log lines say of this connection."""
         self._ports = ports
         self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
@@ -294,10 +328,7 @@ class _Client:
     def _answer(self, api_key: int, frame: memoryview) -> Reply:
         begun = time.perf_counter_ns()
         reply = answer(self.connection, frame, self._ports)
-        counters = self.connection.counters
-        counters.requests[api_key] = counters.requests.get(api_key, 0) + 1
-        spent = time.perf_counter_ns() - begun
-        counters.request_ns[api_key] = counters.request_ns.get(api_key, 0) + spent
+        self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
         return reply
 
     def _send(self, parts: Sequence[bytes | FileSlice]) -> None:
