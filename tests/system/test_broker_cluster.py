@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -179,6 +180,20 @@ def test_any_broker_can_have_a_topic_made(tmp_path: Path) -> None:
             state = other.partitions.state().topic(TopicName(name))
             assert state is not None
             assert len(state.partitions) == 3
+
+
+def test_an_emptied_log_dir_is_told(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path) as cluster:
+        cluster.create_topic("t")
+        cluster.leader("t", 0).produce("t", 0, batch(b"lost"))
+        [directory] = cluster.brokers[0]._opened().log_dirs.directory_ids().values()
+        cluster.restart(0)
+        assert cluster.brokers[0].describe()["missing_log_dirs"] == []
+        cluster.stop(0)
+        shutil.rmtree(tmp_path / "broker-0/log")
+        broker = cluster.start(0)
+        assert broker.describe()["missing_log_dirs"] == [directory]
+        assert values(cluster, "t") == []
 
 
 def test_a_log_dir_has_one_broker(tmp_path: Path) -> None:

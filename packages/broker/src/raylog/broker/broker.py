@@ -336,6 +336,7 @@ class Broker:
             "data_dir": str(self._data_dir),
             "log_dirs": list(log_dirs),
             "offline_log_dirs": dict(parts.log_dirs.offline()),
+            "missing_log_dirs": list(parts.membership.missing_directories),
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,
             "broker_epoch": parts.membership.epoch,

@@ -14,6 +14,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.lease import Lease
 from raylog.coordination.model import BrokerInfo
+from raylog.coordination.paths import encode_topic_id
 from raylog.coordination.registration import BrokerRegistration
 from raylog.coordination.store import (
     MetadataStore,
@@ -47,6 +48,8 @@ class Membership:
         self._registration = registration
         self._partitions = partitions
         self._broker: BrokerInfo | None = None
+        self.missing_directories: list[str] = []
+        """Ids of log directories that the run before this process's had and that are gone."""
         self._lease = Lease()
         self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
@@ -140,6 +143,12 @@ class Membership:
             return registered.epoch
 
         self._partitions.register_with(register)
+        for directory in sorted(map(encode_topic_id, self._registration.missing_directories)):
+            self.missing_directories.append(directory)
+            logger.error(
+                "log directory of the last run is missing", directory_id=directory,
+                reason="it was emptied or replaced, or its disk has failed: what only it held is lost",
+            )  # fmt: skip
         logger.info("broker registered", broker_epoch=self.epoch)
 
     def _renew(self) -> None:

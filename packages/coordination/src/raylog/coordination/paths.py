@@ -260,9 +260,21 @@ def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, e
             rack=value.get("rack"),
             node=extra.get("node", ""),
             actor=extra.get("actor", ""),
-            directory_ids=tuple(UUID(text) for text in extra.get("directory_ids", ())),
+            directory_ids=_directory_ids(extra),
             clean_stop=bool(extra.get("clean_stop", False)),
         )
+
+
+def decode_directory_ids(broker_id: BrokerId, raylog_data: bytes) -> tuple[UUID, ...]:
+    """Of a value of /raylog/brokers/B, also of a broker that is not registered now."""
+    path = raylog_broker(broker_id)
+    value = _load(path, raylog_data)
+    with _Reading(path):
+        return _directory_ids(value)
+
+
+def _directory_ids(value: Mapping[str, Any]) -> tuple[UUID, ...]:
+    return tuple(UUID(text) for text in value.get("directory_ids", ()))
 
 
 def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:

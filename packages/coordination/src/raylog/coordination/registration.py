@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from raylog.coordination import paths
 from raylog.coordination.model import BrokerInfo
@@ -116,6 +116,9 @@ class BrokerRegistration:
         self._session_file = session_file
         self._broker: BrokerInfo | None = None
         self._session_id = 0
+        self.missing_directories: frozenset[UUID] = frozenset()
+        """Ids of log directories that this broker had at its last registration and has not now: emptied, replaced, or
+        their disk has failed."""
 
     def register(self, broker: BrokerInfo) -> BrokerInfo:
         """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new epoch.
@@ -132,6 +135,7 @@ class BrokerRegistration:
         epoch_path, info_path = paths.broker_epoch(broker.id), paths.raylog_broker(broker.id)
         self._store.ensure(epoch_path)
         self._store.ensure(info_path)
+        former = self._store.get(info_path)
         now_ms = TimestampMs(time.time_ns() // 1_000_000)
         try:
             results = self._store.multi(
@@ -145,6 +149,9 @@ class BrokerRegistration:
         except NodeExists:
             epoch = self._epoch_if_ours(broker, session)
         assert isinstance(epoch, int)
+        if former is not None and former.data:
+            before = paths.decode_directory_ids(broker.id, former.data)
+            self.missing_directories = frozenset(before) - frozenset(broker.directory_ids)
         self._broker, self._session_id = replace(broker, epoch=BrokerEpoch(epoch)), session.id
         return self._broker
 
