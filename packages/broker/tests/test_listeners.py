@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.listeners import endpoints, format_listener, parse_listeners
+from raylog.broker.listeners import check_listeners, endpoints, format_listener, parse_listeners
 from raylog.broker.net.server import Listener
+from raylog.broker.up_request import broker_settings
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig
 
@@ -43,12 +44,41 @@ def test_a_wildcard_is_advertised_as_the_nodes_address() -> None:
     )
 
 
-def test_advertised_listeners_are_told_with_the_port_that_was_bound() -> None:
-    settings = BROKER_SETTINGS.settings({"advertised.listeners": "PLAINTEXT://public.example:0"})
-    assert endpoints(settings, BOUND, "10.0.0.1") == (Endpoint("PLAINTEXT", "public.example", 9092),)
+@pytest.mark.parametrize(
+    ("advertised", "told"),
+    [
+        ("PLAINTEXT://public.example:29092", Endpoint("PLAINTEXT", "public.example", 29092)),
+        ("PLAINTEXT://public.example:0", Endpoint("PLAINTEXT", "public.example", 9092)),
+        ("PLAINTEXT://:29092", Endpoint("PLAINTEXT", "10.0.0.1", 29092)),
+    ],
+)
+def test_an_advertised_listener_is_told_and_the_others_are_where_they_listen(advertised: str, told: Endpoint) -> None:
+    settings = BROKER_SETTINGS.settings({"advertised.listeners": advertised})
+    assert endpoints(settings, BOUND, "10.0.0.1") == (told, Endpoint("INSIDE", "10.0.0.1", 9093))
 
 
-def test_an_advertised_listener_must_exist() -> None:
-    settings = BROKER_SETTINGS.settings({"advertised.listeners": "OUTSIDE://public.example:1"})
-    with pytest.raises(InvalidConfig, match="OUTSIDE"):
-        endpoints(settings, BOUND, "10.0.0.1")
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"advertised.listeners": "OUTSIDE://public.example:1"}, "OUTSIDE, which is not among the listeners"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nobody can connect to 0.0.0.0"),
+        ({"advertised.listeners": "PLAINTEXT://[::]:9092"}, "nobody can connect to ::"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL_SSL is not available"),
+    ],
+)
+def test_listeners_that_cannot_work_are_refused_before_anything_starts(config: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        check_listeners(BROKER_SETTINGS.settings(config))
+
+
+def test_each_broker_of_a_cluster_has_ports_of_its_own() -> None:
+    common = {"listeners": "A://:9092,B://127.0.0.1:0", "advertised.listeners": "A://public.example:19092"}
+    settings = broker_settings(common, 2, "rack", "10.0.0.1")
+    assert settings["listeners"] == "A://:9094,B://127.0.0.1:0"
+    assert settings["advertised.listeners"] == "A://public.example:19094"
+
+
+@pytest.mark.parametrize(("host", "listener"), [("10.0.0.1", "10.0.0.1"), ("::1", "[::1]")])
+def test_by_default_a_broker_listens_at_its_nodes_address(host: str, listener: str) -> None:
+    settings = broker_settings({}, 1, "rack", host)
+    assert settings == {"broker.rack": "rack", "listeners": f"PLAINTEXT://{listener}:0"}

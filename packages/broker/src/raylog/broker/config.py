@@ -56,7 +56,7 @@ ADVERTISED_LISTENERS: Setting[tuple[str, ...]] = Setting(
     ValueType.LIST,
     (),
     Scope.STATIC,
-    "Addresses that clients are told, NAME://host:port each; empty: where the broker listens.",
+    "Addresses that clients are told, NAME://host:port each; a listener not named here: where it listens.",
 )
 SOCKET_REQUEST_MAX_BYTES = Setting(
     "socket.request.max.bytes",

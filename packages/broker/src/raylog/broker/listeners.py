@@ -17,10 +17,13 @@ from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.settings import Settings
 
-__all__ = ["bind", "endpoints", "parse_listeners"]
+__all__ = ["WILDCARDS", "bind", "check_listeners", "endpoints", "format_listener", "parse_listeners"]
 
 TRIES = 50
 WILDCARDS = ("", "0.0.0.0", "::")
+"""Hosts that stand for all of a machine's addresses."""
+NOT_BUILT = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's security protocols that a listener of that name would have to speak."""
 
 _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://\[?(?P<host>[^\]/]*?)\]?:(?P<port>\d{1,5})")
 
@@ -36,7 +39,10 @@ def parse_listeners(texts: Sequence[str], setting: str = LISTENERS.name) -> list
         match = _LISTENER.fullmatch(text)
         if match is None or int(match["port"]) > 65535:
             raise InvalidConfig(f"{setting}={text!r} must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
-        listeners.append(Listener(match["name"].upper(), match["host"], int(match["port"])))
+        name = match["name"].upper()
+        if name in NOT_BUILT:
+            raise InvalidConfig(f"{setting}={text!r}: {name} is not available: listeners speak PLAINTEXT only")
+        listeners.append(Listener(name, match["host"], int(match["port"])))
     names = [listener.name for listener in listeners]
     if not names or len(set(names)) != len(names):
         raise InvalidConfig(f"{setting} must name at least one listener, and each name once")
@@ -73,26 +79,47 @@ def bind(settings: Settings, ports: Ports, ports_file: Path) -> SocketServer:
     raise AddressInUse(f"found no free port from {FREE_PORTS.start} to {FREE_PORTS.stop - 1}")
 
 
-def endpoints(settings: Settings, bound: Sequence[Listener], host: str) -> tuple[Endpoint, ...]:
-    """What clients are told for each listener: `advertised.listeners`, else where it listens.
+def check_listeners(settings: Settings) -> None:
+    """Raises InvalidConfig when `listeners` and `advertised.listeners` cannot be used together, before any is bound."""
+    texts = settings[LISTENERS]
+    _advertised(settings, parse_listeners(texts))
 
-    ``host`` is this node's own address, told where a listener takes connections at all addresses.
+
+def endpoints(settings: Settings, bound: Sequence[Listener], host: str) -> tuple[Endpoint, ...]:
+    """What clients are told for each listener: its row of `advertised.listeners`, else where it listens.
+
+    ``host`` is this node's own address, told where a listener takes connections at all addresses. An advertised host
+    or port that is left out (port 0) is the listener's.
     """
-    advertised = settings[ADVERTISED_LISTENERS]
-    if not advertised:
-        return tuple(
-            Endpoint(listener.name, host if listener.host in WILDCARDS else listener.host, listener.port)
-            for listener in bound
+    advertised = _advertised(settings, bound)
+    told = []
+    for listener in bound:
+        wanted = advertised.get(listener.name, listener)
+        own_host = host if listener.host in WILDCARDS else listener.host
+        told.append(
+            Endpoint(
+                listener.name, wanted.host if wanted.host not in WILDCARDS else own_host, wanted.port or listener.port
+            )
         )
-    listening = {listener.name: listener for listener in bound}
-    told = parse_listeners(advertised, ADVERTISED_LISTENERS.name)
-    unknown = sorted({listener.name for listener in told} - set(listening))
+    return tuple(told)
+
+
+def _advertised(settings: Settings, listening: Sequence[Listener]) -> Mapping[str, Listener]:
+    """`advertised.listeners` by name. Raises InvalidConfig."""
+    texts = settings[ADVERTISED_LISTENERS]
+    if not texts:
+        return {}
+    told = {told.name: told for told in parse_listeners(texts, ADVERTISED_LISTENERS.name)}
+    unknown = sorted(set(told) - {listener.name for listener in listening})
     if unknown:
         raise InvalidConfig(f"{ADVERTISED_LISTENERS.name} names {unknown[0]}, which is not among the listeners")
-    return tuple(
-        Endpoint(listener.name, listener.host or host, listener.port or listening[listener.name].port)
-        for listener in told
-    )
+    for listener in told.values():
+        if listener.host in WILDCARDS[1:]:
+            raise InvalidConfig(
+                f"{ADVERTISED_LISTENERS.name}={format_listener(listener)!r}: nobody can connect to {listener.host}; "
+                "name an address that clients reach, or leave the host out for the node's own"
+            )
+    return told
 
 
 def _with_port(listener: Listener, saved: Mapping[str, int]) -> Listener:

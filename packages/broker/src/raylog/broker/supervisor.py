@@ -32,11 +32,10 @@ from raylog.broker.cluster_file import (
     actor_name,
     new_name,
 )
-from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, LISTENERS
-from raylog.broker.listeners import format_listener, parse_listeners
 from raylog.broker.places import Place, find_places, place_for
 from raylog.broker.up_request import (
     Request,
+    broker_settings,
     check_change,
     environment_for,
     external_zookeeper,
@@ -232,7 +231,7 @@ def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], un
             cluster.namespace,
             cluster.zookeeper.connect,
             place.host,
-            _broker_settings(cluster.settings, broker_id, place),
+            broker_settings(cluster.settings, broker_id, place.name, place.host),
         )
         broker_dir = Path(cluster.data_dir) / "brokers" / str(broker_id)
         _prepare(file, broker_dir, place, here=cluster.ray.is_local)
@@ -242,19 +241,6 @@ def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], un
         undo.callback(_stop_actors, [handle])
         created = True
     return created
-
-
-def _broker_settings(common: Mapping[str, str], broker_id: int, place: Place) -> dict[str, str]:
-    """What one broker's settings are: those for all, its rack, and listeners of its own."""
-    settings = dict(common)
-    settings.setdefault(BROKER_RACK.name, place.name)
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    texts = BROKER_SETTINGS.settings(common)[LISTENERS] if LISTENERS.name in common else (f"PLAINTEXT://{host}:0",)
-    listeners = [
-        replace(listener, port=listener.port + broker_id if listener.port else 0) for listener in parse_listeners(texts)
-    ]
-    settings[LISTENERS.name] = ",".join(map(format_listener, listeners))
-    return settings
 
 
 def _prepare(file: BrokerFile, broker_dir: Path, place: Place, *, here: bool) -> None:
@@ -337,6 +323,7 @@ def _broker_status(place: BrokerPlace, answer: Mapping[str, Any]) -> dict[str, A
         "id": place.id,
         "host": place.host,
         "port": place.port,
+        "listeners": answer.get("listeners", {}),
         "node": answer.get("node", ""),
         "place": place.place,
         "pid": answer.get("pid"),

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raylog.broker.cluster_file import ClusterFile
-from raylog.broker.config import BROKER_ID, BROKER_SETTINGS, LISTENERS, ZOOKEEPER_CONNECT
-from raylog.broker.listeners import parse_listeners
+from raylog.broker.config import (
+    ADVERTISED_LISTENERS,
+    BROKER_ID,
+    BROKER_RACK,
+    BROKER_SETTINGS,
+    LISTENERS,
+    ZOOKEEPER_CONNECT,
+)
+from raylog.broker.listeners import check_listeners, format_listener, parse_listeners
+from raylog.broker.net.server import Listener
 from raylog.coordination.java import NoJava, find_java
 from raylog.protocol.errors import InvalidConfig, RaylogError
 
-__all__ = ["Request", "check_change", "environment_for", "external_zookeeper", "settings_for"]
+__all__ = [
+    "Request",
+    "broker_settings",
+    "check_change",
+    "environment_for",
+    "external_zookeeper",
+    "settings_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +51,27 @@ def settings_for(request: Request, before: ClusterFile | None) -> Mapping[str, s
     for setting in (BROKER_ID, ZOOKEEPER_CONNECT):
         if setting.name in config:
             raise InvalidConfig(f"{setting.name} is set by `raylog up` itself, not by --config")
-    parsed = BROKER_SETTINGS.settings(config)
-    if LISTENERS.name in config:
-        texts = parsed[LISTENERS]
-        parse_listeners(texts)
+    check_listeners(BROKER_SETTINGS.settings(config))
     return dict(config)
+
+
+def broker_settings(common: Mapping[str, str], broker_id: int, place: str, host: str) -> dict[str, str]:
+    """What one broker's settings are: those for all, its rack (``place``), and listeners of its own.
+
+    Brokers that share a machine cannot share a port: a fixed one, also an advertised one, is that of broker 0, and
+    broker N has the N-th after it.
+    """
+    settings = dict(common)
+    settings.setdefault(BROKER_RACK.name, place)
+    settings.setdefault(LISTENERS.name, format_listener(Listener("PLAINTEXT", host, 0)))
+    parsed = BROKER_SETTINGS.settings(settings)
+    for setting in (LISTENERS, ADVERTISED_LISTENERS):
+        texts = parsed[setting]
+        if texts:
+            listeners = parse_listeners(texts, setting.name)
+            own = [replace(at, port=at.port + broker_id if at.port else 0) for at in listeners]
+            settings[setting.name] = ",".join(map(format_listener, own))
+    return settings
 
 
 def check_change(before: ClusterFile, request: Request, size: int) -> None:
