@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import Connection, Ports, Reply
 from raylog.broker.net.server import Listener, SocketServer
@@ -23,6 +23,7 @@ from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
@@ -66,6 +67,12 @@ class Node:
         self._log_dirs = LogDirs(self.settings, RealFileSystem(), "test-cluster", BROKER)
         self._log_dirs.open(self.now_ms())
         self.table = PartitionTable(BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms)
+        self.fetch_sessions = FetchSessions(
+            self.settings[MAX_FETCH_SESSIONS],
+            self.delayed,
+            new_id=itertools.count(1).__next__,
+            lock=threading.Lock(),
+        )
         self.table.register_with(lambda: BrokerEpoch(1))
         self._sequence = itertools.count(1)
         self._producer_ids = itertools.count(1000)
@@ -83,6 +90,7 @@ class Node:
         )
         self.server: SocketServer | None = None
 
+            fetch_sessions=self.fetch_sessions,
     def __enter__(self) -> Self:
         return self
 

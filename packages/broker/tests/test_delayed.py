@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.broker.replication.delayed import DelayedFetch, DelayedFetches
+from raylog.broker.replication.delayed import DelayedFetches, FetchWatch
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
@@ -19,8 +19,9 @@ class Waiter:
 
     def __init__(self, table: DelayedFetches, *partitions: TopicPartition, min_bytes: int = 1) -> None:
         self.woken = 0
-        self.fetch = DelayedFetch(partitions, min_bytes, self._wake)
-        table.watch(self.fetch)
+        self.fetch = FetchWatch()
+        table.arm(self.fetch, min_bytes, self._wake)
+        table.watch(self.fetch, partitions)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -52,12 +53,55 @@ def test_bytes_that_were_there_before_count() -> None:
     assert waiter.woken == 1
 
 
-def test_a_satisfied_fetch_leaves_its_idle_partitions_too() -> None:
+def test_what_changed_is_handed_over_once() -> None:
     table = DelayedFetches(nullcontext())
-    for _ in range(100):
-        Waiter(table, A, B)
+    waiter = Waiter(table, A, B, min_bytes=100)
+    table.advanced(A, 1)
+    table.changed(B)
+    assert waiter.woken == 0
+    assert table.arm(waiter.fetch, 100, waiter._wake) == {A, B}
+    assert table.arm(waiter.fetch, 100, waiter._wake) == set()
+
+
+def test_a_watch_that_nobody_waits_for_is_told_once_and_costs_nothing_after_that() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, B)
+    table.disarm(waiter.fetch)
+    for _ in range(3):
         table.advanced(A, 1)
+    assert len(table) == 1
+    table.interrupt(B)
     assert len(table) == 0
+    assert waiter.woken == 0
+    assert table.arm(waiter.fetch, 1, waiter._wake) == {A, B}
+
+
+def test_a_partition_can_be_left() -> None:
+    table = DelayedFetches(nullcontext())
+    waiter = Waiter(table, A, B)
+    table.unwatch(waiter.fetch, [A])
+    table.advanced(A, 1)
+    assert waiter.woken == 0
+    table.advanced(B, 1)
+    assert waiter.woken == 1
+
+
+def test_a_late_wake_up_meets_the_gate_of_its_own_time() -> None:
+    """Who advances wakes outside the lock: the watch may have been armed anew by then."""
+    table = DelayedFetches(nullcontext())
+    watch, woken = FetchWatch(), []
+
+    def first() -> None:
+        table.arm(watch, 10, lambda: woken.append("second"))
+        table.watch(watch, [A])
+        woken.append("first")
+
+    table.arm(watch, 1, first)
+    table.watch(watch, [A])
+    table.advanced(A, 1)
+    assert woken == ["first"]
+    table.advanced(A, 10)
+    assert woken == ["first", "second"]
 
 
 def test_a_removed_fetch_is_not_woken() -> None:
@@ -67,6 +111,7 @@ def test_a_removed_fetch_is_not_woken() -> None:
     table.advanced(A, 1)
     table.credit(waiter.fetch, 1)
     table.interrupt(B)
+    table.watch(waiter.fetch, [A])
     assert waiter.woken == 0
     assert len(table) == 0
 
@@ -78,7 +123,6 @@ def test_an_interruption_wakes_whatever_is_missing() -> None:
     assert (waiter.woken, other.woken) == (1, 0)
     table.interrupt_all()
     assert (waiter.woken, other.woken) == (1, 1)
-    assert len(table) == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 50)), max_size=30), st.integers(1, 300))
@@ -90,7 +134,6 @@ def test_is_woken_exactly_when_enough_has_come(advances: list[tuple[TopicPartiti
         table.advanced(tp, count)
         come += count
         assert waiter.woken == (come >= wanted)
-    assert len(table) == (0 if come >= wanted else 2)
 
 
 def test_no_wake_up_is_lost_between_threads() -> None:
@@ -111,9 +154,10 @@ def test_no_wake_up_is_lost_between_threads() -> None:
     appender.start()
     for expected in range(1, rounds + 1):
         gate = threading.Semaphore(0)
-        fetch = DelayedFetch([A, B], 1, gate.release)
+        fetch = FetchWatch()
         turn.release()
-        table.watch(fetch)
+        table.arm(fetch, 1, gate.release)
+        table.watch(fetch, [A, B])
         table.credit(fetch, total - (expected - 1))
         assert gate.acquire(timeout=10), f"nobody woke the fetch of round {expected}"
         table.remove(fetch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -246,21 +246,6 @@ def test_fetch_without_lease_is_refused(node: Node) -> None:
     assert only(fetch(node, want())).error_code == ErrorCode.not_leader_or_follower
 
 
-@pytest.mark.parametrize(
-    ("session_id", "epoch", "code"),
-    [
-        (0, -1, ErrorCode.none),
-        (0, 0, ErrorCode.none),
-        (5, 0, ErrorCode.none),
-        (5, 1, ErrorCode.fetch_session_id_not_found),
-    ],
-)
-def test_fetch_sessions_are_not_there_yet(node: Node, session_id: int, epoch: int, code: ErrorCode) -> None:
-    response = fetch(node, want(), session_id=session_id, session_epoch=epoch)
-    assert (response.error_code, response.session_id) == (code, 0)
-    assert len(response.topics) == (1 if code is ErrorCode.none else 0)
-
-
 def test_fetch_counts(node: Node) -> None:
     append(node, b"a")
     connection = Connection("PLAINTEXT")
@@ -282,10 +267,10 @@ class Later:
         def run() -> None:
             self.result = fetch(node, *topics, connection=connection, **options)
 
-        before = len(node.delayed)
+        before = node.delayed.waiting
         self.thread = threading.Thread(target=run)
         self.thread.start()
-        wait_until(lambda: len(node.delayed) > before or self.result, 5, "the fetch waits")
+        wait_until(lambda: node.delayed.waiting > before or self.result, 5, "the fetch waits")
 
     def finish(self) -> FetchResponse[memoryview]:
         self.thread.join(10)
@@ -341,3 +326,193 @@ def test_a_waiting_fetch_ends_within_a_second_when_its_client_leaves(node: Node)
     later.finish()
     assert time.monotonic() - begun < 1.5
     assert len(node.delayed) == 0
+
+
+# --- sessions
+# ---------------------------------------------------------------------------------------------------
+
+
+class SessionClient:
+    """A client with a fetch session over partitions of one topic, as KIP-227 wants it."""
+
+    def __init__(self, node: Node, topic: str, *indexes: int, version: int = 12) -> None:
+        self.node = node
+        self.version = version
+        self.topic = topic
+        self.topic_id = node.table.state().topics[node.partition(topic).tp.topic].id if version >= 13 else ZERO_UUID
+        self.offsets = dict.fromkeys(indexes, 0)
+        response = self._send(self._topics(indexes), 0, 0)
+        self.session_id = response.session_id
+        self.epoch = 1
+        self.got(response)
+
+    def _topics(self, indexes: Any) -> list[FetchTopic]:
+        parts = [FetchPartition(index, self.offsets[index], 1 << 20) for index in indexes]
+        return [FetchTopic("" if self.version >= 13 else self.topic, self.topic_id, parts)] if parts else []
+
+    def _send(self, topics: Any, session_id: int, epoch: int, **options: Any) -> FetchResponse[memoryview]:
+        return fetch(self.node, *topics, version=self.version, session_id=session_id, session_epoch=epoch, **options)
+
+    def go_on(self, *changed: int, **options: Any) -> FetchResponse[memoryview]:
+        """The next request, which names the ``changed`` partitions only."""
+        response = self._send(self._topics(changed), self.session_id, self.epoch, **options)
+        self.epoch += 1
+        return response
+
+    def got(self, response: FetchResponse[memoryview]) -> dict[int, list[bytes | None]]:
+        """The records in the response by partition; the client's offsets follow them."""
+        values_of = {}
+        for topic in response.topics:
+            for part in topic.partitions:
+                values_of[part.partition] = found = values(part, self.offsets[part.partition])
+                self.offsets[part.partition] += len(found)
+        return values_of
+
+
+@pytest.mark.parametrize("version", range(7, FETCH.max_version + 1))
+def test_a_session_tells_what_changed(node: Node, version: int) -> None:
+    node.create_topic("u", partitions=3)
+    append(node, b"a", topic="u", partition=1)
+    client = SessionClient(node, "u", 0, 1, 2, version=version)
+    assert client.session_id > 0
+    assert client.offsets == {0: 0, 1: 1, 2: 0}
+    assert client.got(client.go_on(1)) == {}
+    append(node, b"b", topic="u", partition=2)
+    response = client.go_on()
+    assert (response.error_code, response.session_id) == (0, client.session_id)
+    assert client.got(response) == {2: [b"b"]}
+    assert client.got(client.go_on(2)) == {}
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_old_versions_know_no_sessions(node: Node, version: int) -> None:
+    assert fetch(node, want(), version=version, session_epoch=0).session_id == 0
+    assert len(node.fetch_sessions) == 0
+
+
+def test_a_session_waits_for_any_of_its_partitions(node: Node) -> None:
+    node.create_topic("u", partitions=2)
+    client = SessionClient(node, "u", 0, 1)
+    client.go_on()
+    for count, index in enumerate([0, 1, 0, 1]):
+        later = Later(node, max_wait_ms=60_000, session_id=client.session_id, session_epoch=client.epoch + 2 * count)
+        append(node, b"x", topic="u", partition=index)
+        assert client.got(later.finish()) == {index: [b"x"]}
+        moved = client._send(client._topics([index]), client.session_id, client.epoch + 2 * count + 1)
+        assert moved.topics == []
+
+
+def test_a_session_waits_for_min_bytes_over_its_partitions(node: Node) -> None:
+    node.create_topic("u", partitions=2)
+    client = SessionClient(node, "u", 0, 1)
+    client.go_on()
+    options = {"max_wait_ms": 60_000, "min_bytes": 200, "session_id": client.session_id}
+    later = Later(node, session_epoch=client.epoch, **options)
+    append(node, bytes(50), topic="u", partition=0)
+    assert later.result is None
+    append(node, bytes(50), topic="u", partition=1)
+    assert client.got(later.finish()) == {0: [bytes(50)], 1: [bytes(50)]}
+
+
+def test_records_that_the_client_did_not_take_are_sent_again(node: Node) -> None:
+    client = SessionClient(node, "t", 0)
+    append(node, b"a")
+    for _ in range(2):
+        assert values(only(client.go_on())) == [b"a"]
+    client.offsets[0] = 1
+    assert client.go_on(0).topics == []
+
+
+def test_what_did_not_fit_into_one_response_comes_with_the_next(node: Node) -> None:
+    node.create_topic("u", partitions=3)
+    client = SessionClient(node, "u", 0, 1, 2)
+    client.go_on()
+    for index in range(3):
+        append(node, bytes(1000), topic="u", partition=index)
+    seen: list[int] = []
+    for _ in range(3):
+        got = {index: found for index, found in client.got(client.go_on(*seen[-1:], max_bytes=1100)).items() if found}
+        seen += got
+    assert seen == [0, 1, 2]
+
+
+def test_a_session_hears_of_leaders_starts_and_deletion(node: Node) -> None:
+    append(node, b"a")
+    client = SessionClient(node, "t", 0)
+    assert client.go_on(0).topics == []
+    node.create_topic("t", leader=2, leader_epoch=9)
+    for _ in range(2):
+        assert only(client.go_on()).error_code == ErrorCode.not_leader_or_follower
+    node.create_topic("t", leader_epoch=10)
+    assert only(client.go_on()).error_code == 0
+    assert client.go_on().topics == []
+    node.delete_topics([node.partition("t").tp.topic], timeout_ms=0)
+    assert only(client.go_on()).error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_session_without_lease_refuses_everything(node: Node) -> None:
+    client = SessionClient(node, "t", 0)
+    assert client.go_on().topics == []
+    node.lease_held = False
+    assert only(client.go_on()).error_code == ErrorCode.not_leader_or_follower
+    node.lease_held = True
+    assert only(client.go_on()).error_code == 0
+    assert client.go_on().topics == []
+
+
+def test_a_topic_that_was_made_again_is_another_one(node: Node) -> None:
+    client = SessionClient(node, "t", 0, version=13)
+    node.delete_topics([node.partition("t").tp.topic], timeout_ms=0)
+    node.create_topic("t")
+    append(node, b"new")
+    assert only(client.go_on()).error_code == ErrorCode.unknown_topic_id
+    assert only(client.go_on()).error_code == ErrorCode.unknown_topic_id
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "version", "code"),
+    [
+        (5, 1, 12, ErrorCode.fetch_session_id_not_found),
+        (0, 1, 12, ErrorCode.fetch_session_id_not_found),
+        (1, 2, 12, ErrorCode.invalid_fetch_session_epoch),
+        (1, 1, 13, ErrorCode.fetch_session_topic_id_error),
+    ],
+    ids=str,
+)
+def test_session_errors_are_of_the_whole_response(
+    node: Node, session_id: int, epoch: int, version: int, code: ErrorCode
+) -> None:
+    SessionClient(node, "t", 0)
+    response = fetch(node, version=version, session_id=session_id, session_epoch=epoch)
+    assert (response.error_code, response.session_id, list(response.topics)) == (code, 0, [])
+
+
+def test_a_request_that_overtakes_a_waiting_one_ends_it(node: Node) -> None:
+    client = SessionClient(node, "t", 0)
+    client.go_on()
+    waiting = Later(node, max_wait_ms=60_000, session_id=client.session_id, session_epoch=client.epoch)
+    client.epoch += 1
+    assert client.go_on().topics == []
+    assert waiting.finish().error_code == ErrorCode.invalid_fetch_session_epoch
+    append(node, b"a")
+    assert client.got(client.go_on()) == {0: [b"a"]}
+
+
+def test_a_session_with_a_thousand_idle_partitions_reads_none_of_them(
+    node: Node, record_property: Callable[[str, object], None]
+) -> None:
+    node.create_topic("wide", partitions=1000)
+    client = SessionClient(node, "wide", *range(1000))
+    client.go_on()
+    begun = time.perf_counter()
+    for _ in range(100):
+        assert client.go_on().topics == []
+    idle_s = time.perf_counter() - begun
+    append(node, b"x", topic="wide", partition=777)
+    assert client.got(client.go_on()) == {777: [b"x"]}
+    begun = time.perf_counter()
+    for _ in range(3):
+        fetch(node, *client._topics(range(1000)))
+    full_s = time.perf_counter() - begun
+    record_property("µs a fetch of 1,000 idle partitions: in a session, without", (idle_s * 1e4, full_s / 3e-6))
+    assert idle_s / 100 < full_s / 3 / 5

@@ -101,6 +101,14 @@ FETCH_MAX_BYTES = Setting(
     unit="bytes",
     check=at_least(1024),
 )
+MAX_FETCH_SESSIONS = Setting(
+    "max.incremental.fetch.session.cache.slots",
+    ValueType.INT,
+    1000,
+    Scope.STATIC,
+    "Fetch sessions remembered at once; clients without one send full fetches.",
+    check=at_least(0),
+)
 
 # --- broker: cluster ------------------------------------------------------------------------------
 
@@ -305,6 +313,7 @@ BROKER_SETTINGS = SettingsTable(
         MAX_CONNECTIONS_PER_IP,
         CONNECTIONS_MAX_IDLE_MS,
         FETCH_MAX_BYTES,
+        MAX_FETCH_SESSIONS,
         ZOOKEEPER_CONNECT,
         ZOOKEEPER_SESSION_TIMEOUT_MS,
         NUM_PARTITIONS,

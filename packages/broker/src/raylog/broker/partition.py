@@ -61,6 +61,8 @@ class ReadInfo(NamedTuple):
     high_watermark: Offset
     last_stable_offset: Offset
     log_start_offset: Offset
+    bound: Offset
+    """How far the reader may read now."""
     aborted: tuple[tuple[int, int], ...] = ()
     """Aborted transactions in the range, (producer id, first offset): none before transactions are built."""
 
@@ -271,7 +273,7 @@ class Partition:
         offsets = self.log.offsets
         bound = self._bound(isolation, offsets)
         data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch)
-        return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start)
+        return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
 
     def bytes_available(self, offset: Offset, isolation: Isolation = Isolation.HIGH_WATERMARK) -> int:
         """How many bytes reads from ``offset`` on could return now (for fetch.min.bytes), 0 beyond the limit."""

@@ -209,6 +209,10 @@ class InvalidFetchSessionEpoch(RaylogError):
     """The fetch session is at another request than this one."""
 
 
+class FetchSessionTopicIdError(RaylogError):
+    """The fetch session names topics by id and the request by name, or the other way round: begin a new session."""
+
+
 class ErrorRow(NamedTuple):
     """A domain error and its code on the wire; Kafka's own table says whether a client may retry it."""
 
@@ -265,6 +269,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(ResourceNotFound, ErrorCode.resource_not_found),
     ErrorRow(FetchSessionIdNotFound, ErrorCode.fetch_session_id_not_found),
     ErrorRow(InvalidFetchSessionEpoch, ErrorCode.invalid_fetch_session_epoch),
+    ErrorRow(FetchSessionTopicIdError, ErrorCode.fetch_session_topic_id_error),
 )
 
 _CODE_BY_EXCEPTION = {row.exception: row.code for row in ROWS}

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from raylog.broker.counters import Counters
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSlice
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import ClusterState
@@ -218,3 +219,4 @@ class Ports:
     now_ms: Callable[[], TimestampMs]
     """The wall clock: record timestamps."""
     authorizer: Authorizer = field(default_factory=AllowAll)
+    fetch_sessions: FetchSessions

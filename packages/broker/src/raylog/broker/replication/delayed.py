@@ -1,15 +1,22 @@
-"""Delayed fetches: requests that wait until enough new bytes can be read (Kafka's purgatory).
+"""Delayed fetches: requests that wait until enough new bytes can be read (Kafka's purgatory), and what fetch
+sessions must look at again.
 
-A fetch that finds less than ``fetch.min.bytes`` registers a :class:`DelayedFetch` under each of its partitions and
-sleeps. Whoever moves a high watermark calls :meth:`DelayedFetches.advanced` with the bytes that became readable;
-they are counted against what each waiter misses, and only a waiter that misses nothing more is woken.
+A :class:`FetchWatch` is registered under the partitions that it is interested in. Whoever moves a high watermark calls
+:meth:`DelayedFetches.advanced` with the bytes that became readable: the partition is noted in the watch's ``changed``,
+and while somebody waits, the bytes are counted against what is missing, and only who misses nothing more is woken.
 
-No wake-up is lost, because a waiter registers first and counts what it can read afterwards
-(:meth:`DelayedFetches.credit`): an advance is seen by the count, or finds the waiter registered, or both. In
-the last case bytes are counted twice and the waiter wakes early, reads less than it wanted, and waits again.
+A fetch without a session makes a watch of its own when it has to wait, and removes it at the end. A session keeps one
+for its whole life, so that a request costs by the partitions that changed and not by those that it watches. Between two
+requests a partition is noted once and then no longer watched, until the session reads it again: a session whose client
+has left costs an append nothing.
 
-A waiter that was woken, timed out or was abandoned is removed from all its partitions, idle ones too, so
-that a partition without traffic collects none.
+The protocol of a fetch, in this order, loses no wake-up:
+
+1. :meth:`~DelayedFetches.arm`: counting begins, and what changed before is handed over;
+2. :meth:`~DelayedFetches.watch` what is about to be read;
+3. read;
+4. :meth:`~DelayedFetches.credit` what was found, and wait. An advance between 2 and 3 is counted twice: it
+   wakes the fetch early, which reads less than it wanted and begins again at 1.
 """
 
 from __future__ import annotations
@@ -20,86 +27,147 @@ from contextlib import AbstractContextManager
 from raylog.protocol.ids import TopicPartition
 
 
-class DelayedFetch:
-    """One waiting fetch: the partitions it reads, the bytes it misses, and how to wake it."""
+def _nobody() -> None:
+    """Wakes nobody."""
 
-    __slots__ = ("missing", "partitions", "wake")
 
-    def __init__(self, partitions: Iterable[TopicPartition], min_bytes: int, wake: Callable[[], None]) -> None:
-        """``wake`` is called at most once, from any thread, and must not block."""
-        self.partitions = tuple(partitions)
-        self.missing = min_bytes
-        self.wake = wake
+class FetchWatch:
+    """A standing interest in partitions. Its fields belong to DelayedFetches, under its lock."""
+
+    __slots__ = ("changed", "closed", "missing", "partitions", "wake")
+
+    def __init__(self) -> None:
+        self.partitions: set[TopicPartition] = set()
+        """Where it is registered now."""
+        self.changed: set[TopicPartition] = set()
+        """What to look at again, since the last :meth:`DelayedFetches.arm`."""
+        self.missing = 0
+        """The bytes that a waiting fetch still misses; 0 when nobody waits, or no longer."""
+        self.wake: Callable[[], None] = _nobody
+        self.closed = False
 
 
 class DelayedFetches:
-    """All waiting fetches of one broker, by partition. Methods may be called from any thread."""
+    """All watches of one broker, by partition. Methods may be called from any thread."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         """``lock`` (not reentrant) guards the table; it is held for dictionary work only."""
         self._lock = lock
-        self._waiting: dict[TopicPartition, set[DelayedFetch]] = {}
+        self._watching: dict[TopicPartition, set[FetchWatch]] = {}
 
-    def watch(self, fetch: DelayedFetch) -> None:
-        """Count bytes that become readable from now on towards ``fetch``."""
-        with self._lock:
-            for tp in fetch.partitions:
-                self._waiting.setdefault(tp, set()).add(fetch)
+    # --- who fetches -----------------------------------------------------------------------------------------
 
-    def credit(self, fetch: DelayedFetch, readable: int) -> None:
-        """Count ``readable`` bytes that were there already; wakes ``fetch`` when they are enough."""
-        with self._lock:
-            woken = self._count(fetch, readable)
-        if woken:
-            fetch.wake()
+    def arm(self, watch: FetchWatch, min_bytes: int, wake: Callable[[], None]) -> set[TopicPartition]:
+        """Count towards ``min_bytes`` from now on; answers what changed since it was last armed.
 
-    def remove(self, fetch: DelayedFetch) -> None:
-        """Forget ``fetch``, whether it was woken or not."""
+        ``wake`` is called at most once, from any thread, and must not block.
+        """
         with self._lock:
-            self._remove(fetch)
+            watch.missing = min_bytes
+            watch.wake = wake
+            changed, watch.changed = watch.changed, set()
+        return changed
+
+    def disarm(self, watch: FetchWatch) -> None:
+        """Nobody waits any more; the watch stays where it is registered."""
+        with self._lock:
+            watch.missing = 0
+            watch.wake = _nobody
+
+    def watch(self, watch: FetchWatch, partitions: Iterable[TopicPartition]) -> None:
+        """Register ``watch`` there, too. Nothing happens once it was removed."""
+        with self._lock:
+            if watch.closed:
+                return
+            for tp in partitions:
+                watch.partitions.add(tp)
+                self._watching.setdefault(tp, set()).add(watch)
+
+    def unwatch(self, watch: FetchWatch, partitions: Iterable[TopicPartition]) -> None:
+        """Take the registrations back."""
+        with self._lock:
+            for tp in partitions:
+                self._unregister(watch, tp)
+
+    def credit(self, watch: FetchWatch, readable: int) -> None:
+        """Count ``readable`` bytes that were found; wakes the fetch when they are enough."""
+        with self._lock:
+            wake = self._count(watch, readable)
+        wake()
+
+    def rouse(self, watch: FetchWatch) -> None:
+        """Wake who waits with ``watch``, whatever is missing."""
+        with self._lock:
+            wake = self._count(watch, watch.missing)
+        wake()
+
+    def remove(self, watch: FetchWatch) -> None:
+        """Forget ``watch`` for good; who still waits for it runs into its own deadline."""
+        with self._lock:
+            watch.closed = True
+            watch.missing = 0
+            for tp in tuple(watch.partitions):
+                self._unregister(watch, tp)
+
+    # --- who moves a partition on ----------------------------------------------------------------------------
 
     def advanced(self, tp: TopicPartition, readable: int) -> None:
         """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches that this satisfies."""
-        if tp not in self._waiting:
+        if tp not in self._watching:
             return
         with self._lock:
-            woken = [fetch for fetch in tuple(self._waiting.get(tp, ())) if self._count(fetch, readable)]
-        for fetch in woken:
-            fetch.wake()
+            wakes = [self._note(watch, tp, readable) for watch in tuple(self._watching.get(tp, ()))]
+        for wake in wakes:
+            wake()
+
+    def changed(self, tp: TopicPartition) -> None:
+        """Something else about ``tp`` changed that sessions tell: its log's start. Wakes nobody."""
+        self.advanced(tp, 0)
 
     def interrupt(self, tp: TopicPartition) -> None:
-        """``tp`` changed its leader, was deleted or failed: wake all its fetches, which will find out."""
+        """``tp`` changed its leader, was deleted or failed: wake all that watch it, who will find out."""
         with self._lock:
-            woken = tuple(self._waiting.get(tp, ()))
-            for fetch in woken:
-                self._remove(fetch)
-        for fetch in woken:
-            fetch.wake()
+            wakes = [self._note(watch, tp, watch.missing) for watch in tuple(self._watching.get(tp, ()))]
+        for wake in wakes:
+            wake()
 
     def interrupt_all(self) -> None:
         """The broker stops: wake every fetch."""
-        for tp in tuple(self._waiting):
+        for tp in tuple(self._watching):
             self.interrupt(tp)
 
     def __len__(self) -> int:
-        """How many (fetch, partition) pairs wait: what an idle broker must not pile up."""
+        """How many (watch, partition) pairs are registered: what an idle broker must not pile up."""
         with self._lock:
-            return sum(len(fetches) for fetches in self._waiting.values())
+            return sum(len(watches) for watches in self._watching.values())
 
-    def _count(self, fetch: DelayedFetch, readable: int) -> bool:
-        if fetch.missing <= 0:
-            return False
-        fetch.missing -= readable
-        if fetch.missing > 0:
-            return False
-        self._remove(fetch)
-        return True
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait now."""
+        with self._lock:
+            return len({watch for watches in self._watching.values() for watch in watches if watch.missing > 0})
 
-    def _remove(self, fetch: DelayedFetch) -> None:
-        fetch.missing = 0
-        for tp in fetch.partitions:
-            fetches = self._waiting.get(tp)
-            if fetches is not None:
-                fetches.discard(fetch)
-                if not fetches:
-                    del self._waiting[tp]
+    def _note(self, watch: FetchWatch, tp: TopicPartition, readable: int) -> Callable[[], None]:
+        watch.changed.add(tp)
+        wake = self._count(watch, readable)
+        if watch.missing <= 0:
+            self._unregister(watch, tp)
+        return wake
+
+    def _count(self, watch: FetchWatch, readable: int) -> Callable[[], None]:
+        """What to call, outside the lock: by then the watch may be armed anew, with another ``wake``."""
+        if watch.missing <= 0:
+            return _nobody
+        watch.missing -= readable
+        if watch.missing > 0:
+            return _nobody
+        watch.missing = 0
+        return watch.wake
+
+    def _unregister(self, watch: FetchWatch, tp: TopicPartition) -> None:
+        watch.partitions.discard(tp)
+        watches = self._watching.get(tp)
+        if watches is not None:
+            watches.discard(watch)
+            if not watches:
+                del self._watching[tp]
