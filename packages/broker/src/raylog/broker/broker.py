@@ -21,6 +21,8 @@ from raylog.broker.config import (
     BROKER_SETTINGS,
     LOG_DIRS,
     MAX_FETCH_SESSIONS,
+    NUM_PARTITIONS,
+    TOPIC_SETTINGS,
 )
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.events import EventLog
@@ -32,8 +34,8 @@ from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredProducerIds
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.replication.fetch_sessions import FetchSessions
+from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.paths import decode_topic_id
@@ -184,12 +186,12 @@ class Broker:
             configs=table,
             lease=membership,
             delayed=delayed,
-            now_ms=_now_ms,
-        )
-        # Stopping goes the other way round: the broker signs off once its logs are closed.
             fetch_sessions=FetchSessions(
                 self.settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
             ),
+            now_ms=_now_ms,
+        )
+        # Stopping goes the other way round: the broker signs off once its logs are closed.
         stopping.callback(membership.stop)
         log_dirs.open(_now_ms())
         stopping.callback(_close_logs, log_dirs, membership)
@@ -379,7 +381,7 @@ def _new_cluster_id() -> str:
 
 def _now_ms() -> TimestampMs:
     return TimestampMs(time.time_ns() // 1_000_000)
+
+
 def _new_session_id() -> int:
     return 1 + secrets.randbelow(2**31 - 1)
-
-

@@ -130,7 +130,7 @@ def _traffic(counters: Counters) -> Iterator[Sample]:
 def _histogram(request: str, times: RequestTimes) -> Iterator[Sample]:
     below = list(accumulate(times.buckets))
     for edge in _EDGES:
-        yield Sample(_TIME_BUCKET, (request, f"{2**edge / 1000:g}"), below[edge])
+        yield Sample(_TIME_BUCKET, (request, str(2**edge / 1000)), below[edge])
     yield Sample(_TIME_BUCKET, (request, "+Inf"), below[-1])
     yield Sample(_TIME_COUNT, (request,), below[-1])
     yield Sample(_TIME_SUM, (request,), times.total_ns / 1e6)

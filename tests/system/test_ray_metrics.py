@@ -1,0 +1,97 @@
+"""Metrics as they arrive: on the endpoint that Ray's agent offers to Prometheus, with the right values."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kit.cli import RunningCluster
+from kit.waiting import wait_until
+from raylog.client import connect
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+RECORDS = 300
+ARRIVAL_S = 60.0
+"""The broker tells every 5 s, Ray's worker passes it on every 10; a busy machine takes longer."""
+
+_SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Labels = dict[str, str]
+
+
+class Page:
+    """One scrape: the samples of ours, and every metric's type."""
+
+    def __init__(self, text: str) -> None:
+        self.samples: list[tuple[str, Labels, float]] = []
+        self.types: dict[str, str] = {}
+        for line in text.splitlines():
+            if line.startswith("# TYPE ray_kafka"):
+                _, _, name, kind = line.split()
+                self.types[name] = kind
+            elif line.startswith("ray_kafka") and (match := _SAMPLE.match(line)):
+                self.samples.append((match[1], dict(_LABEL.findall(match[2])), float(match[3])))
+
+    def values(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
+        return [(has, value) for found, has, value in self.samples if found == name and labels.items() <= has.items()]
+
+    def total(self, name: str, **labels: str) -> float:
+        return sum(value for _, value in self.values(name, **labels))
+
+
+def scrape(cluster: RunningCluster) -> Page:
+    """What Prometheus would get, from the targets that Ray lists for it."""
+    file = Path(cluster.file()["ray"]["temp_dir"]) / "prom_metrics_service_discovery.json"
+    targets = [target for group in json.loads(file.read_text()) for target in group["targets"]]
+    texts = [urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read().decode() for target in targets]
+    return Page("\n".join(texts))
+
+
+def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: RunningCluster) -> None:
+    topic = "measured"
+    cluster = connect(data_dir=three_brokers.data_dir)
+    with cluster.admin() as admin:
+        admin.create_topic(topic, partitions=3)
+    with cluster.producer(linger_ms=5) as producer:
+        for number in range(RECORDS):
+            producer.send(topic, number, partition=number % 3)
+
+    def arrived() -> Page | None:
+        page = scrape(three_brokers)
+        counted = page.total("ray_kafka_server_brokertopicmetrics_messagesin_total", topic=topic)
+        offsets = page.total("ray_kafka_topic_partition_current_offset", topic=topic)
+        return page if counted == offsets == RECORDS else None
+
+    page = wait_until(arrived, ARRIVAL_S, "the records show in Ray's metrics", interval_s=0.5)
+    assert page is not None
+    per_partition = page.values("ray_kafka_topic_partition_current_offset", topic=topic)
+    assert sorted((labels["partition"], value) for labels, value in per_partition) == [
+        ("0", 100.0),
+        ("1", 100.0),
+        ("2", 100.0),
+    ]
+    assert page.total("ray_kafka_topic_partition_oldest_offset", topic=topic) == 0
+    assert page.total("ray_kafka_topic_partition_in_sync_replica", topic=topic) == 3
+    assert page.total("ray_kafka_topic_partition_under_replicated_partition", topic=topic) == 0
+    assert page.total("ray_kafka_server_brokertopicmetrics_bytesin_total", topic=topic) > RECORDS
+    leaders = page.values("ray_kafka_server_replicamanager_leadercount")
+    assert {labels["broker"] for labels, _ in leaders} == {"0", "1", "2"}
+    assert page.total("ray_kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert page.total("ray_kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+
+    times = "ray_kafka_network_requestmetrics_totaltimems"
+    buckets = page.values(f"{times}_bucket", request="Produce", broker="0")
+    assert len(buckets) == 14
+    [(_, produced)] = page.values(f"{times}_count", request="Produce", broker="0")
+    assert {labels["le"]: value for labels, value in buckets}["+Inf"] == produced > 0
+    [(_, spent)] = page.values(f"{times}_sum", request="Produce", broker="0")
+    assert 0 < spent < 1000 * ARRIVAL_S
+
+    assert page.types["ray_kafka_server_brokertopicmetrics_messagesin_total"] == "counter"
+    assert page.types["ray_kafka_topic_partition_current_offset"] == "gauge"
