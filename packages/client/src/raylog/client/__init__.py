@@ -14,20 +14,35 @@ if TYPE_CHECKING:
     from raylog.client.admin import Admin, NewTopic
     from raylog.client.cluster import BrokerHandle, Cluster, connect
     from raylog.client.consumer import Consumer
-    from raylog.client.delivery import Delivery
+    from raylog.client.delivery import BatchDelivery, Delivery, Landed
     from raylog.client.producer import Producer
-    from raylog.client.results import ConsumerRecord, OffsetAndTimestamp, RecordMetadata, TopicDescription
+    from raylog.client.results import (
+        BrokerDescription,
+        ClusterDescription,
+        ConfigEntry,
+        ConsumerRecord,
+        LogDirDescription,
+        OffsetAndTimestamp,
+        ProducerDescription,
+        RecordMetadata,
+        TopicDescription,
+    )
 
 __all__ = [
     "Admin",
+    "BrokerDescription",
     "BrokerHandle",
     "Cluster",
+    "ClusterDescription",
+    "ConfigEntry",
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "LogDirDescription",
     "NewTopic",
     "OffsetAndTimestamp",
     "Producer",
+    "ProducerDescription",
     "RecordMetadata",
     "TopicDescription",
     "connect",
@@ -35,14 +50,21 @@ __all__ = [
 
 _HOME = {
     "Admin": "admin",
+    "BrokerDescription": "results",
+    "BatchDelivery": "delivery",
     "BrokerHandle": "cluster",
     "Cluster": "cluster",
+    "ClusterDescription": "results",
+    "ConfigEntry": "results",
     "Consumer": "consumer",
     "ConsumerRecord": "results",
     "Delivery": "delivery",
+    "LogDirDescription": "results",
+    "Landed": "delivery",
     "NewTopic": "admin",
     "OffsetAndTimestamp": "results",
     "Producer": "producer",
+    "ProducerDescription": "results",
     "RecordMetadata": "results",
     "TopicDescription": "results",
     "connect": "cluster",

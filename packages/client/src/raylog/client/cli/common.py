@@ -1,0 +1,87 @@
+"""What the commands share: options, the way to the cluster, and the way answers are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raylog import client
+from raylog.client.registry import cluster_in, only_running_cluster
+from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.tables import Row, as_json, table
+
+TIMEOUT_MS = 8_000
+"""How long a command waits for brokers: as long as one takes to come back, and not longer."""
+_COMPLETION_TIMEOUT_MS = 1_000
+
+
+class Output(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topics to complete a word with; none when no cluster answers at once."""
+    try:
+        servers = servers_of(ctx.params.get("data_dir"), ctx.params.get("bootstrap_server"))
+        with client.Admin(servers, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS) as admin:
+            return [topic.name for topic in admin.list_topics() if topic.name.startswith(incomplete)]
+    except (RaylogError, OSError):
+        return []
+
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="The directory that `raylog up` was given.")
+]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap-server", metavar="HOST:PORT,…", help="Addresses of any brokers.")
+]
+Config = Annotated[list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")]
+OutputOption = Annotated[Output, typer.Option("--output", help="A table for people, or JSON for programs.")]
+Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=topic_names)]
+
+
+def servers_of(data_dir: Path | None, bootstrap_server: str | None) -> str:
+    """The addresses of the cluster that the options name, or of the only one that runs."""
+    if bootstrap_server is not None:
+        return bootstrap_server
+    found = cluster_in(data_dir) if data_dir is not None else only_running_cluster()
+    return found.bootstrap_servers
+
+
+def admin_of(data_dir: Path | None, bootstrap_server: str | None) -> client.Admin:
+    """An admin client for that cluster."""
+    return client.Admin(servers_of(data_dir, bootstrap_server), default_api_timeout_ms=TIMEOUT_MS)
+
+
+def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[str, str]:
+    """``NAME=VALUE`` options as a mapping. Raises InvalidConfig."""
+    values = {}
+    for item in items or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise InvalidConfig(f"{option} {item!r} is not name=value")
+        values[name.strip()] = value
+    return values
+
+
+def show_table(rows: Iterable[Row], *columns: str) -> None:
+    """Print rows for people."""
+    for line in table(rows, columns):
+        typer.echo(line)
+
+
+def show_json(value: Any) -> None:
+    """Print a value for programs."""
+    typer.echo(as_json(value))
+
+
+def tell(message: str) -> None:
+    """Say what was done, where it is in nobody's way."""
+    typer.echo(message, err=True)

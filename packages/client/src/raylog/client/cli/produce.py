@@ -1,0 +1,118 @@
+"""``raylog produce``: lines of a file or of stdin as records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from raylog import client
+from raylog.client.cli.common import (
+    TIMEOUT_MS,
+    Bootstrap,
+    Config,
+    DataDir,
+    Topic,
+    name_values,
+    servers_of,
+    tell,
+)
+from raylog.client.cli.progress import Progress
+from raylog.client.cli.records import NewRecord, json_reader, line_reader, parsed_headers
+from raylog.protocol.errors import InvalidPartitions, InvalidRecord, InvalidRequest, RaylogError
+
+
+class Format(StrEnum):
+    """What a line of input is."""
+
+    VALUE = "value"
+    JSON = "json"
+
+
+def produce(
+    topic: Topic,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Read this file; default, and -: stdin.", allow_dash=True)
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--headers", metavar="NAME=VALUE", help="A header of each record; repeatable.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Send all to this partition; default: by key, or spread.")
+    ] = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="A line is a value, or JSON as `raylog consume --format json` writes it.")
+    ] = Format.VALUE,
+    config: Config = None,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+) -> None:
+    """Send each line of a file or of stdin as a record."""
+    servers = servers_of(data_dir, bootstrap_server)
+    if format_ is Format.JSON and key_separator is not None:
+        raise InvalidRequest("--key-separator is for --format value; a line of JSON has its key in it")
+    fixed = parsed_headers(headers)
+    read = json_reader(fixed) if format_ is Format.JSON else line_reader(key_separator, fixed)
+    with client.Admin(servers, default_api_timeout_ms=TIMEOUT_MS) as admin:
+        count = len(admin.describe_topic(topic).partitions)
+    if partition is not None and partition >= count:
+        raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition}")
+    settings = name_values(config)
+    with ExitStack() as stack:
+        source, size = _opened(file, stack)
+        progress = Progress(size, of_bytes=True)
+        stack.callback(progress.end)
+        sent, failed = _send_lines(servers, topic, partition, source, read, settings, progress)
+    if failed:
+        raise type(failed[0])(f"{len(failed)} of {sent} records were not delivered: {failed[0]}")
+    tell(f"sent {sent} records to {topic}")
+
+
+def _opened(file: Path | None, stack: ExitStack) -> tuple[BinaryIO, int | None]:
+    """The input, and its size in bytes if that is known."""
+    if file is None or str(file) == "-":
+        return sys.stdin.buffer, None
+    try:
+        source = stack.enter_context(file.open("rb"))
+    except OSError as error:
+        raise InvalidRequest(f"--file {file}: {error.strerror}") from error
+    return source, file.stat().st_size
+
+
+def _send_lines(
+    servers: str,
+    topic: str,
+    partition: int | None,
+    source: BinaryIO,
+    read: Callable[[bytes], NewRecord],
+    settings: dict[str, str],
+    progress: Progress,
+) -> tuple[int, list[RaylogError]]:
+    """How many records were sent, and the errors of those that were not delivered. A bad line ends it."""
+    failed: list[RaylogError] = []
+
+    def note(delivery: client.Delivery) -> None:
+        error = delivery.exception()
+        if error is not None:
+            failed.append(error)
+
+    sent = 0
+    with client.Producer(servers, **settings) as producer:
+        for line in source:
+            try:
+                value, key, headers, timestamp = read(line.removesuffix(b"\n"))
+            except InvalidRecord as error:
+                raise InvalidRecord(f"line {sent + 1}: {error}; {sent} records before it were sent") from error
+            delivery = producer.send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
+            delivery.add_done_callback(note)
+            sent += 1
+            progress.add(1, len(line))
+    return sent, failed

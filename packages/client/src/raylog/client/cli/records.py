@@ -1,0 +1,172 @@
+"""Records as lines of text, both ways: what ``raylog consume`` writes and ``raylog produce`` reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from raylog.client.results import ConsumerRecord
+from raylog.protocol.errors import InvalidRecord, InvalidRequest
+from raylog.protocol.tables import as_json
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class NewRecord(NamedTuple):
+    """A record to send, as it was read."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
+
+
+def formatter(template: str) -> Callable[[ConsumerRecord], bytes]:
+    """How to write a record: ``value``, ``json``, or a template as kcat's. Raises InvalidRequest.
+
+    A template has ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%s`` or ``%v`` value, ``%T`` timestamp
+    (ms), ``%h`` headers, ``%K`` and ``%S`` the sizes of key and value, ``%%``, and the escapes ``\\n \\t \\r \\0``.
+    """
+    if template == "value":
+        return _value_line
+    if template == "json":
+        return lambda record: as_json(facts(record)).encode() + b"\n"
+    if "%" not in template:
+        raise InvalidRequest(f"--format {template!r} is neither value, json nor a template such as '%p %o %k %s\\n'")
+    parts = [_part(token) for token in _TOKEN.findall(template)]
+    return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
+
+
+_TOKEN = re.compile(r"%.?|\\.?|[^%\\]+", re.DOTALL)
+_ESCAPES = {"\\n": b"\n", "\\t": b"\t", "\\r": b"\r", "\\0": b"\0", "\\\\": b"\\", "%%": b"%"}
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
+    "%t": lambda record: record.topic.encode(),
+    "%p": lambda record: b"%d" % record.partition,
+    "%o": lambda record: b"%d" % record.offset,
+    "%k": lambda record: record.key or b"",
+    "%s": lambda record: record.value or b"",
+    "%v": lambda record: record.value or b"",
+    "%T": lambda record: b"%d" % record.timestamp,
+    "%h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
+    "%K": lambda record: b"%d" % _size(record.key),
+    "%S": lambda record: b"%d" % _size(record.value),
+}
+
+
+def _part(token: str) -> bytes | Callable[[ConsumerRecord], bytes]:
+    if token in _ESCAPES:
+        return _ESCAPES[token]
+    if token in _FIELDS:
+        return _FIELDS[token]
+    if token.startswith("%"):
+        raise InvalidRequest(f"--format: {token} is unknown; known are {' '.join(_FIELDS)} and %%")
+    return token.encode()
+
+
+def _size(data: bytes | None) -> int:
+    """As kcat: -1 for null."""
+    return -1 if data is None else len(data)
+
+
+def _value_line(record: ConsumerRecord) -> bytes:
+    return (record.value if record.value is not None else b"") + b"\n"
+
+
+def facts(record: ConsumerRecord) -> dict[str, Any]:
+    """Everything about a record, for JSON."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type else "CreateTime",
+        "headers": [[name, text(value)] for name, value in record.headers],
+        "key": text(record.key),
+        "value": text(record.value),
+    }
+
+
+def text(data: bytes | None) -> str | dict[str, str] | None:
+    """UTF-8 as text, anything else as {"base64": …}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+def line_reader(key_separator: str | None, headers: Headers) -> Callable[[bytes], NewRecord]:
+    """How to read a line (without its end) whose value comes after ``key_separator``, if one is given."""
+    separator = None if key_separator is None else _unescaped(key_separator)
+    if separator == b"":
+        raise InvalidRequest("--key-separator is empty; give what stands between key and value, such as '\\t'")
+
+    def read(line: bytes) -> NewRecord:
+        if separator is None:
+            return NewRecord(line, headers=headers)
+        key, found, value = line.partition(separator)
+        if not found:
+            raise InvalidRecord(f"no {key_separator!r} between a key and a value in {_start(line)}")
+        return NewRecord(value, key, headers)
+
+    return read
+
+
+def json_reader(headers: Headers) -> Callable[[bytes], NewRecord]:
+    """How to read what ``raylog consume --format json`` wrote: key, value, headers, timestamp; not where it was."""
+
+    def read(line: bytes) -> NewRecord:
+        try:
+            found = json.loads(line)
+            own = tuple((str(name), data(value)) for name, value in found.get("headers") or ())
+            timestamp = found.get("timestamp")
+            if timestamp is not None and not isinstance(timestamp, int):
+                raise ValueError("timestamp is no number")
+            return NewRecord(data(found["value"]), data(found.get("key")), own + headers, timestamp)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidRecord(
+                f"{_start(line)} is no JSON object with value, key, headers ([[name, value], …]) and timestamp: {error}"
+            ) from error
+
+    return read
+
+
+def data(value: Any) -> bytes | None:
+    """The bytes that :func:`text` stands for; anything else of JSON as its text. ValueError for bad base64."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    return as_json(value).encode()
+
+
+def parsed_headers(items: list[str] | None) -> Headers:
+    """``NAME=VALUE`` options, in order; a name may come more than once. Raises InvalidRequest."""
+    headers = []
+    for item in items or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise InvalidRequest(f"--headers {item!r} is not name=value")
+        headers.append((name, value.encode()))
+    return tuple(headers)
+
+
+def _unescaped(separator: str) -> bytes:
+    return b"".join(_ESCAPES.get(token, token.encode()) for token in _TOKEN.findall(separator))
+
+
+def _start(line: bytes) -> str:
+    shown = line[:60].decode("utf-8", "replace")
+    return repr(shown + "…" if len(line) > 60 else shown)

@@ -1,0 +1,158 @@
+"""``raylog topics``: create, list, describe, alter and delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from raylog import client
+from raylog.client.cli.common import (
+    Bootstrap,
+    Config,
+    DataDir,
+    Output,
+    OutputOption,
+    Topic,
+    admin_of,
+    name_values,
+    show_json,
+    show_table,
+    tell,
+)
+from raylog.protocol.errors import InvalidRequest
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+
+_PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "earliest", "latest")
+
+
+@app.command("create")
+def create(
+    name: str,
+    partitions: Annotated[int, typer.Option(help="How many; default: the broker's num.partitions.")] = -1,
+    replication_factor: Annotated[int, typer.Option(help="How many copies; default: the broker's.")] = -1,
+    config: Config = None,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+) -> None:
+    """Create a topic."""
+    with admin_of(data_dir, bootstrap_server) as admin:
+        admin.create_topic(name, partitions, replication_factor=replication_factor, configs=name_values(config))
+        count = len(admin.describe_topic(name).partitions)
+    tell(f"created {name} with {count} partition{'s' if count != 1 else ''}")
+
+
+@app.command("list")
+def list_(output: OutputOption = Output.TABLE, data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
+    """List all topics: their names alone when the output is no terminal."""
+    with admin_of(data_dir, bootstrap_server) as admin:
+        found = admin.list_topics()
+    rows = [{"topic": topic.name, "partitions": len(topic.partitions)} for topic in found]
+    if output is Output.JSON:
+        show_json(rows)
+    elif sys.stdout.isatty():
+        show_table(rows, "topic", "partitions")
+    else:
+        for topic in found:
+            typer.echo(topic.name)
+
+
+@app.command("describe")
+def describe(
+    name: Topic, output: OutputOption = Output.TABLE, data_dir: DataDir = None, bootstrap_server: Bootstrap = None
+) -> None:
+    """Show a topic's partitions, their leaders and offsets, and its settings that aren't defaults."""
+    with admin_of(data_dir, bootstrap_server) as admin:
+        topic = admin.describe_topic(name)
+        settings = {entry.name: entry.value for entry in admin.describe_topic_configs(name) if not entry.is_default}
+        rows = _partition_rows(admin, topic)
+    if output is Output.JSON:
+        show_json({"topic": name, "topic_id": topic.topic_id, "configs": settings, "partitions": rows})
+        return
+    typer.echo(f"{name} ({topic.topic_id}); settings: {_list_of(settings) or 'all default'}")
+    show_table(rows, *_PARTITION_COLUMNS)
+
+
+@app.command("alter")
+def alter(
+    name: Topic,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Raise the number of partitions to this.")] = None,
+    config: Config = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="NAME", help="Let the default count again; repeatable."),
+    ] = None,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+) -> None:
+    """Give a topic more partitions, or other settings (`raylog configs alter` does more)."""
+    changes: dict[str, str | None] = {**name_values(config), **dict.fromkeys(delete_config or ())}
+    if partitions is None and not changes:
+        raise InvalidRequest(f"nothing to alter on {name}; give --partitions, --config or --delete-config")
+    with admin_of(data_dir, bootstrap_server) as admin:
+        if changes:
+            admin.alter_topic_configs(name, changes)
+            tell(f"altered the settings of {name}: {', '.join(sorted(changes))}")
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+            tell(f"{name} has {partitions} partitions now; records with keys may go to other ones than before")
+
+
+@app.command("delete")
+def delete(name: Topic, data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
+    """Delete a topic and all its records."""
+    with admin_of(data_dir, bootstrap_server) as admin:
+        error = admin.delete_topics([name])[name]
+    if error is not None:
+        raise error
+    tell(f"deleted {name}")
+
+
+@app.command("trim-prefix")
+def trim_prefix(
+    name: Topic,
+    offset: Annotated[
+        int | None, typer.Option(min=-1, help="Delete what is before it; -1: all that can be read now.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only of this one; repeatable. Default: of all.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+) -> None:
+    """Delete a topic's oldest records, up to an offset; show where its partitions begin then."""
+    if offset is None:
+        raise InvalidRequest("which records? give --offset N, or --offset -1 for all")
+    with admin_of(data_dir, bootstrap_server) as admin:
+        chosen = partition or [found.partition for found in admin.describe_topic(name).partitions]
+        starts = admin.delete_records({(name, number): offset for number in chosen})
+    rows = [{"partition": tp.partition, "earliest": start} for tp, start in sorted(starts.items())]
+    if output is Output.JSON:
+        show_json(rows)
+    else:
+        show_table(rows)
+
+
+def _partition_rows(admin: client.Admin, topic: client.TopicDescription) -> list[dict[str, Any]]:
+    led = [(topic.name, partition.partition) for partition in topic.partitions if partition.leader >= 0]
+    earliest = {tp.partition: found.offset for tp, found in admin.list_offsets(dict.fromkeys(led, -2)).items()}
+    latest = {tp.partition: found.offset for tp, found in admin.list_offsets(dict.fromkeys(led, -1)).items()}
+    return [
+        {
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "earliest": earliest.get(partition.partition),
+            "latest": latest.get(partition.partition),
+        }
+        for partition in topic.partitions
+    ]
+
+
+def _list_of(settings: dict[str, str | None]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
