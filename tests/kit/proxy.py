@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
 from types import TracebackType
@@ -30,6 +31,10 @@ class FrameProxy:
         self.on_request: Callable[[int], Fate] = lambda _: Fate.PASS
         self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.requests: Counter[int] = Counter()
+        """How many requests came, by API key."""
+        self.connections = 0
+        """How many connections were made."""
         self.port: int = self._listener.getsockname()[1]
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -80,6 +85,7 @@ class FrameProxy:
                 continue
             with self._lock:
                 self._sockets |= {client, broker}
+                self.connections += 1
             keys: dict[int, int] = {}
             self._spawn(lambda c=client, b=broker, k=keys: self._requests(c, b, k))  # type: ignore[misc]
             self._spawn(lambda c=client, b=broker, k=keys: self._answers(c, b, k))  # type: ignore[misc]
@@ -88,6 +94,7 @@ class FrameProxy:
         def decide(frame: bytes) -> Fate:
             api_key = int.from_bytes(frame[:2], "big")
             keys[int.from_bytes(frame[4:8], "big")] = api_key
+            self.requests[api_key] += 1
             return self.on_request(api_key)
 
         self._pump(client, broker, decide)

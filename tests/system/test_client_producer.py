@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Delivery, Producer
+from raylog.client.columns import HEADERS
 from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidRecord,
@@ -24,7 +28,7 @@ from raylog.protocol.errors import (
     RequestTimedOut,
 )
 
-PRODUCE = 0
+PRODUCE, METADATA = 0, 3
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def proxied(root: Path) -> Iterator[tuple[InProcessCluster, FrameProxy, str]]:
     with FrameProxy() as proxy:
         advertised = f"PLAINTEXT://127.0.0.1:{proxy.port}"
         listens = "PLAINTEXT://{}:{}".format(*proxy.target)
-        config = {"listeners": listens, "advertised.listeners": advertised}
+        config = {"listeners": listens, "advertised.listeners": advertised, "auto.create.topics.enable": "false"}
         with InProcessCluster(root, brokers=1, config=config) as cluster:
             cluster.create_topic("t", partitions=2)
             yield cluster, proxy, f"127.0.0.1:{proxy.port}"
@@ -281,3 +285,188 @@ def test_nobody_at_the_address_is_told_in_one_sentence() -> None:
         pytest.raises(RaylogError, match=r"no broker answers at 127\.0\.0\.1:1 .*refused"),
     ):
         admin.list_topics()
+
+
+def test_columns_arrive_as_rows_do(cluster: InProcessCluster) -> None:
+    """Lists and Arrow columns, keyed, placed, or neither; each row where its batch says."""
+    count = 5_000
+    servers = cluster.bootstrap_servers
+    names = [b"k%d" % (n % 50) for n in range(count)]
+    for topic in ("columns", "rows"):
+        cluster.create_topic(topic, partitions=4)
+    with Producer(servers, batch_size=2_000, compression_type="lz4") as producer:
+        first = producer.send_batch("columns", [b"%d" % n for n in range(count)], names)
+        for number, key in enumerate(names):
+            producer.send("rows", b"%d" % number, key)
+        landed = first.result(10)
+        assert (len(first), first.done(), first.failed()) == (count, True, 0)
+        assert sum(run.record_count for run in landed) == count
+    assert values(servers, "columns") == values(servers, "rows")
+
+    headers = pa.array([[("h", b"1")], None], HEADERS)
+    table = pa.table({"value": ["a", None], "partition": [2, 0], "timestamp": [5, 6], "headers": headers})
+    with Producer(servers, value_serializer="str") as producer:
+        assert [run[1:] for run in producer.send_batch("t", table).result(10)] == [(0, 0, 1), (2, 0, 1)]
+        assert producer.send_batch("t", []).result(0) == []
+        spread = producer.send_batch("t", pa.array([b"x" * 100] * 2_000)).result(10)
+        assert len({run.partition for run in spread}) > 1
+    with Consumer(servers, ["t"], auto_offset_reset="earliest") as consumer:
+        rows = [r for r in consumer.iterate(until_end=True) if r.value != b"x" * 100]
+    assert sorted((r.partition, r.value, r.timestamp, list(r.headers)) for r in rows) == [
+        (0, None, 6, []),
+        (2, b"a", 5, [("h", b"1")]),
+    ]
+
+
+def test_columns_with_a_bad_row_are_refused_whole(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        with pytest.raises(MessageTooLarge, match="row 1 is a record"):
+            producer.send_batch("t", [b"fine", b"x" * 1_100_000])
+        with pytest.raises(InvalidPartitions, match="0 to 3, not 4"):
+            producer.send_batch("t", [b"a", b"b"], partition=[0, 4])
+        with pytest.raises(InvalidRecord, match="different lengths"):
+            producer.send_batch("t", [b"a", b"b"], [b"k"])
+        with pytest.raises(InvalidRecord, match="2 partitions for 1"):
+            producer.send_batch("t", [b"a"], partition=[1, 2])
+        with pytest.raises(InvalidRecord, match="columns \\['offset'\\]"):
+            producer.send_batch("t", pa.table({"value": [b"a"], "offset": [1]}))
+    assert values(cluster.bootstrap_servers) == []
+
+
+def test_an_own_partitioner_chooses(cluster: InProcessCluster) -> None:
+    asked: list[tuple[bytes | None, list[int], list[int]]] = []
+
+    def by_length(key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
+        asked.append((key, list(all_partitions), list(available)))
+        return len(key or b"")
+
+    with Producer(cluster.bootstrap_servers, partitioner=by_length) as producer:
+        landed = [producer.send("t", b"v", b"k" * n) for n in (3, 0, 1)]
+        assert [delivery.result(10).partition for delivery in landed] == [3, 0, 1]
+        runs = producer.send_batch("t", [b"v"] * 3, [b"kk", None, b"kk"]).result(10)
+        assert [(run.partition, run.record_count) for run in runs] == [(0, 1), (2, 2)]
+        with pytest.raises(InvalidPartitions, match="the partitioner chose 4 for t"):
+            producer.send("t", b"v", b"kkkk")
+    assert asked[0] == (b"kkk", [0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_callbacks_that_raise_or_wait_harm_nobody(cluster: InProcessCluster, caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[RaylogError] = []
+
+    def waits(_: Delivery) -> None:
+        for wait in (producer.flush, producer.send("t", b"from a callback").result):
+            try:
+                wait(5)
+            except RaylogError as error:
+                refused.append(error)
+
+    def raises(_: Delivery) -> None:
+        raise ValueError("a callback's own mistake")
+
+    with Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
+        delivery = producer.send("t", b"1")
+        delivery.add_done_callback(raises)
+        delivery.add_done_callback(waits)
+        wait_until(lambda: len(refused) == 2, 10, "the callbacks ran")
+        assert all("in a delivery callback" in str(error) for error in refused)
+        delivery.add_done_callback(raises)  # the outcome is known: it runs here, and still harms nobody
+        assert producer.send("t", b"2").result(10).offset >= 0
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+
+
+def test_a_callback_that_sends_while_memory_is_used_up_is_refused_not_stuck(tmp_path: Path) -> None:
+    with proxied(tmp_path) as (_, proxy, servers):
+        config = {"buffer_memory": 20_000, "batch_size": 4_000, "linger_ms": 0, "delivery_timeout_ms": 500}
+        outcome: list[Exception | None] = []
+
+        def fill(_: Delivery) -> None:
+            try:
+                while True:
+                    producer.send("t", b"x" * 3_000)
+            except RaylogError as error:
+                outcome.append(error)
+
+        with Producer(servers, **config) as producer:  # type: ignore[arg-type]
+            producer.send("t", b"first").result(10)
+            proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+            producer.send("t", b"x" * 3_000).add_done_callback(fill)
+            wait_until(lambda: outcome, 10, "the callback was refused")
+            assert "no buffer.memory free) in a delivery callback" in str(outcome[0]) or "memory" in str(outcome[0])
+            proxy.on_request = lambda _: Fate.PASS
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_to_make_its_own(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer, Consumer(cluster.bootstrap_servers, ["t"]) as consumer:
+        producer.send("t", b"before").result(10)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            answers = []
+            for use in (lambda: producer.send("t", b"child"), lambda: producer.flush(5), lambda: consumer.poll(0)):
+                try:
+                    use()
+                    answers.append("no error")
+                except RaylogError as error:
+                    answers.append(str(error))
+            producer.close()
+            os.write(write, "\n".join(answers).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answered:
+            told = answered.read().splitlines()
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(told) == 3
+        assert all("before the process forked" in line for line in told)
+        assert producer.send("t", b"after").result(10)
+    assert sorted(values(cluster.bootstrap_servers)) == [b"after", b"before"]
+
+
+def test_a_broker_that_stops_answering_is_given_up_and_its_records_are_sent_once(tmp_path: Path) -> None:
+    """It takes the requests, in flight by five, and says nothing; then the connection is made anew."""
+    with proxied(tmp_path) as (_, proxy, servers):
+        config = {"linger_ms": 0, "batch_size": 100, "request_timeout_ms": 400, "retry_backoff_ms": 10}
+        with Producer(servers, **config) as producer:  # type: ignore[arg-type]
+            producer.send("t", b"000", partition=0).result(10)
+            proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+            deliveries = [producer.send("t", b"%03d" % n, partition=0) for n in range(1, 50)]
+            assert not deliveries[0].done()
+            wait_until(lambda: proxy.connections > 2, 10, "it has connected anew")
+            proxy.on_answer = lambda _: Fate.PASS
+            producer.flush(20)
+            assert all(delivery.exception(0) is None for delivery in deliveries)
+        assert values(servers) == [b"%03d" % n for n in range(50)]
+
+
+def test_metadata_is_not_asked_for_in_storms(tmp_path: Path) -> None:
+    """Each record for a topic that isn't there, and each refused batch, asks: at most one request a backoff."""
+    with proxied(tmp_path) as (_, proxy, servers):
+        config = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100, "linger_ms": 0, "delivery_timeout_ms": 1_500}
+        with Producer(servers, max_block_ms=50, **config) as producer:  # type: ignore[arg-type]
+            producer.send("t", b"first").result(10)
+            before, begun = proxy.requests[METADATA], time.monotonic()
+            for number in range(20):
+                with pytest.raises(RequestTimedOut):
+                    producer.send(f"nosuch-{number % 2}", b"x")
+            took = time.monotonic() - begun
+        assert proxy.requests[METADATA] - before <= took / 0.1 + 5
+
+
+def test_a_deleted_topic_fails_its_records_by_name(cluster: InProcessCluster) -> None:
+    with (
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, linger_ms=0, delivery_timeout_ms=1_000, max_block_ms=500) as producer,
+    ):
+        producer.send("t", b"x").result(10)
+        admin.delete_topics(["t"])
+
+        def failure() -> str:
+            try:
+                producer.send("t", b"y", partition=0).result(10)
+            except RaylogError as error:
+                return str(error)
+            return ""
+
+        told = wait_until(failure, 20, "a record fails")
+        assert "t" in told
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in told

@@ -24,13 +24,25 @@ def test_values_come_back_as_they_were(choice: str, value: Any) -> None:
     assert decode(data) == value
 
 
-def test_bytes_pass_through_msgpack_and_str_as_they_are() -> None:
-    for choice in ("msgpack", "str", "bytes"):
-        assert serializer(choice)(b"raw") == serializer(choice)(memoryview(b"raw")) == b"raw"
+def test_the_default_leaves_bytes_as_they_are_and_packs_the_rest() -> None:
+    write = serializer(None)
+    assert write(b"raw") == write(memoryview(b"raw")) == write(bytearray(b"raw")) == b"raw"
+    assert write({"a": 1}) == serializer("msgpack")({"a": 1})
+    assert deserializer(None) is None
+
+
+def test_a_named_serializer_gives_bytes_back_as_bytes_or_refuses_them() -> None:
+    decode = deserializer("msgpack")
+    assert decode is not None
+    assert decode(serializer("msgpack")(b"raw") or b"") == b"raw"
+    assert serializer("bytes")(bytearray(b"raw")) == b"raw"
     assert deserializer("bytes") is None
 
 
-@pytest.mark.parametrize(("choice", "value"), [("bytes", "text"), ("json", {1, 2}), ("msgpack", object())])
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [("bytes", "text"), ("json", {1, 2}), ("json", b"raw"), ("str", b"raw"), ("str", 5), ("msgpack", object())],
+)
 def test_a_value_that_cannot_be_written_is_refused(choice: str, value: Any) -> None:
     with pytest.raises(InvalidRecord):
         serializer(choice)(value)

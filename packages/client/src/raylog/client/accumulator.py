@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
@@ -21,6 +21,16 @@ O = TypeVar("O")  # noqa: E741
 
 RECORD_OVERHEAD = 21
 """Most bytes that a record takes besides key, value and headers: five varints and its attributes."""
+
+
+class EncodedRecords(NamedTuple):
+    """The records of one batch to be, in bytes; the batch's header is still to come."""
+
+    partition: int
+    body: bytes
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
 
 
 class BatchState(IntEnum):
@@ -39,6 +49,7 @@ class Batch(Generic[O]):
         "abandoned",
         "attempts",
         "created_ms",
+        "encoded",
         "full",
         "last_error",
         "limit",
@@ -56,6 +67,8 @@ class Batch(Generic[O]):
         self.tp = tp
         self.outcome = outcome
         self.records: list[Record] = []
+        self.encoded: EncodedRecords | None = None
+        """The records in bytes, in place of :attr:`records`, when they came as columns."""
         self.size = HEADER_SIZE
         """An upper bound of the encoded size, in bytes."""
         self.limit = limit
@@ -71,6 +84,11 @@ class Batch(Generic[O]):
         sequences."""
         self.rejected = False
         """The broker is known not to have it under its present sequence."""
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return len(self.records) if self.encoded is None else self.encoded.record_count
 
 
 class Accumulator(Generic[O]):
@@ -113,6 +131,15 @@ class Accumulator(Generic[O]):
         if queue is None:
             queue = self.waiting[tp] = deque()
         queue.append(batch)
+        return batch
+
+    def add_encoded(self, tp: TopicPartition, encoded: EncodedRecords, now_ms: int) -> Batch[O] | None:
+        """A full batch of records that are in bytes already; None when memory is used up."""
+        batch = self.open_batch(tp, len(encoded.body), now_ms)
+        if batch is not None:
+            batch.encoded = encoded
+            batch.size += len(encoded.body)
+            self.close_batch(tp)
         return batch
 
     def close_batch(self, tp: TopicPartition) -> None:

@@ -7,13 +7,25 @@ event or callback list exists per record.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from threading import Event, Lock
+from threading import Event, Lock, Thread, current_thread
+from typing import NamedTuple
 
 from raylog.client.results import RecordMetadata
-from raylog.protocol.errors import RaylogError
+from raylog.protocol.errors import InvalidRequest, RaylogError
 
 log = logging.getLogger(__name__)
+
+
+class DeliveryThread(Thread):
+    """A thread that resolves outcomes and runs their callbacks: to wait for an outcome there is to wait for oneself."""
+
+
+def refuse_to_wait(what: str) -> None:
+    """Raises InvalidRequest in a delivery callback, where ``what`` would wait for ever."""
+    if isinstance(current_thread(), DeliveryThread):
+        raise InvalidRequest(f"{what} in a delivery callback, whose thread is the one that delivers; do it elsewhere")
 
 
 class BatchOutcome:
@@ -67,15 +79,19 @@ class BatchOutcome:
         if event is not None:
             event.set()
         for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+            self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def wait(self, timeout_s: float | None) -> None:
         """Return once the outcome is known; TimeoutError after ``timeout_s``."""
         if self._done:
             return
+        refuse_to_wait(f"waiting for a batch to {self.topic}-{self.partition}")
         with self._lock:
             if self.done:
                 return
@@ -91,7 +107,7 @@ class BatchOutcome:
             if not self._done:
                 self._callbacks.append(callback)
                 return
-        callback()
+        self._call(callback)
 
 
 class Delivery:
@@ -126,6 +142,57 @@ class Delivery:
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Call ``callback(self)`` once, when the outcome is known.
 
-        It runs in the producer's sender thread: it must be quick, and must neither block nor raise.
+        It runs in the producer's sender thread, or here when the outcome is known: it must be quick and must not
+        wait. It may send, as long as there is room. What it raises is logged.
         """
         self._outcome.on_done(lambda: callback(self))
+
+
+class Landed(NamedTuple):
+    """Rows that went into one batch: in their order, at ``offset`` and up (-1 when the broker didn't say)."""
+
+    topic: str
+    partition: int
+    offset: int
+    record_count: int
+
+
+class BatchDelivery:
+    """The delivery of all rows of one ``send_batch``, as a future."""
+
+    __slots__ = ("_outcomes",)
+
+    def __init__(self) -> None:
+        self._outcomes: list[tuple[BatchOutcome, int]] = []
+
+    def add(self, outcome: BatchOutcome, count: int) -> None:
+        """``count`` rows more depend on ``outcome``."""
+        self._outcomes.append((outcome, count))
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return sum(count for _, count in self._outcomes)
+
+    def done(self) -> bool:
+        """True when every row was delivered or has failed."""
+        return all(outcome.done for outcome, _ in self._outcomes)
+
+    def result(self, timeout_s: float | None = None) -> list[Landed]:
+        """Where the rows landed. Raises the first error, or TimeoutError after ``timeout_s``."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        return [
+            Landed(outcome.topic, outcome.partition, outcome.base_offset, count) for outcome, count in self._outcomes
+        ]
+
+    def exception(self, timeout_s: float | None = None) -> RaylogError | None:
+        """Why some rows were not delivered: the first error, or None. TimeoutError after ``timeout_s``."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for outcome, _ in self._outcomes:
+            outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return next((outcome.error for outcome, _ in self._outcomes if outcome.error is not None), None)
+
+    def failed(self) -> int:
+        """How many rows are known to have failed; the others were delivered, or are under way."""
+        return sum(count for outcome, count in self._outcomes if outcome.done and outcome.error is not None)

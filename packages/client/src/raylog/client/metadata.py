@@ -8,7 +8,7 @@ leader is not taken (KIP-320).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -153,13 +153,39 @@ class Metadata:
                 for broker in response.brokers
             },
             topics=topics,
-            led={name: tuple(p.partition for p in topic.partitions if p.leader >= 0) for name, topic in topics.items()},
+            led={name: _led(topic) for name, topic in topics.items()},
             errors=errors,
             version=before.version + 1,
         )
         self._failures = self._failures + 1 if incomplete else 0
         if incomplete:
             self._needed = True
+
+    def take_hint(
+        self, tp: TopicPartition, leader: BrokerId, epoch: LeaderEpoch, brokers: Mapping[int, BrokerDescription]
+    ) -> bool:
+        """Take a leader that is newer than the known one (KIP-951). False when it isn't, or is at no known place."""
+        before = self.view
+        topic = before.topics.get(tp.topic)
+        if topic is None or tp.partition >= len(topic.partitions) or leader < 0:
+            return False
+        if epoch <= topic.partitions[tp.partition].leader_epoch or leader not in {**before.brokers, **brokers}:
+            return False
+        partitions = list(topic.partitions)
+        partitions[tp.partition] = partitions[tp.partition]._replace(leader=leader, leader_epoch=epoch)
+        topic = topic._replace(partitions=tuple(partitions))
+        self.view = replace(
+            before,
+            brokers={**before.brokers, **brokers},
+            topics={**before.topics, tp.topic: topic},
+            led={**before.led, tp.topic: _led(topic)},
+            version=before.version + 1,
+        )
+        return True
+
+
+def _led(topic: TopicDescription) -> tuple[int, ...]:
+    return tuple(partition.partition for partition in topic.partitions if partition.leader >= 0)
 
 
 def _topic(entry: MetadataResponseTopic, before: TopicDescription | None) -> TopicDescription:

@@ -21,10 +21,12 @@ from raylog.client.config import (
 from raylog.client.connection import Address, Reply
 from raylog.client.metadata import Metadata
 from raylog.client.pool import Pool, monotonic_ms
+from raylog.client.results import BrokerDescription
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire import NodeEndpoint
 
 _METADATA_CONTEXT = object()
 CONNECT_POLL_MS = 50
@@ -98,6 +100,19 @@ class Network:
             else:
                 others.append(reply)
         return others
+
+    def wait_ms(self, timeout_ms: float) -> float:
+        """For how much of ``timeout_ms`` a poll may wait, unless :meth:`Pool.fileno` becomes readable."""
+        due_ms = self.metadata.due_in_ms(monotonic_ms()) or CONNECT_POLL_MS
+        return self.pool.wait_ms(min(timeout_ms, due_ms))
+
+    def take_hint(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint] = ()
+    ) -> bool:
+        """A broker that refused a request told who leads the partition (KIP-951). True when that was news, and
+        where the leader listens is known."""
+        addresses = {at.node_id: BrokerDescription(BrokerId(at.node_id), at.host, at.port, at.rack) for at in endpoints}
+        return self.metadata.take_hint(tp, BrokerId(leader), LeaderEpoch(leader_epoch), addresses)
 
     def send(
         self, address: Address, message: RequestPayload, context: object, *, timeout_ms: int | None = None

@@ -128,15 +128,8 @@ class Pool:
         :meth:`wakeup`, or that connections changed.
         """
         self._write()
-        now_ms = monotonic_ms()
-        if self._lost:
-            timeout_ms = 0
-        for connection in self._connections.values():
-            deadline_ms = connection.next_deadline_ms()
-            if deadline_ms is not None:
-                timeout_ms = min(timeout_ms, max(0, deadline_ms - now_ms))
         replies: list[Reply] = []
-        for key, events in self._selector.select(timeout_ms / 1_000):
+        for key, events in self._selector.select(self.wait_ms(timeout_ms) / 1_000):
             if key.data is None:
                 # In this order: a wakeup in between is not sent, and need not be, since this poll returns.
                 self._drain_wakeups()
@@ -152,6 +145,22 @@ class Pool:
             replies += self._lost
             self._lost = []
         return replies
+
+    def fileno(self) -> int:
+        """A descriptor that is readable whenever a poll has something to do before :meth:`wait_ms` is over: an event
+        loop watches it in place of waiting in a poll."""
+        return self._selector.fileno()
+
+    def wait_ms(self, timeout_ms: float) -> float:
+        """For how much of ``timeout_ms`` a poll may wait, unless something happens."""
+        if self._lost or self._written:
+            return 0
+        now_ms = monotonic_ms()
+        for connection in self._connections.values():
+            deadline_ms = connection.next_deadline_ms()
+            if deadline_ms is not None:
+                timeout_ms = min(timeout_ms, max(0, deadline_ms - now_ms))
+        return timeout_ms
 
     def wakeup(self) -> None:
         """Make a poll that is waiting, or the next one, return at once. From any thread."""

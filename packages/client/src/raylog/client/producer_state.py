@@ -189,7 +189,7 @@ class PartitionState:
     def _assign(self, batch: Batch[Any]) -> None:
         batch.sequence = self._next_sequence
         batch.rejected = False
-        self._next_sequence = (self._next_sequence + len(batch.records)) % _SEQUENCES
+        self._next_sequence = (self._next_sequence + batch.count) % _SEQUENCES
 
     def _remove(self, batch: Batch[Any]) -> None:
         self.outstanding.remove(batch)

@@ -1,14 +1,15 @@
-"""The producer's sender thread: takes batches out of the accumulator, sends them, and settles what came of them.
+"""The producer's sender: takes batches out of the accumulator, sends them, and settles what came of them.
 
-Everything the cores decide happens under the producer's one lock, per batch and never per record; encoding,
-the network and the resolving of deliveries (whose callbacks may send again) happen outside it.
+A thread of the producer's, or an event loop, calls :meth:`Sender.step` over and over. Everything the cores decide
+happens under the producer's one lock, per batch and never per record; encoding, the network and the resolving of
+deliveries (whose callbacks may send again) happen outside it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from threading import Condition, Thread, current_thread
+from collections.abc import Callable, Iterable, Sequence
+from threading import Condition
 from typing import NamedTuple
 
 from raylog.client.accumulator import Accumulator, Batch, BatchState
@@ -49,8 +50,9 @@ from raylog.protocol.produce import (
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.records import encode_batch
+from raylog.protocol.records import encode_batch, frame_batch
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire import NodeEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,10 @@ class _Plan(NamedTuple):
 
 
 class Sender:
-    """Owns the network and every :class:`PartitionState`. ``lock`` guards the accumulator and the states."""
+    """Owns the network and every :class:`PartitionState`.
+
+    ``lock`` guards the accumulator and the states; ``tell_news`` is called under it when memory or metadata came.
+    """
 
     def __init__(
         self,
@@ -83,11 +88,13 @@ class Sender:
         network: Network,
         accumulator: Accumulator[BatchOutcome],
         lock: Condition,
+        tell_news: Callable[[], None],
     ) -> None:
         self._acks, self._idempotent = producer_guarantees(settings)
         self._network = network
         self._accumulator = accumulator
         self._lock = lock
+        self._tell_news = tell_news
         self._codec = Codec.from_name(settings[COMPRESSION_TYPE])
         self._max_request_size = settings[MAX_REQUEST_SIZE]
         self._max_in_flight = settings[MAX_IN_FLIGHT]
@@ -97,40 +104,18 @@ class Sender:
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
         self._identities = IdentityKeeper(network, self._backoff)
-        self._stopping = False
+        self._hinted: set[TopicPartition] = set()
+        """Partitions whose new leader a broker just named."""
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
         self.wakes_at_ms = 0
-        """When the thread looks again by itself; who needs it earlier wakes it."""
-        self._thread = Thread(target=self._run, name="raylog-producer", daemon=True)
-        self._thread.start()
+        """When the next step is due by itself; who needs it earlier wakes the pool."""
 
-    def stop(self) -> None:
-        """End the thread; what isn't settled yet fails."""
-        self._stopping = True
-        self._network.pool.wakeup()
-        if current_thread() is not self._thread:  # a delivery callback may close the producer
-            self._thread.join()
+    def step(self, *, wait: bool = True) -> float:
+        """One round: send what can be sent, wait for news if asked to, and take them in.
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._step()
-            self._write_out()
-            self._fail_all(RaylogError("the producer was closed before the record was delivered"))
-        except Exception as error:
-            log.exception("the producer's sender thread failed")
-            self._fail_all(RaylogError(f"the producer's sender thread failed: {error!r}"))
-        finally:
-            self._network.close()
-
-    def _write_out(self) -> None:
-        """With acks=0 a batch counts as delivered before it has left: let it leave before the connections close."""
-        deadline_ms = monotonic_ms() + self._request_timeout_ms
-        while self._acks == 0 and self._network.pool.unwritten() and monotonic_ms() < deadline_ms:
-            self._network.pool.poll(CONNECT_POLL_MS)
-
-    def _step(self) -> None:
+        Returns how long, in ms, there will be nothing to do unless the pool's descriptor becomes readable.
+        """
         now_ms = monotonic_ms()
         settled: list[_Settled] = []
         with self._lock:
@@ -141,14 +126,26 @@ class Sender:
         for plan in plans:
             self._send(plan)
         version = self._network.metadata.view.version
-        for reply in self._network.poll(wait_ms):
+        replies = self._network.poll(wait_ms if wait else 0)
+        for reply in replies:
             if reply.request.context is self._identities.context:
                 self._take_identity(reply)
             else:
                 self._take_produced(reply)
         if self._network.metadata.view.version != version:
             with self._lock:
-                self._lock.notify_all()
+                self._tell_news()
+            return 0
+        return 0 if replies else self._network.wait_ms(wait_ms)
+
+    def finish(self, error: RaylogError) -> None:
+        """Fail what isn't settled, with ``error``, and close all connections. After the last step."""
+        self._fail_all(error)
+        self._network.close()
+
+    def unwritten(self) -> bool:
+        """True while something that counts as delivered (acks=0) has not left for its socket."""
+        return self._acks == 0 and self._network.pool.unwritten()
 
     def _drain(self, now_ms: int) -> tuple[list[_Plan], int]:
         """Requests that brokers can take now, and how long to wait for more to do, in ms."""
@@ -223,9 +220,10 @@ class Sender:
         for batch in self._accumulator.older_than(now_ms - self._delivery_timeout_ms):
             if batch.abandoned:
                 continue
+            why = batch.last_error or self._network.metadata.view.errors.get(batch.tp.topic)
             error = RequestTimedOut(
-                f"{batch.tp}: {len(batch.records)} records were not delivered within "
-                f"{self._delivery_timeout_ms} ms ({batch.last_error or 'no broker could take them'})"
+                f"{batch.tp}: {batch.count} records were not delivered within "
+                f"{self._delivery_timeout_ms} ms ({why or 'no broker could take them'})"
             )
             if batch.state is BatchState.QUEUED:
                 self._accumulator.take(batch)
@@ -274,6 +272,14 @@ class Sender:
 
     def _encode(self, batch: Batch[BatchOutcome]) -> bytes:
         identity = self._states[batch.tp].identity or NO_IDENTITY
+        if batch.encoded is not None:
+            return frame_batch(
+                *batch.encoded[1:],
+                codec=self._codec,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=batch.sequence,
+            )
         return encode_batch(
             batch.records,
             codec=self._codec,
@@ -298,11 +304,17 @@ class Sender:
                         batch = sent.pop(tp, None)
                         if batch is not None:
                             results.append((batch, partition))
+                            self._take_hint(tp, partition, response.node_endpoints)
                 error = CorruptMessage("the broker's answer leaves out a partition")
         if error is not None:
             lost = NetworkException(str(error))
             results += [(batch, lost) for batch in sent.values()]
         self._settle(results)
+
+    def _take_hint(self, tp: TopicPartition, result: ProducedPartition, endpoints: Sequence[NodeEndpoint]) -> None:
+        """The broker doesn't lead the partition and says who does: go there at once."""
+        if result.leader_id >= 0 and self._network.take_hint(tp, result.leader_id, result.leader_epoch, endpoints):
+            self._hinted.add(tp)
 
     def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
         """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""
@@ -320,15 +332,18 @@ class Sender:
                     done = _Settled(batch, base_offset, append_time, None)
                 else:
                     batch.last_error = error
-                    if is_retriable(error):
+                    if is_retriable(error) and batch.tp not in self._hinted:
                         self._network.metadata.need_update()
                     if state.failed(batch, error, now_ms):
+                        if batch.tp in self._hinted:
+                            state.retry_at_ms = now_ms
                         continue
                     done = _Settled(batch, -1, -1, error)
                 self._accumulator.release(batch)
                 if not batch.abandoned:
                     settled.append(done)
-            self._lock.notify_all()
+            self._hinted.clear()
+            self._tell_news()
         self._tell(settled)
 
     def _tell(self, settled: list[_Settled]) -> None:
@@ -343,7 +358,7 @@ class Sender:
             self.fatal = error
             lost = [batch for batch in self._accumulator.incomplete if not batch.abandoned]
             self._accumulator.clear()
-            self._lock.notify_all()
+            self._tell_news()
         self._tell([_Settled(batch, -1, -1, error) for batch in lost])
 
     def _take_identity(self, reply: Reply) -> None:

@@ -1,7 +1,9 @@
 """◆ Python values to bytes and back.
 
-``bytes`` pass as they are. Every other value is msgpack by default (compact, typed, readable from any
-language); choose ``str`` or ``json`` where other programs expect that.
+A producer's *default* sends bytes and None as they are and everything else as msgpack (compact, typed, readable from
+any language); a consumer's default is the bytes, since nothing in a record tells how it was written. Named, both
+sides agree: what ``msgpack``, ``bytes``, ``str`` or ``json`` wrote, the deserializer of that name gives back. So
+a *named* ``msgpack`` also packs bytes, and ``str`` and ``json`` refuse them. None, a tombstone, is never serialized.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def _bytes(value: Any) -> bytes:
 
 
 def _str(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else _bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidRecord(f"the str serializer got a {type(value).__name__}; choose msgpack, json or bytes instead")
 
 
 def _json(value: Any) -> bytes:
@@ -36,13 +40,15 @@ def _json(value: Any) -> bytes:
 
 
 def _msgpack(value: Any) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
     try:
         packed: bytes = msgpack.packb(value, datetime=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRecord(f"a {type(value).__name__} can't be written as msgpack: {error}") from error
     return packed
+
+
+def _default(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _msgpack(value)
 
 
 def _decode_msgpack(data: bytes) -> Any:
@@ -75,9 +81,13 @@ DESERIALIZERS: Mapping[str, Deserializer | None] = {
 }
 
 
-def serializer(choice: str | Serializer) -> Serializer:
-    """The serializer called ``choice``, or ``choice`` itself when it is callable. None is never
-    serialized."""
+def serializer(choice: str | Serializer | None) -> Serializer:
+    """The serializer called ``choice``, ``choice`` itself when it is callable, the default for None.
+
+    Raises InvalidConfig for an unknown name.
+    """
+    if choice is None:
+        return _default
     if callable(choice):
         return choice
     if choice not in SERIALIZERS:
@@ -85,9 +95,9 @@ def serializer(choice: str | Serializer) -> Serializer:
     return SERIALIZERS[choice]
 
 
-def deserializer(choice: str | Deserializer) -> Deserializer | None:
+def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
     """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None."""
-    if callable(choice):
+    if choice is None or callable(choice):
         return choice
     if choice not in DESERIALIZERS:
         raise InvalidConfig(f"unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function")

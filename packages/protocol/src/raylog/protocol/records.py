@@ -46,6 +46,7 @@ __all__ = [
     "decode_batch",
     "decode_batches",
     "encode_batch",
+    "frame_batch",
     "read_header",
     "stamp",
     "stamp_log_append_time",
@@ -78,19 +79,51 @@ def encode_batch(
     if not records:
         raise InvalidRecord("a batch needs at least one record")
     parts, max_timestamp = encode_records(records)
-    body = b"".join(parts)
-    if codec is not Codec.NONE:
-        body = compress(codec, body, level)
     attributes = (
-        codec
-        | (TIMESTAMP_TYPE_FLAG if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        (TIMESTAMP_TYPE_FLAG if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
         | (TRANSACTIONAL_FLAG if transactional else 0)
         | (CONTROL_FLAG if control else 0)
     )
-    count = len(records)
+    return frame_batch(
+        b"".join(parts),
+        len(records),
+        records[0].timestamp,
+        max_timestamp,
+        codec=codec,
+        level=level,
+        attributes=attributes,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def frame_batch(
+    body: bytes,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    attributes: int = 0,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """One batch of ``count`` records that are already in bytes; ``attributes`` are those besides the codec.
+
+    Raises InvalidRecord when a number does not fit its field or the batch is larger than the format allows.
+    """
+    if codec is not Codec.NONE:
+        body = compress(codec, body, level)
     try:
         covered = _COVERED.pack(
-            attributes, count - 1, records[0].timestamp, max_timestamp,
+            attributes | codec, count - 1, base_timestamp, max_timestamp,
             producer_id, producer_epoch, base_sequence, count,
         )  # fmt: skip
         length = HEADER_SIZE - LOG_OVERHEAD + len(body)

@@ -1,0 +1,139 @@
+"""Columns to batches and back, held against the row codec: the same records, or the same refusal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from raylog.client.column_batches import Rows, binary, encode_rows, header_column, integers
+from raylog.client.columns import SCHEMA, body_of, decode_columns, schema_of
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import (
+    Codec,
+    Record,
+    TimestampType,
+    batch_headers,
+    decode_batch,
+    decode_batches,
+    encode_batch,
+    frame_batch,
+)
+
+TP = TopicPartition(TopicName("t"), PartitionIndex(3))
+
+blobs = st.none() | st.binary(max_size=20) | st.integers(50, 9_000).map(bytes)
+headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
+records = st.builds(
+    Record, blobs, st.none() | st.binary(max_size=70), headers, st.integers(0, 2**62) | st.integers(5, 9)
+)
+
+
+def columns_of(data: bytes, from_offset: int = 0) -> pa.RecordBatch:
+    batches = [(header, body_of(data, pos, header, check_crcs=True)) for pos, header in batch_headers(data)]
+    return decode_columns(TP, batches, SCHEMA, from_offset=from_offset)
+
+
+def as_records(table: pa.RecordBatch) -> list[Record]:
+    assert set(table["topic"].to_pylist()) <= {"t"}
+    assert set(table["partition"].to_pylist()) <= {3}
+    times = table["timestamp"].cast(pa.int64())
+    columns = (table["value"], table["key"], table["headers"], times, table["offset"])
+    return [
+        Record(value, key, [(h["key"], h["value"]) for h in found], time, offset)
+        for value, key, found, time, offset in zip(*(column.to_pylist() for column in columns), strict=True)
+    ]
+
+
+def normal(found: list[Record]) -> list[Record]:
+    return [Record(r.value, r.key, list(r.headers), r.timestamp, r.offset) for r in found]
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(records, min_size=1, max_size=70), st.sampled_from(Codec), st.sampled_from(TimestampType)),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(0, 60),
+)
+def test_columns_hold_what_rows_hold(
+    batches: list[tuple[list[Record], Codec, TimestampType]], from_offset: int
+) -> None:
+    data, offset = b"", 0
+    for found, codec, kind in batches:
+        data += encode_batch(found, codec=codec, timestamp_type=kind, base_offset=offset)
+        offset += len(found) + 2  # and a gap
+    table = columns_of(data, from_offset)
+    assert as_records(table) == normal(decode_batches(data, from_offset=from_offset))
+    assert table.schema == SCHEMA
+
+
+@given(st.lists(records, min_size=1, max_size=4), st.data())
+def test_damaged_bytes_are_refused_as_the_row_codec_refuses_them(found: list[Record], data: st.DataObject) -> None:
+    """The checksum is made right again, so that the damage reaches the decoders."""
+    encoded = bytearray(encode_batch(found))
+    [(_, header)] = batch_headers(bytes(encoded))
+    body = encoded[61:]
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    damaged = frame_batch(bytes(body), header.record_count, header.base_timestamp, header.max_timestamp)
+    try:
+        rows = normal(decode_batch(damaged))
+    except CorruptMessage:
+        rows = None
+    try:
+        columns = as_records(columns_of(damaged))
+    except (CorruptMessage, OverflowError):
+        columns = None
+    assert columns == rows or (rows is not None and any(abs(r.timestamp) >= 2**62 for r in rows))
+
+
+def test_some_columns_can_be_chosen() -> None:
+    data = encode_batch([Record(b"v", b"k", (), 7)], base_offset=5)
+    [(pos, header)] = batch_headers(data)
+    batches = [(header, body_of(data, pos, header, check_crcs=True))]
+    table = decode_columns(TP, batches, schema_of(["offset", "value"]), from_offset=0)
+    assert table.to_pylist() == [{"offset": 5, "value": b"v"}]
+    for wrong in (["values"], [], ["key", "key"]):
+        with pytest.raises(InvalidRequest, match="must be some of key, value"):
+            schema_of(wrong)
+
+
+@example([Record(b"", None, (), 2**62), Record(None, b"", [("é", None)], 0)], 100)
+@given(st.lists(records, max_size=80), st.integers(80, 20_000))
+def test_columns_make_the_batches_that_rows_make(found: list[Record], batch_size: int) -> None:
+    rows = Rows(
+        binary([r.key for r in found], len(found), "keys"),
+        binary([r.value for r in found], len(found), "values"),
+        integers([r.timestamp for r in found], "timestamps"),
+        header_column([r.headers for r in found]),
+    )
+    partitions = integers([n % 3 for n in range(len(found))], "partitions")
+    read: dict[int, list[Record]] = {}
+    for encoded in encode_rows(rows, lambda part, sizes: partitions, lambda size: 9, batch_size):
+        made = frame_batch(encoded.body, encoded.record_count, encoded.base_timestamp, encoded.max_timestamp)
+        decoded = decode_batch(made)
+        assert len(decoded) == encoded.record_count
+        assert len(decoded) == 1 or len(encoded.body) <= batch_size
+        assert encoded.max_timestamp == max(r.timestamp for r in decoded)
+        read.setdefault(encoded.partition, []).extend(decoded)
+    for partition, got in read.items():
+        expected = found[partition::3]
+        assert [(r.value, r.key, list(r.headers), r.timestamp) for r in got] == [
+            (r.value, r.key, list(r.headers), r.timestamp) for r in expected
+        ]
+    assert sum(map(len, read.values())) == len(found)
+
+
+def test_columns_that_are_not_what_they_should_be_are_refused() -> None:
+    with pytest.raises(InvalidRecord, match="values are not bytes"):
+        binary([1, 2], 2, "values")
+    with pytest.raises(InvalidRecord, match="timestamps are not whole numbers"):
+        integers(["a"], "timestamps")
+    with pytest.raises(InvalidRecord, match="timestamps have nulls"):
+        integers([1, None], "timestamps")
+    with pytest.raises(InvalidRecord, match="headers must be lists"):
+        header_column([5])
