@@ -86,11 +86,11 @@ class Node:
             configs=self.table,
             lease=self,
             delayed=self.delayed,
+            fetch_sessions=self.fetch_sessions,
             now_ms=self.now_ms,
         )
         self.server: SocketServer | None = None
 
-            fetch_sessions=self.fetch_sessions,
     def __enter__(self) -> Self:
         return self
 

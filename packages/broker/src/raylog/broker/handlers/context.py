@@ -216,7 +216,7 @@ class Ports:
     configs: ConfigView
     lease: Lease
     delayed: DelayedFetches
+    fetch_sessions: FetchSessions
     now_ms: Callable[[], TimestampMs]
     """The wall clock: record timestamps."""
     authorizer: Authorizer = field(default_factory=AllowAll)
-    fetch_sessions: FetchSessions
