@@ -39,7 +39,8 @@ IMPURE = {
 ONLY_IN = {
     "ray": {
         "coordination/ray_token",
-        "broker/actor", "broker/supervisor", "client/cluster", "client/consumer_actor", "client/group", "client/data",
+        "broker/actor", "broker/ray_driver", "broker/supervisor",
+        "client/cluster", "client/consumer_actor", "client/group", "client/data",
         "client/cli", "spark/session",
     },
     "kazoo": {"coordination/zk_store"},

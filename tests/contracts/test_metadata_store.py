@@ -4,6 +4,7 @@ a chroot)."""
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
 
 import pytest
@@ -130,6 +131,14 @@ def test_sequential_nodes_are_numbered_upwards(store: MetadataStore) -> None:
     assert all(path.startswith("/q/n_") and len(path) == len("/q/n_") + 10 for path in made)
     store.delete(made[2])
     assert store.create("/q/n_", sequence=True) > made[2]
+
+
+def test_the_servers_clock_is_told_and_leaves_no_trace(store: MetadataStore) -> None:
+    before = store.children("/")
+    begun_ms = time.time_ns() // 1_000_000
+    server_ms = store.server_time_ms()
+    assert begun_ms <= server_ms <= time.time_ns() // 1_000_000
+    assert store.children("/") == before
 
 
 # --- multi

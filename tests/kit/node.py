@@ -22,8 +22,8 @@ from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.replication.fetch_sessions import FetchSessions
+from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState

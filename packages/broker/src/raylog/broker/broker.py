@@ -335,6 +335,8 @@ class Broker:
             "host": host,
             "port": port,
             "listeners": {endpoint.listener: f"{endpoint.host}:{endpoint.port}" for endpoint in parts.endpoints},
+            "listening": {listener.name: f"{listener.host}:{listener.port}" for listener in parts.server.endpoints},
+            "time_ms": _now_ms(),
             "node": self._place.node,
             "rack": self.settings[BROKER_RACK],
             "pid": os.getpid(),

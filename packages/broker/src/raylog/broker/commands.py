@@ -1,4 +1,4 @@
-"""`raylog up`, `raylog down` and `raylog status`, plugged into the `raylog` command line."""
+"""`raylog up`, `down`, `status` and `doctor`, plugged into the `raylog` command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from raylog.broker import supervisor
-from raylog.broker.cluster_file import ClusterFile, find_cluster, raylog_home
+from raylog.broker.cluster_file import ClusterFile, ClusterNotFound, find_cluster, raylog_home, registered
+from raylog.broker.doctor import examine, findings_as_rows
+from raylog.broker.doctor_checks import State, worst
 from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.tables import as_json, table
 
 __all__ = ["register"]
 
@@ -46,6 +47,7 @@ def register(app: typer.Typer) -> None:
     app.command()(_reporting(up))
     app.command()(_reporting(down))
     app.command()(_reporting(status))
+    app.command()(_reporting(doctor))
 
 
 def up(
@@ -95,6 +97,32 @@ def status(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output:
         _print_json(facts)
     else:
         _print_status(facts)
+
+
+def doctor(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
+    """Look for what is wrong with a cluster, or in the way of one, and say what to do; exit code 1 if anything is."""
+    findings = examine(_cluster_to_examine(data_dir, bootstrap_server))
+    rows = findings_as_rows(findings)
+    if output is Output.JSON:
+        typer.echo(as_json(rows))
+    else:
+        for line, row in zip(table(rows, ("state", "check", "subject", "found")), [None, *rows], strict=True):
+            typer.echo(line)
+            if row and row["advice"]:
+                typer.echo(f"      → {row['advice']}")
+    if worst(findings) is State.FAIL:
+        raise typer.Exit(1)
+
+
+def _cluster_to_examine(data_dir: Path | None, bootstrap_server: str | None) -> ClusterFile | None:
+    """The cluster that is named or runs, else the only one that ought to run; None when there is none at all."""
+    try:
+        return find_cluster(data_dir, bootstrap_server)
+    except ClusterNotFound:
+        known = registered()
+        if data_dir is not None or bootstrap_server is not None or len(known) > 1:
+            raise
+        return known[0] if known else None
 
 
 def _reporting(command: Callable[P, None]) -> Callable[P, None]:
@@ -153,15 +181,14 @@ def _print_up(cluster: ClusterFile) -> None:
 def _print_status(facts: dict[str, Any]) -> None:
     for name in ("cluster_id", "bootstrap_servers", "zookeeper", "dashboard_url", "ray_auth_token_path", "data_dir"):
         typer.echo(f"{name:<19} {facts[name] or '-'}")
-    table = Table("id", "address", "place", "pid", "partitions", "controller", "state")
-    for broker in facts["brokers"]:
-        table.add_row(
-            str(broker["id"]),
-            f"{broker['host']}:{broker['port']}",
-            broker["place"],
-            str(broker["pid"] or "-"),
-            str(broker["partitions"]),
-            "yes" if broker["controller"] else "",
-            broker["state"] + (f": {broker['trouble']}" if broker["trouble"] else ""),
-        )
-    Console().print(table)
+    columns = ("id", "address", "place", "pid", "partitions", "controller", "state")
+    rows = [
+        broker
+        | {
+            "address": f"{broker['host']}:{broker['port']}",
+            "state": broker["state"] + (f": {broker['trouble']}" if broker["trouble"] else ""),
+        }
+        for broker in facts["brokers"]
+    ]
+    for line in table(rows, columns):
+        typer.echo(line)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.util import list_named_actors
 
-from raylog.broker import local_ray
+from raylog.broker import local_ray, ray_driver
 from raylog.broker.actor import broker_actor_class
 from raylog.broker.cluster_file import (
     BrokerFile,
@@ -28,11 +24,10 @@ from raylog.broker.cluster_file import (
     ClusterFile,
     RayInfo,
     ZooKeeperInfo,
-    accepts,
     actor_name,
     new_name,
 )
-from raylog.broker.places import Place, find_places, place_for
+from raylog.broker.places import Place, place_for
 from raylog.broker.up_request import (
     Request,
     broker_settings,
@@ -42,12 +37,9 @@ from raylog.broker.up_request import (
     settings_for,
 )
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import RaylogError
 
 __all__ = ["Request", "down", "status", "up"]
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_BROKERS = 3
 UP_TIMEOUT_S = 90.0
@@ -56,8 +48,6 @@ TROUBLE_TIMEOUT_S = 4.0
 CALL_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
-
-_remote: Any = ray.remote
 
 
 def up(request: Request) -> tuple[ClusterFile, bool]:
@@ -73,19 +63,20 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
         size = request.brokers or (len(before.brokers) if before else 0) or DEFAULT_BROKERS
         name = before.name if before else new_name()
         with (
-            _driver(_find_or_start_ray(request, before, undo)) as connected,
+            ray_driver.driver(_find_or_start_ray(request, before, undo)) as connected,
             contextlib.ExitStack() as undo_actors,
         ):
-            running = bool(_actor_names(name))
+            running = bool(ray_driver.actor_names(name))
             if before and running:
                 check_change(before, request, size)
-            places = find_places(ray.nodes(), local=connected.is_local)
+            places = ray_driver.places(local=connected.is_local)
+            host = local_ray.LOOPBACK if connected.is_local else ray_driver.own_address()
             cluster = ClusterFile(
                 name=name,
                 data_dir=str(data_dir),
                 namespace=name,
                 ray=connected,
-                zookeeper=_start_zookeeper(data_dir, request, before, places[0].host, undo),
+                zookeeper=_start_zookeeper(data_dir, request, before, host, undo),
                 settings=settings,
             )
             if before:
@@ -103,10 +94,10 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
 
 def status(cluster: ClusterFile) -> dict[str, Any]:
     """The cluster as `raylog status` shows it. Raises RaylogError when it is down."""
-    if not _ray_runs(cluster):
+    if not ray_driver.runs(cluster.ray):
         raise _is_down(cluster)
-    with _driver(cluster.ray):
-        answers = _describe(cluster.namespace, [broker.id for broker in cluster.brokers])
+    with ray_driver.driver(cluster.ray):
+        answers = ray_driver.describe(cluster.namespace, [broker.id for broker in cluster.brokers])
     if all(answer["state"] == "missing" for answer in answers.values()):
         raise _is_down(cluster)
     return {
@@ -125,8 +116,8 @@ def status(cluster: ClusterFile) -> dict[str, Any]:
 def down(cluster: ClusterFile) -> None:
     """Stop the brokers in an orderly way, then what was started for them: ZooKeeper, and Ray if it is ours."""
     with _only_one_up(Path(cluster.data_dir)):
-        if _ray_runs(cluster):
-            with _driver(cluster.ray):
+        if ray_driver.runs(cluster.ray):
+            with ray_driver.driver(cluster.ray):
                 _stop_brokers(cluster)
         if cluster.zookeeper.embedded:
             EmbeddedZooKeeper(Path(cluster.data_dir) / "zookeeper").stop()
@@ -152,16 +143,6 @@ def _only_one_up(data_dir: Path) -> Iterator[None]:
 # --- Ray and ZooKeeper ---
 
 
-def _ray_runs(cluster: ClusterFile) -> bool:
-    return cluster.ray.head.is_alive if cluster.ray.is_local else _answers(cluster.ray.address)
-
-
-def _answers(address: str) -> bool:
-    """False when ``address`` is a ``host:port`` where nothing listens; True also for what only Ray can resolve."""
-    host, _, port = address.rpartition(":")
-    return not port.isdecimal() or accepts(host, int(port))
-
-
 def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
     """The Ray cluster that is asked for, or was used before, or a new local one."""
     environment = environment_for(needs_java=not external_zookeeper(request, before))
@@ -177,29 +158,6 @@ def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: conte
     info = local_ray.start(request.data_dir.absolute(), environment)
     undo.callback(local_ray.stop, info)
     return info
-
-
-@contextlib.contextmanager
-def _driver(info: RayInfo) -> Iterator[RayInfo]:
-    """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses."""
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    if not _answers(info.address):  # Ray would try for minutes
-        raise RaylogError(f"cannot connect to Ray at {info.address}: nothing listens there")
-    try:
-        with ray_token(info.auth_token_path):
-            context: Any = ray.init(address=info.address, log_to_driver=False, configure_logging=False)
-    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise RaylogError(f"cannot connect to Ray at {info.address}: {first}") from error
-    try:
-        if info.is_local:
-            yield info
-        else:
-            url = context.dashboard_url
-            address = ray.get_runtime_context().gcs_address
-            yield replace(info, address=address, dashboard_url=f"http://{url}" if url else "")
-    finally:
-        ray.shutdown()
 
 
 def _start_zookeeper(
@@ -223,7 +181,7 @@ def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], un
     former = {broker.id: broker.place for broker in cluster.brokers}
     created = False
     for broker_id in range(size):
-        if _actor(cluster.namespace, broker_id) is not None:
+        if ray_driver.actor(cluster.namespace, broker_id) is not None:
             continue
         place = place_for(broker_id, places, former.get(broker_id))
         file = BrokerFile(
@@ -234,30 +192,16 @@ def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], un
             broker_settings(cluster.settings, broker_id, place.name, place.host),
         )
         broker_dir = Path(cluster.data_dir) / "brokers" / str(broker_id)
-        _prepare(file, broker_dir, place, here=cluster.ray.is_local)
+        if cluster.ray.is_local:
+            file.save(broker_dir)
+        else:
+            ray_driver.run_at(place, BrokerFile.save, file, broker_dir, timeout_s=UP_TIMEOUT_S)
         handle = broker_actor_class.options(
             name=file.actor, namespace=cluster.namespace, lifetime="detached", **place.options
         ).remote(str(broker_dir))
         undo.callback(_stop_actors, [handle])
         created = True
     return created
-
-
-def _prepare(file: BrokerFile, broker_dir: Path, place: Place, *, here: bool) -> None:
-    """Write the broker's file on its node."""
-    if here:
-        file.save(broker_dir)
-        return
-    task: Any = _remote(num_cpus=0, max_retries=0)(_save_broker_file)
-    try:
-        ray.get(task.options(**place.options).remote(file, str(broker_dir)), timeout=UP_TIMEOUT_S)
-    except RayError as error:
-        last = str(error).strip().rpartition("\n")[2]
-        raise RaylogError(f"node {place.name} cannot run a broker (is raylog installed there?): {last}") from error
-
-
-def _save_broker_file(file: BrokerFile, broker_dir: str) -> None:
-    file.save(Path(broker_dir))
 
 
 def _wait_until_serving(cluster: ClusterFile, size: int) -> ClusterFile:
@@ -269,7 +213,7 @@ def _wait_until_serving(cluster: ClusterFile, size: int) -> ClusterFile:
     deadline = time.monotonic() + UP_TIMEOUT_S
     troubled_since: dict[int, tuple[str, float]] = {}
     while True:
-        answers = _describe(cluster.namespace, ids)
+        answers = ray_driver.describe(cluster.namespace, ids)
         if all(answer.get("live_brokers") == ids for answer in answers.values()):
             return _with_addresses(cluster, answers)
         now = time.monotonic()
@@ -298,26 +242,6 @@ def _with_addresses(cluster: ClusterFile, answers: Mapping[int, Mapping[str, Any
     return cluster.with_brokers(answers[0]["cluster_id"], brokers)
 
 
-def _describe(namespace: str, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """What each broker says of itself, or the state «unreachable» and why."""
-    calls = {}
-    answers: dict[int, dict[str, Any]] = {}
-    for broker_id in ids:
-        handle = _actor(namespace, broker_id)
-        if handle is None:
-            answers[broker_id] = {"state": "missing", "trouble": "its actor does not exist; `raylog up` makes it"}
-        else:
-            calls[broker_id] = handle.describe.remote()
-    ray.wait(list(calls.values()), num_returns=len(calls), timeout=CALL_TIMEOUT_S) if calls else None
-    for broker_id, call in calls.items():
-        try:
-            answers[broker_id] = ray.get(call, timeout=0)
-        except RayError as error:
-            first = str(error).strip().partition("\n")[0]
-            answers[broker_id] = {"state": "unreachable", "trouble": first or type(error).__name__}
-    return answers
-
-
 def _broker_status(place: BrokerPlace, answer: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": place.id,
@@ -335,20 +259,12 @@ def _broker_status(place: BrokerPlace, answer: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _actor(namespace: str, broker_id: int) -> Any:
-    """The broker's actor, or None."""
-    try:
-        return ray.get_actor(actor_name(broker_id), namespace=namespace)
-    except ValueError:
-        return None
-
-
 def _stop_brokers(cluster: ClusterFile) -> None:
     """Stop and remove every actor in the cluster's namespace, and no other."""
-    names = _actor_names(cluster.namespace)
+    names = ray_driver.actor_names(cluster.namespace)
     _stop_actors([ray.get_actor(name, namespace=cluster.namespace) for name in names])
     deadline = time.monotonic() + CALL_TIMEOUT_S
-    while _actor_names(cluster.namespace) and time.monotonic() < deadline:
+    while ray_driver.actor_names(cluster.namespace) and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
@@ -359,7 +275,3 @@ def _stop_actors(handles: Sequence[Any]) -> None:
         ray.wait(stops, num_returns=len(stops), timeout=STOP_TIMEOUT_S)
     for handle in handles:
         ray.kill(handle, no_restart=True)
-
-
-def _actor_names(namespace: str) -> list[str]:
-    return [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == namespace]

@@ -31,7 +31,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
     Versioned,
 )
-from raylog.protocol.ids import MonotonicMs
+from raylog.protocol.ids import MonotonicMs, TimestampMs
 
 T = TypeVar("T")
 
@@ -158,6 +158,9 @@ class MemoryStore:
                 raise SessionExpired("the session ended while its heartbeat was under way")
             self._acknowledged = sent
         return sent
+
+    def server_time_ms(self) -> TimestampMs:
+        return self._ask(lambda: TimestampMs(time.time_ns() // 1_000_000))
 
     def end_session(self, session: Session) -> None:
         self._ask(lambda: self._tree.end_session(session))

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import MonotonicMs
+from raylog.protocol.ids import MonotonicMs, TimestampMs
 
 ANY_VERSION = -1
 """As an expected version: whatever it is."""
@@ -209,6 +209,9 @@ class MetadataStore(Protocol):
 
         Raises SessionExpired when the session changed while it was under way, StoreUnavailable without an answer.
         """
+
+    def server_time_ms(self) -> TimestampMs:
+        """The server's wall clock at a moment between call and answer. For comparing clocks; nothing rests on it."""
 
     def end_session(self, session: Session) -> None:
         """End another session, whose process has died, by taking it over and closing it; its ephemerals vanish.

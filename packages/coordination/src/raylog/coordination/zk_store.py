@@ -57,7 +57,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
     Versioned,
 )
-from raylog.protocol.ids import MonotonicMs
+from raylog.protocol.ids import MonotonicMs, TimestampMs
 
 _CHANGES = {
     EventType.CREATED: NodeChange.CREATED,
@@ -245,6 +245,15 @@ class ZkStore:
                 raise SessionExpired("the session changed while its heartbeat was under way")
             self._acknowledged = sent
         return sent
+
+    def server_time_ms(self) -> TimestampMs:
+        # ZooKeeper tells its time only by the stamps of what is written.
+        path = self.create("/clock-", ephemeral=True, sequence=True)
+        try:
+            stat = self._ask(path, lambda: self._client.exists_async(self._at(path)))
+            return TimestampMs(stat.mtime)
+        finally:
+            self.delete(path)
 
     def end_session(self, session: Session) -> None:
         client = self._new_client(session)
