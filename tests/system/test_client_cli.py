@@ -6,19 +6,16 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.commands import RAYLOG, environment, one_line, run
 from kit.waiting import wait_until
 
 pytestmark = pytest.mark.system
-
-RAYLOG = str(Path(sys.executable).with_name("raylog"))
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
@@ -26,23 +23,6 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     with InProcessCluster(tmp_path / "brokers", brokers=2, config=config) as running:
         running.create_topic("t", partitions=2)
         yield running
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {"RAYLOG_HOME": str(home), "PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1"}
-
-
-def run(cluster: InProcessCluster, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """``raylog ARGUMENTS`` on the cluster."""
-    return subprocess.run(
-        [RAYLOG, *arguments, "--bootstrap-server", cluster.bootstrap_servers],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(cluster.root),
-        check=False,
-    )
 
 
 def register(home: Path, name: str, data_dir: Path, servers: str) -> None:
@@ -53,16 +33,6 @@ def register(home: Path, name: str, data_dir: Path, servers: str) -> None:
     (home / "clusters" / f"{name}.json").write_text(json.dumps(entry))
     facts = {**entry, "namespace": name, "ray": {"address": "127.0.0.1:1"}, "brokers": []}
     (data_dir / "cluster.json").write_text(json.dumps(facts))
-
-
-def one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """The command failed with one line on stderr that has the words, and nothing on stdout."""
-    assert done.returncode == 1, (done.stdout, done.stderr)
-    assert done.stdout == ""
-    assert done.stderr.startswith("raylog: ")
-    assert done.stderr.count("\n") == 1
-    for word in words:
-        assert word in done.stderr
 
 
 def test_topics_are_created_listed_described_and_deleted(cluster: InProcessCluster) -> None:

@@ -1,7 +1,7 @@
 """Whether what is on disk is sound: checksums, offsets, and that every file agrees with the log it belongs to.
 
 Reads only, and may run beside a broker: what a stopped or busy broker may rightly leave is *noted*, all else is
-*damaged*. The active segment of a broker that runs has no index files yet, and its last batch may be half written.
+*damaged*. A broker that runs writes indexes when it flushes closed segments, and its last batch may be half written.
 Memory is by the largest index, not by the log.
 """
 
@@ -187,6 +187,7 @@ class _Segment:
         self._epochs = epochs
         self._last = last
         self._may_be_torn = last and not clean
+        self._must_have_indexes = clean and not last
         self._index, self._index_findings = self._entries(INDEX, index_entries)
         self._times, times_findings = self._entries(TIME_INDEX, time_index_entries)
         self._index_findings += times_findings
@@ -202,7 +203,7 @@ class _Segment:
         path = self.path.with_suffix(suffix)
         if not path.exists():
             missing = Finding(path, None, Level.NOTED, "the index of a closed segment is missing", _REBUILT)
-            return [], [] if self._last else [missing]
+            return [], [missing] if self._must_have_indexes else []
         try:
             return read(path), []
         except CorruptMessage as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from typing import Annotated, Any
 
@@ -101,10 +102,10 @@ def root(
     logging.basicConfig(format="raylog: %(message)s", level=logging.WARNING, stream=sys.stderr)
 
 
-def main() -> None:
-    """The console script ``raylog``."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script ``raylog``; ``arguments`` are those of the process unless given. Ends by SystemExit."""
     try:
-        code = app(prog_name="raylog", standalone_mode=False)
+        code = app(arguments, prog_name="raylog", standalone_mode=False)
     except TyperException as error:
         code = _report_usage(error)
     except (RaylogError, OSError) as error:

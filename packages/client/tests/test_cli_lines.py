@@ -1,0 +1,122 @@
+"""Records as lines of text: formats out, lines in, and both together."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from raylog.client.cli.progress import Progress
+from raylog.client.cli.records import NewRecord, formatter, json_reader, line_reader, parsed_headers
+from raylog.client.results import ConsumerRecord
+from raylog.protocol.errors import InvalidRecord, InvalidRequest
+
+
+def record(
+    value: bytes | None = b"v", key: bytes | None = b"k", headers: list[tuple[str, bytes | None]] | None = None
+) -> ConsumerRecord:
+    return ConsumerRecord("t", 3, 42, 1_700_000_000_000, 0, key, value, headers or [])
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("value", b"v\n"),
+        ("%t [%p] at offset %o: key %k: %s\\n", b"t [3] at offset 42: key k: v\n"),
+        ("%T\\t%K\\t%S", b"1700000000000\t1\t1"),
+        ("%v%%\\\\%h", b"v%\\a=1,b="),
+        ("%s\\q", b"v\\q"),
+        ("ü%s", "üv".encode()),
+    ],
+)
+def test_templates(template: str, line: bytes) -> None:
+    assert formatter(template)(record(headers=[("a", b"1"), ("b", None)])) == line
+
+
+def test_nothing_is_told_from_empty_by_its_size_only() -> None:
+    write = formatter("%K %S|%k|%s")
+    assert write(record(value=None, key=None)) == b"-1 -1||"
+    assert write(record(value=b"", key=b"")) == b"0 0||"
+
+
+@pytest.mark.parametrize("template", ["avro", "%x", "%s %"])
+def test_a_format_that_is_unknown_is_refused(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="--format"):
+        formatter(template)
+
+
+def test_lines_are_values_or_keys_and_values() -> None:
+    assert line_reader(None, ())(b"a:b") == NewRecord(b"a:b")
+    headers = parsed_headers(["a=1", "a=2=3", "e="])
+    assert headers == (("a", b"1"), ("a", b"2=3"), ("e", b""))
+    assert line_reader(":", headers)(b"k:v:w") == NewRecord(b"v:w", b"k", headers)
+    assert line_reader("\\t", ())(b"k\tv") == NewRecord(b"v", b"k")
+    assert line_reader("::", ())(b"::") == NewRecord(b"", b"")
+
+
+def test_a_line_without_its_separator_is_refused() -> None:
+    with pytest.raises(InvalidRecord, match=r"no ':' between a key and a value in 'xxx.*…'"):
+        line_reader(":", ())(b"x" * 100)
+    with pytest.raises(InvalidRequest, match="empty"):
+        line_reader("", ())
+    with pytest.raises(InvalidRequest, match="name=value"):
+        parsed_headers(["a"])
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "headers"),
+    [
+        (b"v", b"k", []),
+        (None, b"k", []),
+        (b"\xff\x00", None, [("a", b"1"), ("a", None), ("b", b"\xfe")]),
+        ("ü\n".encode(), b"", []),
+    ],
+)
+def test_what_consume_wrote_as_json_produce_reads(
+    value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    line = formatter("json")(record(value, key, headers))
+    assert line.count(b"\n") == 1
+    assert json_reader(())(line) == NewRecord(value, key, tuple(headers), 1_700_000_000_000)
+
+
+def test_json_that_others_wrote_needs_a_value_only() -> None:
+    read = json_reader((("h", b"1"),))
+    assert read(b'{"value": "v"}') == NewRecord(b"v", None, (("h", b"1"),))
+    assert read(b'{"value": {"page": 1}, "key": 7}') == NewRecord(b'{"page": 1}', b"7", (("h", b"1"),))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"[]",
+        b"v",
+        b"{}",
+        b'{"value": {"base64": "?"}}',
+        b'{"value": "v", "headers": ["a"]}',
+        b'{"value": "v", "timestamp": "1"}',
+    ],
+)
+def test_a_line_that_is_no_such_json_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="no JSON object"):
+        json_reader(())(line)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_on_a_terminal_only() -> None:
+    pipe, terminal = StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        progress = Progress(1_000, of_bytes=True, stream=stream)
+        while stream is terminal and not terminal.getvalue():
+            progress.add(1, 1)
+        progress.add(1, 1)
+        progress.end()
+    assert pipe.getvalue() == ""
+    assert "records/s" in terminal.getvalue()
+    assert "%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")

@@ -1,0 +1,63 @@
+"""What is wrong with a command line is told in one line, before anything is connected to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylog.client.cli import main
+
+NOWHERE = ("--bootstrap-server", "127.0.0.1:1")
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    return int(done.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nosuch"], 2, "No such command 'nosuch'; see `raylog --help`"),
+        (["topics", "nosuch"], 2, "see `raylog topics --help`"),
+        (["topics", "create"], 2, "Missing argument 'name'; see `raylog topics create --help`"),
+        (["topics", "create", "t", "--partitions", "many"], 2, "--partitions"),
+        (["consume", "t", "--max-messages", "0"], 2, "--max-messages"),
+        (["topics", "alter", "t", *NOWHERE], 1, "nothing to alter on t; give --partitions"),
+        (["topics", "trim-prefix", "t", *NOWHERE], 1, "--offset"),
+        (["configs", "describe", *NOWHERE], 1, "one of --topic NAME, --broker ID and --all-brokers"),
+        (["configs", "describe", "--topic", "t", "--broker", "1", *NOWHERE], 1, "settings of what?"),
+        (["configs", "alter", "--all-brokers", *NOWHERE], 1, "nothing to alter on all brokers"),
+        (["configs", "alter", "--topic", "t", "--append-config", "x", *NOWHERE], 1, "--append-config 'x'"),
+        (["consume", "t", "--from-beginning", "--offset", "end", *NOWHERE], 1, "where to begin?"),
+        (["consume", "t", "--offset", "soon", *NOWHERE], 1, "'soon' is neither a number"),
+        (["consume", "t", "--offset", "7", *NOWHERE], 1, "--offset 7 of which partition?"),
+        (["consume", "t", "--timestamp", "noon", *NOWHERE], 1, "'noon' is neither milliseconds"),
+        (["consume", "t", "--format", "%q", *NOWHERE], 1, "%q is unknown"),
+        (["produce", "t", "--format", "json", "--key-separator", ":", *NOWHERE], 1, "--key-separator is for"),
+        (["produce", "t", "--headers", "a", *NOWHERE], 1, "--headers 'a' is not name=value"),
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("raylog: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["topics"], ["configs"], ["perf"], ["log"], ["brokers", "--help"]])
+def test_groups_alone_show_their_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: {' '.join(['raylog', *arguments[:1]])}")
+    assert err == ""
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("log", "verify", str(tmp_path / "nosuch")) == 2
+    assert run("log", "verify", str(tmp_path)) == 1
+    assert "there are no logs in" in capsys.readouterr().err
