@@ -11,12 +11,12 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from raylog.broker.storage.files import Buffer, File, FileLock, FileSystem
+from raylog.broker.storage.files import Buffer, File, FileLock, FileSystem, Space
 
 
 class SimulatedCrash(BaseException):
@@ -187,6 +187,22 @@ class LossyFileSystem:
         self._locked.add(path)
         return _MemoryLock(self._locked, path)
 
+    def space(self, path: Path) -> Space:
+        self.check()
+        used = sum(len(data) for data in _contents(self._root))
+        return Space(_DISK_BYTES, _DISK_BYTES - used)
+
+
+_DISK_BYTES = 1 << 30
+
+
+def _contents(directory: _Dir) -> Iterator[bytearray]:
+    for node in directory.entries.values():
+        if isinstance(node, _Dir):
+            yield from _contents(node)
+        else:
+            yield node.data
+
 
 class _MemoryLock:
     def __init__(self, locked: set[Path], path: Path) -> None:
@@ -354,6 +370,10 @@ class FailingFileSystem:
     def lock(self, path: Path) -> FileLock | None:
         self.meet("lock", path)
         return self._inner.lock(path)
+
+    def space(self, path: Path) -> Space:
+        self.meet("space", path)
+        return self._inner.space(path)
 
 
 class FailingFile:

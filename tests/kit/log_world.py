@@ -78,6 +78,8 @@ class LogWorld:
     topic: dict[str, str] = field(default_factory=lambda: dict(SMALL))
     batches: list[Stored] = field(default_factory=list)
     start: int = 0
+    deleted_to: int = 0
+    """What a client was told is deleted: never to come back, nor to be another record's offset."""
     durable_end: int = 0
     producers: list[Producing] = field(default_factory=lambda: [Producing(100), Producing(200)])
     crashes: int = 0
@@ -86,6 +88,7 @@ class LogWorld:
         self._in_flight: list[Stored] = []
         self._cut: int | None = None
         self._deleting = False
+        self._delete_to = -1
         self._value = 0
         self._next_producer = 1000
         self._epoch = 0
@@ -166,9 +169,21 @@ class LogWorld:
         self._set_start(start)
 
     def _set_start(self, start: int) -> None:
+        cut = next((batch for batch in self.batches if batch.base < start < batch.end), None)
+        assert cut is None or start in (self.start, self._delete_to), "retention cut a batch in two"
         self.start = start
         self.batches = [batch for batch in self.batches if batch.end > start]
-        assert not self.batches or self.batches[0].base >= start, "retention cut a batch in two"
+
+    def delete_records(self, offset: int) -> None:
+        """Delete the records before ``offset`` as a client asks for it, also in the middle of a batch."""
+        self._deleting, self._delete_to = True, offset
+        start = self.partition.delete_records(Offset(offset))
+        self.partition.save_start()
+        self._deleting = False
+        assert start == max(offset, self.start)
+        self.deleted_to = start
+        self._set_start(start)
+        self._rewind_producers()
 
     def maintain(self) -> None:
         """What the broker does once a second: flushes closed segments, and here writes the checkpoints as well."""
@@ -214,14 +229,15 @@ class LogWorld:
             self._set_start(self.partition.log_start_offset)
             possible = self.batches
         log_start = self.partition.log_start_offset
-        assert log_start == min(self.start, self.partition.log_end_offset)
+        expected = max(self.deleted_to, min(self.start, self.partition.log_end_offset))
+        assert log_start == expected, "deleted records came back, or kept ones are gone"
         assert found == possible[: len(found)], "not a prefix of what was appended"
         must = min(self.durable_end, self._cut if self._cut is not None else self.durable_end)
         end = found[-1].end if found else log_start
         assert end >= must, f"durable up to {must}, found up to {end}"
         if loss is Loss.KEPT and self._cut is None:
             assert len(found) >= len(self.batches), "a killed process lost what it had written"
-        self._deleting, self._cut, self._in_flight = False, None, []
+        self._deleting, self._delete_to, self._cut, self._in_flight = False, -1, None, []
         self.batches = found
         self.start = log_start
         self.durable_end = self.end
@@ -260,7 +276,7 @@ class LogWorld:
             info.data.release()
             for position, header in batch_headers(data):
                 rows = tuple((record.value or b"", record.timestamp) for record in decode_batch(data, position))
-                assert header.base_offset == offset
+                assert header.base_offset == offset or (not found and header.base_offset < offset)
                 found.append(Stored(header.base_offset, rows, header.producer_id, header.base_sequence))
                 offset = Offset(header.next_offset)
         return found
@@ -272,6 +288,7 @@ class LogWorld:
         assert self.partition.high_watermark == self.end
         assert self.read_all() == self.batches
         rows = [(b.base + n, ts) for b in self.batches for n, (_, ts) in enumerate(b.rows)]
+        rows = [(offset, ts) for offset, ts in rows if offset >= self.start]
         for asked in {0, 1, *(ts for _, ts in rows[-8:]), *(ts + 1 for _, ts in rows[:8])}:
             expected = next(((offset, ts) for offset, ts in rows if ts >= asked), None)
             got = self.partition.offset_for_timestamp(TimestampMs(asked))
@@ -279,7 +296,7 @@ class LogWorld:
         newest = self.partition.max_timestamp_offset()
         assert (newest and newest.timestamp) == max((ts for _, ts in rows), default=None)
         for batch in self.batches[-3:]:
-            for offset in {batch.base, batch.end - 1}:
+            for offset in {max(batch.base, self.start), batch.end - 1}:
                 info = self.partition.read(Offset(offset), 1)
                 assert info.data is not None
                 ((_, header),) = list(batch_headers(info.data.read()))

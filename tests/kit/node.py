@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,7 @@ from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.fetch_sessions import FetchSessions
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
@@ -55,8 +56,18 @@ class Node:
         reply = node.answer(frame)          # a request's frame without its length
     """
 
-    def __init__(self, root: Path, *, config: Mapping[str, str] | None = None) -> None:
-        """``config``: broker settings as text. ``clock_ms`` and ``lease_held`` may be changed at any time."""
+    def __init__(
+        self,
+        root: Path,
+        *,
+        config: Mapping[str, str] | None = None,
+        fs: FileSystem | None = None,
+        topics: Iterable[TopicState] = (),
+    ) -> None:
+        """``config``: broker settings as text; ``topics``: what was there at an earlier start.
+
+        ``clock_ms`` and ``lease_held`` may be changed at any time.
+        """
         self.settings = BROKER_SETTINGS.settings({"broker.id": str(BROKER), "log.dirs": str(root), **(config or {})})
         self.clock_ms: int | None = None
         """The wall clock in ms; None: the real one."""
@@ -73,11 +84,14 @@ class Node:
             new_id=itertools.count(1).__next__,
             lock=threading.Lock(),
         )
+        self._log_dirs = LogDirs(self.settings, fs or RealFileSystem(), "test-cluster", BROKER)
+        self._log_dirs.open(self.now_ms())
+        self.table = PartitionTable(BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms)
         self.table.register_with(lambda: BrokerEpoch(1))
         self._sequence = itertools.count(1)
         self._producer_ids = itertools.count(1000)
         self._endpoint = Endpoint(LISTENER, "127.0.0.1", 9092)
-        self._update(full=True)
+        self._update(full=True, topics=tuple(topics))
         self.ports = Ports(
             partitions=self.table,
             cluster=self.table,
@@ -87,6 +101,7 @@ class Node:
             lease=self,
             delayed=self.delayed,
             fetch_sessions=self.fetch_sessions,
+            log_dirs=self._log_dirs,
             now_ms=self.now_ms,
         )
         self.server: SocketServer | None = None

@@ -19,7 +19,7 @@ STEPS_AFTER_A_CRASH = 4
 
 
 def live(world: LogWorld, loss: Loss, rng: random.Random) -> None:
-    """Append, roll, truncate, checkpoint, retention, clean stop: each at least twice."""
+    """Append, roll, truncate, checkpoint, retention, DeleteRecords, clean stop: each at least twice."""
     one, other = world.producers
     steps = [
         lambda: world.append([3, 1, 2]),
@@ -32,6 +32,8 @@ def live(world: LogWorld, loss: Loss, rng: random.Random) -> None:
         lambda: world.append([1]),
         lambda: world.truncate(world.end - 2),
         lambda: world.append([6, 2], one),
+        lambda: world.delete_records(world.start + 1),
+        lambda: world.append([8], other),
         world.restart,
         lambda: world.append([11, 10], other),
         world.roll,
@@ -52,6 +54,15 @@ def live(world: LogWorld, loss: Loss, rng: random.Random) -> None:
         lambda: world.truncate(max(world.end - 12, world.start)),
         *(lambda n=n: world.append([n], one) for n in range(12)),  # type: ignore[misc]
         *(lambda n=n: world.append([n] * 5) for n in range(24)),  # type: ignore[misc]
+        lambda: world.delete_records(world.end - 7),
+        lambda: world.truncate(world.start + 1),
+        lambda: world.append([12, 13, 14], one),
+        lambda: world.delete_records(world.end - 1),
+        lambda: world.truncate(world.end - 1),
+        lambda: world.append([15]),
+        world.flush,
+        lambda: world.delete_records(world.end),
+        *(lambda n=n: world.append([n] * 3) for n in range(8)),  # type: ignore[misc]
         world.retain,
         lambda: world.append([20], other),
         world.restart,

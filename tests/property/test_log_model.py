@@ -61,6 +61,10 @@ class LogMachine(RuleBasedStateMachine):
     def retain(self) -> None:
         self.do(self.world.retain)
 
+    @rule(back=st.integers(0, 25))
+    def delete_records(self, back: int) -> None:
+        self.do(lambda: self.world.delete_records(max(self.world.end - back, self.world.start)))
+
     @rule()
     def maintain(self) -> None:
         self.do(self.world.maintain)

@@ -26,20 +26,6 @@ def test_versions_are_those_that_kafka_marks_stable(row: ApiRow) -> None:
 def test_each_api_is_there_once() -> None:
     keys = [row.key for row in TABLE]
     assert keys == sorted(set(keys))
-    assert {row.name for row in TABLE} == {
-        "ApiVersions",
-        "CreateTopics",
-        "DeleteTopics",
-        "DescribeCluster",
-        "DescribeConfigs",
-        "Fetch",
-        "FindCoordinator",
-        "InitProducerId",
-        "ListOffsets",
-        "Metadata",
-        "OffsetForLeaderEpoch",
-        "Produce",
-    }
 
 
 def test_offers_are_the_handled_versions_but_for_produce() -> None:

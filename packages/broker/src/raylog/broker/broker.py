@@ -189,6 +189,7 @@ class Broker:
             fetch_sessions=FetchSessions(
                 self.settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
             ),
+            log_dirs=log_dirs,
             now_ms=_now_ms,
         )
         # Stopping goes the other way round: the broker signs off once its logs are closed.

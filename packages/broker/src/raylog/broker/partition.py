@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from raylog.broker.config import FOREVER
 from raylog.broker.storage.checkpoint import encode_topic_id
+from raylog.broker.storage.cleaning import delete_records
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
-from raylog.broker.storage.producers import ProducedBatch
+from raylog.broker.storage.producers import ProducedBatch, ProducerFacts
 from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.broker.storage.validation import check_client, check_policy, checked_headers
 from raylog.protocol.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
@@ -80,6 +81,9 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self.settings = settings
+        self.log.on_start = self._start_moved
+        self.on_start: Callable[[TopicPartition], None] | None = None
+        """Called when the log's start moved, under the log's lock: it must only take note."""
         self.on_advance: Callable[[TopicPartition, int], None] | None = None
         """Called with the appended bytes once the high watermark advanced, outside the lock: wakes fetches."""
         self._leader_epoch = NO_EPOCH
@@ -90,6 +94,10 @@ class Partition:
         """Take the topic's settings as they are now; they count from the next append on."""
         self.settings = settings
         self.log.configure(LogConfig.of(settings))
+
+    def _start_moved(self) -> None:
+        if self.on_start is not None:
+            self.on_start(self.tp)
 
     # --- role ------------------------------------------------------------------------------------------------
 
@@ -243,6 +251,21 @@ class Partition:
         first = Offset(headers[0].base_offset)
         return AppendInfo(first, Offset(offsets.end.offset - 1), NO_TIMESTAMP, offsets.start, False)
 
+    # --- deleting --------------------------------------------------------------------------------------------
+
+    def delete_records(self, offset: Offset) -> Offset:
+        """Make ``offset`` the first one that is kept, unless a later one is already; answers the first one.
+
+        Durable once :meth:`save_start` returns. Raises OffsetOutOfRange beyond the high watermark,
+        NotLeaderOrFollower, StorageError.
+        """
+        self.check_leader_epoch()
+        return delete_records(self.log, offset)
+
+    def save_start(self) -> None:
+        """Make the log starts durable of this partition and of all others in its log directory."""
+        self.log.save_checkpoints()
+
     # --- reading ---------------------------------------------------------------------------------------------
 
     def _bound(self, isolation: Isolation, offsets: LogOffsets) -> Mark:
@@ -317,6 +340,12 @@ class Partition:
         """Resign, flush and close the log; LogDirs.close does the same for all and marks the stop as clean."""
         self.resign()
         self.log.close()
+
+    def active_producers(self) -> list[ProducerFacts]:
+        """The idempotent producers that are remembered. Raises NotLeaderOrFollower."""
+        self.check_leader_epoch()
+        with self.log.lock:
+            return self.log.producers.describe()
 
     def describe(self) -> dict[str, Any]:
         """Plain facts for `describe` calls and tests: offsets, epoch, size, segments, directory."""

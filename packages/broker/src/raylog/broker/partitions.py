@@ -199,6 +199,7 @@ class PartitionTable:
             log = self._log_dirs.create(tp, topic_id, self._now_ms())
         partition = Partition(tp, topic_id, log, settings)
         partition.on_advance = self._delayed.advanced
+        partition.on_start = self._delayed.changed
         self._partitions[tp] = partition
         return partition
 

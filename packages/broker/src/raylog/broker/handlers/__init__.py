@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 from raylog.broker.handlers import (
     api_versions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
     fetch,
     find_coordinator,
     init_producer_id,
@@ -75,6 +78,7 @@ TABLE: tuple[ApiRow, ...] = (
     ApiRow(18, "ApiVersions", 0, 4, _OP.NONE, _ON.NONE, handler(_decide_api_versions, api_versions.refuse)),
     ApiRow(19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, handler(create_topics.decide, create_topics.refuse)),
     ApiRow(20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, handler(delete_topics.decide, delete_topics.refuse)),
+    ApiRow(21, "DeleteRecords", 0, 2, _OP.DELETE, _ON.TOPIC, handler(delete_records.decide, delete_records.refuse)),
     ApiRow(
         22,
         "InitProducerId",
@@ -102,6 +106,7 @@ TABLE: tuple[ApiRow, ...] = (
         _ON.TOPIC,
         handler(describe_configs.decide, describe_configs.refuse),
     ),
+    ApiRow(35, "DescribeLogDirs", 1, 5, _OP.DESCRIBE, _ON.CLUSTER, handler(describe_log_dirs.decide, describe_log_dirs.refuse)),
     ApiRow(
         60,
         "DescribeCluster",
@@ -111,6 +116,7 @@ TABLE: tuple[ApiRow, ...] = (
         _ON.CLUSTER,
         handler(describe_cluster.decide, describe_cluster.refuse),
     ),
+    ApiRow(61, "DescribeProducers", 0, 0, _OP.READ, _ON.TOPIC, handler(describe_producers.decide, describe_producers.refuse)),
 )
 
 _ROWS = {row.key: row for row in TABLE}

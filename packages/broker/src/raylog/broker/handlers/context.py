@@ -17,7 +17,9 @@ from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSlice
-from raylog.coordination.controller import CreatedTopic, NewTopic
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.configs import Change
+from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
@@ -217,6 +219,7 @@ class Ports:
     lease: Lease
     delayed: DelayedFetches
     fetch_sessions: FetchSessions
+    log_dirs: LogDirs
     now_ms: Callable[[], TimestampMs]
     """The wall clock: record timestamps."""
     authorizer: Authorizer = field(default_factory=AllowAll)

@@ -1,4 +1,4 @@
-"""What takes records away again: retention from the front, truncation from the end.
+"""What takes records away again: retention and DeleteRecords from the front, truncation from the end.
 
 Crash safety: segments go one by one, in an order that leaves a log without holes at every moment (oldest first from
 the front, newest first from the end), and each name's removal is durable before the next.
@@ -13,6 +13,7 @@ from raylog.broker.storage.log import Log, number_at
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
 from raylog.broker.storage.snapshots import load_producers, remove_snapshots
+from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
 logger = EventLog(__name__)
@@ -96,38 +97,74 @@ def delete_segments_below(log: Log, start: Offset, reason: str) -> int:
     return count
 
 
+def delete_records(log: Log, offset: Offset) -> Offset:
+    """Make ``offset`` the log's start, unless it begins later already; answers the start.
+
+    Durable only after :attr:`Log.save_checkpoints`, which serves all logs of a directory at once. Raises
+    OffsetOutOfRange beyond the high watermark.
+    """
+    with log.lock:
+        log.check_open()
+        high_watermark = log.offsets.high_watermark.offset
+        if not 0 <= offset <= high_watermark:
+            raise OffsetOutOfRange(
+                f"{log.tp}: records before {offset} cannot be deleted, the high watermark is {high_watermark}"
+            )
+        if offset > log.offsets.start:
+            delete_segments_below(log, offset, "asked for")
+        return log.offsets.start
+
+
 def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
     """Drop every batch that reaches to or beyond ``offset``; answers the new end, which may be lower.
 
     Durable when it returns: what was cut off cannot come back after a crash. Nothing happens at or above the end.
+    Appends go on in a new file, for the bytes of the old one may be on their way to a socket.
     """
     with log.lock, log.flush_lock:
         log.check_open()
         offsets = log.offsets
         if offset >= offsets.end.offset:
             return offsets.end.offset
-        number = number_at(log.segments, max(offset, offsets.start))
-        kept, dropped = log.segments[: number + 1], log.segments[number + 1 :]
-        last = kept[-1]
+        start = offsets.start
+        number = number_at(log.segments, max(offset, start))
+        last = log.segments[number]
         with log.health.guard(f"truncation of {log.tp} to offset {offset}"):
-            located = last.find(max(offset, offsets.start))
-            end = located.base_offset if located else offset
-            log.lower_recovery_point(end, last.base_offset)
-            log.before_reuse()
-            mark = Mark(end, last.base_offset, located.position if located else FilePosition(last.size))
-            log.publish(
-                end=mark,
-                high_watermark=min(offsets.high_watermark, mark, key=lambda m: m.offset),
-                start=min(offsets.start, end),
-            )
-            log.set_segments(kept)
-            for segment in reversed(dropped):
-                segment.close()
-                segment.unlink()
-                log.fs.fsync_dir(log.directory)
-            last.truncate(mark.position, end)
+            located = last.find(max(offset, start))
+            end, position = (located.base_offset, located.position) if located else (offset, FilePosition(last.size))
+            if end <= start:  # deleted records are all that would be left of the last batch
+                end, number, position = start, 0, FilePosition(0)
+            whole = log.segments[:number]
+            cut = last if position > 0 else None
+            log.lower_recovery_point(end, last.base_offset if whole else Offset(0))
+            log.save_checkpoints()
+            mark = Mark(end, end, FilePosition(0))
+            log.publish(end=mark, high_watermark=min(offsets.high_watermark, mark, key=lambda m: m.offset))
+            for segment in reversed(log.segments[len(whole) + (cut is not None) :]):
+                _drop(log, segment, end)
+            if cut is not None:
+                cut.truncate(position, end)
+                cut.seal()
+                cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
+                log.unsaved.append(cut)
+            active = Segment.create(log.fs, log.directory, end, now_ms)
+            log.fs.fsync_dir(log.directory)
+            log.set_segments((*whole, *((cut,) if cut else ()), active))
             if log.epochs.truncate_from_end(end):
                 log.save_epochs()
-            log.producers = load_producers(log.fs, log.directory, log.tp, kept, end, now_ms)
+            log.producers = load_producers(log.fs, log.directory, log.tp, log.segments, end, now_ms)
         logger.info("log truncated", partition=log.tp, offset=end, reason="asked for")
         return end
+
+
+def _drop(log: Log, segment: Segment, end: Offset) -> None:
+    """Delete a segment, but for the log file where another segment will begin: that one will replace it.
+
+    A log must not be without segments for a moment, or it would begin at 0 after a crash.
+    """
+    segment.close()
+    if segment.base_offset == end:
+        segment.unlink_indexes()
+    else:
+        segment.unlink()
+    log.fs.fsync_dir(log.directory)

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from raylog.protocol.ids import FilePosition
 
@@ -66,6 +66,14 @@ class FileLock(Protocol):
     def release(self) -> None: ...
 
 
+class Space(NamedTuple):
+    """Bytes on a volume."""
+
+    total: int
+    usable: int
+    """What we may still write; less than what is free where some is kept for the administrator."""
+
+
 class FileSystem(Protocol):
     """Names and files. Paths are absolute. A name is durable only after :meth:`fsync_dir` of its directory."""
 
@@ -93,6 +101,9 @@ class FileSystem(Protocol):
 
     def lock(self, path: Path) -> FileLock | None:
         """Lock the file, creating it; None when another holds it."""
+
+    def space(self, path: Path) -> Space:
+        """The room on the volume that holds the directory."""
 
 
 class FileSlice:
@@ -250,6 +261,10 @@ class RealFileSystem:
             os.close(fd)
             raise
         return _Flock(fd)
+
+    def space(self, path: Path) -> Space:
+        at = os.statvfs(path)
+        return Space(at.f_frsize * at.f_blocks, at.f_frsize * at.f_bavail)
 
 
 def read_bytes(fs: FileSystem, path: Path) -> bytes | None:

@@ -66,8 +66,10 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.lock = threading.RLock()
-        self.before_reuse: Callable[[], None] = lambda: None
-        """Makes the lowered recovery point durable before offsets are written anew; set by the log directory."""
+        self.save_checkpoints: Callable[[], None] = lambda: None
+        """Makes recovery point, start and high watermark durable; set by the log directory."""
+        self.on_start: Callable[[], None] = lambda: None
+        """Called when the start moved, under the lock: it must only take note."""
         self.last_flush_ms = TimestampMs(0)
         self.flush_lock = threading.Lock()
         """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
@@ -140,6 +142,8 @@ class Log:
         if not after.start <= after.stable.offset <= hw.offset <= after.end.offset:
             raise AssertionError(f"{self.tp}: offsets out of order: {after}, before {before}")
         self._offsets = after
+        if after.start != before.start:
+            self.on_start()
         return after
 
     def set_segments(self, segments: tuple[Segment, ...]) -> None:

@@ -10,10 +10,11 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage import checkpoint
-from raylog.broker.storage.files import FileLock, FileSystem, remove_tree
+from raylog.broker.storage.files import FileLock, FileSystem, Space, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
@@ -43,6 +44,16 @@ def partition_of(name: str) -> TopicPartition | None:
     if match is None or name.endswith((_DELETE, _STRAY)):
         return None
     return TopicPartition(TopicName(match[1]), PartitionIndex(int(match[2])))
+
+
+class LogDirFacts(NamedTuple):
+    """A log directory as administrators are told of it."""
+
+    path: Path
+    failure: str
+    """Why it is offline; empty while it is usable."""
+    space: Space
+    logs: dict[TopicPartition, Log]
 
 
 class LogDir:
@@ -104,9 +115,9 @@ class LogDir:
                     self._set_aside(tp, "it is in another log directory, too")
                     continue
                 zero = Offset(0)
-                last = LastStop(
-                    clean, recovery_points.get(tp, zero), starts.get(tp, zero), high_watermarks.get(tp, zero)
-                )
+                start = None if starts is None else starts.get(tp, zero)
+                points, marks = recovery_points or {}, high_watermarks or {}
+                last = LastStop(clean, points.get(tp, zero), start, marks.get(tp, zero))
                 self._load(tp, last, now_ms)
         self.checkpoint()
 
@@ -125,16 +136,16 @@ class LogDir:
         self._adopt(tp, topic_id, log)
 
     def _adopt(self, tp: TopicPartition, topic_id: TopicId, log: Log) -> None:
-        log.before_reuse = self.checkpoint
+        log.save_checkpoints = self.checkpoint
         self.logs[tp] = (topic_id, log)
 
-    def _read(self, name: str) -> dict[TopicPartition, Offset]:
-        """A checkpoint; a damaged one counts as empty, which costs time at recovery and loses nothing."""
+    def _read(self, name: str) -> dict[TopicPartition, Offset] | None:
+        """A checkpoint; None for a damaged one, which costs time at recovery and loses nothing."""
         try:
             return checkpoint.read_offsets(self._fs, self.path / name)
         except CorruptMessage as error:
             logger.warning("checkpoint dropped", path=self.path / name, reason=error)
-            return {}
+            return None
 
     def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log:
         """A new, empty log."""
@@ -188,6 +199,16 @@ class LogDir:
             checkpoint.write_offsets(self._fs, self.path / checkpoint.RECOVERY_POINTS, recovery_points)
             checkpoint.write_offsets(self._fs, self.path / checkpoint.LOG_STARTS, starts)
             checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, high_watermarks)
+
+    def describe(self) -> LogDirFacts:
+        """What is in it; a disk that cannot even tell its size takes the directory offline."""
+        space = Space(-1, -1)
+        try:
+            with self.health.guard("a look at the room on the disk"):
+                space = self._fs.space(self.path)
+        except StorageError:
+            return LogDirFacts(self.path, self.health.failure, space, {})
+        return LogDirFacts(self.path, "", space, {tp: log for tp, (_, log) in list(self.logs.items())})
 
     def close(self, broker_epoch: int) -> None:
         """Close all logs and mark the stop as clean, then unlock. StorageError when that failed: not marked."""

@@ -14,7 +14,7 @@ from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
-from raylog.broker.storage.log_dir import LogDir
+from raylog.broker.storage.log_dir import LogDir, LogDirFacts
 from raylog.protocol.errors import InconsistentTopicId, StorageError
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
@@ -125,6 +125,10 @@ class LogDirs:
     def offline(self) -> Mapping[str, str]:
         """Failed directories and why."""
         return {str(d.path): d.health.failure for d in self.dirs if d.health.failure}
+
+    def describe(self) -> list[LogDirFacts]:
+        """Every directory: its logs and the room on its volume, or why it is offline."""
+        return [directory.describe() for directory in self.dirs]
 
     def directory_ids(self) -> Mapping[str, str]:
         """The id of each usable directory: another id than before means another disk."""

@@ -58,6 +58,17 @@ class Producer:
         """Where its open transaction begins, or -1: the last stable offset stays below (for transactions to come)."""
 
 
+class ProducerFacts(NamedTuple):
+    """A producer as administrators are told of it (KIP-664)."""
+
+    id: ProducerId
+    epoch: ProducerEpoch
+    last_sequence: Sequence
+    last_seen_ms: TimestampMs
+    coordinator_epoch: int
+    transaction_start: Offset
+
+
 class Producers:
     """All producers of a partition. The caller holds the log's lock."""
 
@@ -125,6 +136,20 @@ class Producers:
                 append_time,
             )
         )
+
+    def describe(self) -> list[ProducerFacts]:
+        """Each producer's state now."""
+        return [
+            ProducerFacts(
+                producer.id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+                producer.last_seen_ms,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+            for producer in self
+        ]
 
     def first_unstable_offset(self) -> Offset | None:
         """The lowest offset of an open transaction; None when there is none."""

@@ -9,6 +9,7 @@ time by the unflushed part.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +19,23 @@ from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.health import Health
-from raylog.broker.storage.log import Log
+from raylog.broker.storage.log import Log, number_at
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
-from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, Segment
+from raylog.broker.storage.segment import (
+    INDEX,
+    LOG,
+    MAX_RELATIVE_OFFSET,
+    SCAN_BYTES,
+    SNAPSHOT,
+    TIME_INDEX,
+    Segment,
+    placed,
+)
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
-from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import BatchHeader
+from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, validate_batch
 
 logger = EventLog(__name__)
 
@@ -35,8 +45,15 @@ class LastStop(NamedTuple):
 
     clean: bool
     recovery_point: Offset = Offset(0)
-    log_start: Offset = Offset(0)
+    log_start: Offset | None = Offset(0)
+    """None: what remembered it is damaged."""
     high_watermark: Offset = Offset(0)
+
+
+_LENGTH = struct.Struct(">i")
+
+Epochs = list[tuple[LeaderEpoch, Offset]]
+"""Leader epochs with their start offsets, in order."""
 
 
 class Loaded(NamedTuple):
@@ -61,21 +78,50 @@ def load_log(
 
     Raises OSError; nothing that a crash or a flipped bit leaves behind raises.
     """
+    saved = _saved_epochs(fs, directory)
+    start = _log_start(tp, last, saved)
     bases = _sweep(fs, directory)
     if bases:
         loaded = _load_segments(tp, directory, fs, config, bases, last, now_ms)
+        if loaded.end < start and saved is not None:
+            # what is left of the log was deleted (DeleteRecords); its offsets must not be given out again
+            _say_truncated(tp, start, f"the log ends at {loaded.end}, before its start", last)
+            for segment in reversed(loaded.segments):
+                segment.close()
+                segment.unlink()
+                fs.fsync_dir(directory)
+            loaded = _begin(fs, directory, start, now_ms)
     else:
-        if last.recovery_point > last.log_start:
-            _say_truncated(tp, last.log_start, "all segments are missing", last)
-        segment = Segment.create(fs, directory, last.log_start, now_ms)
-        fs.fsync_dir(directory)
-        loaded = Loaded([segment], last.log_start, [])
+        if last.recovery_point > start:
+            _say_truncated(tp, start, "all segments are missing", last)
+        loaded = _begin(fs, directory, start, now_ms)
     try:
-        return _assemble(tp, directory, fs, health, config, loaded, last, now_ms)
+        return _assemble(tp, directory, fs, health, config, loaded, saved, start, last.high_watermark, now_ms)
     except BaseException:
         for segment in loaded.segments:
             segment.close()
         raise
+
+
+def _log_start(tp: TopicPartition, last: LastStop, saved: Epochs | None) -> Offset:
+    """Where the log begins, unless its first segment begins later.
+
+    The log directory's checkpoint remembers it, and so does the first epoch, which is written before: it can be
+    ahead when the broker died between the two, never behind. So a start beyond it is damage.
+    """
+    first = saved[0][1] if saved else None
+    if last.log_start is None or (first is not None and last.log_start > first):
+        start = first or Offset(0)
+        logger.error("log start damaged", partition=tp, remembered=last.log_start, offset=start)
+        return start
+    return last.log_start
+
+
+def _begin(fs: FileSystem, directory: Path, start: Offset, now_ms: TimestampMs) -> Loaded:
+    """An empty log."""
+    segment = Segment.create(fs, directory, start, now_ms)
+    fs.fsync_dir(directory)
+    return Loaded([segment], start, [])
 
 
 def _sweep(fs: FileSystem, directory: Path) -> list[Offset]:
@@ -138,7 +184,7 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
             reason = f"segment {segment.base_offset} does not follow on offset {end}"
             break
         good = number
-        end, reason = segment.recover(end, config.index_interval_bytes, checked)
+        end, reason = _check(segment, end, config.index_interval_bytes, checked)
         if reason:
             break
     if reason:
@@ -146,6 +192,49 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
     _drop(segments, good + 1)
     _save(segments[first:])
     return Loaded(segments, end, checked)
+
+
+def _check(
+    segment: Segment, next_offset: Offset, index_interval: int, batches: list[BatchHeader]
+) -> tuple[Offset, str]:
+    """Check every batch by checksum and offsets and make the indexes anew; the segment ends before the first bad one.
+
+    Answers where the good ones end, and why the rest is bad, empty when nothing is. Their headers are added to
+    ``batches``.
+    """
+    size = segment.size
+    segment.reset()
+    chunk, start = b"", 0
+    while segment.size < size:
+        at = segment.size - start
+        try:
+            if len(chunk) - at < HEADER_SIZE or len(chunk) - at < _batch_size(chunk, at):
+                chunk, start, at = _read_chunk(segment, size), segment.size, 0
+            header = validate_batch(chunk, at, sparse=True)
+            # without compaction offsets have no gaps, and no checksum covers a base offset
+            if header.base_offset != next_offset or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                raise CorruptMessage(f"offset {header.base_offset} where {next_offset} was expected")
+        except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
+            return next_offset, f"{segment.file.path.name} is bad at position {segment.size}: {error}"
+        segment.note((placed(header),), index_interval)
+        batches.append(header)
+        next_offset = Offset(header.next_offset)
+    return next_offset, ""
+
+
+def _read_chunk(segment: Segment, end: int) -> bytes:
+    """A stretch of the file from the segment's size on with at least the batch that begins there."""
+    position = segment.size
+    chunk = segment.file.pread(min(SCAN_BYTES, end - position), position)
+    needed = _batch_size(chunk, 0) if len(chunk) >= HEADER_SIZE else 0
+    if len(chunk) < needed <= end - position:
+        chunk = segment.file.pread(needed, position)
+    return chunk
+
+
+def _batch_size(chunk: bytes, at: int) -> int:
+    """What the batch at ``at`` claims to take; anything at all when it is damaged."""
+    return LOG_OVERHEAD + int(_LENGTH.unpack_from(chunk, at + 8)[0])
 
 
 def _say_truncated(tp: TopicPartition, end: Offset, reason: str, last: LastStop) -> None:
@@ -182,12 +271,14 @@ def _assemble(
     health: Health,
     config: LogConfig,
     loaded: Loaded,
-    last: LastStop,
+    saved: Epochs | None,
+    start: Offset,
+    high_watermark: Offset,
     now_ms: TimestampMs,
 ) -> Log:
     segments, end = loaded.segments, loaded.end
-    start = min(max(last.log_start, segments[0].base_offset), end)
-    epochs = _load_epochs(fs, directory, loaded, start)
+    start = min(max(start, segments[0].base_offset), end)
+    epochs = _load_epochs(fs, directory, loaded, saved, start)
     producers = load_producers(fs, directory, tp, segments, end, now_ms)
     bases = {segment.base_offset for segment in segments}
     for offset in snapshot_offsets(fs, directory)[:-1]:
@@ -200,19 +291,24 @@ def _assemble(
         LogOffsets(start, beginning, beginning, mark),
         epochs, producers,
     )  # fmt: skip
-    high_watermark = log.mark(min(max(last.high_watermark, start), end))
-    log.publish(high_watermark=high_watermark)
+    log.publish(high_watermark=log.mark(min(max(high_watermark, start), end)))
     return log
 
 
-def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, start: Offset) -> LeaderEpochs:
-    """The checkpoint's epochs as far as the log goes, and those that recovery saw."""
+def _saved_epochs(fs: FileSystem, directory: Path) -> Epochs | None:
+    """The rows of the checkpoint; None when it is damaged."""
     try:
         rows = checkpoint.read_lines(fs, directory / checkpoint.LEADER_EPOCHS, columns=2)
         saved = [(LeaderEpoch(int(epoch)), Offset(int(offset))) for epoch, offset in rows]
-        epochs, whole = LeaderEpochs(saved), True
     except (CorruptMessage, ValueError):
-        epochs, whole = LeaderEpochs(), False
+        return None
+    return saved if LeaderEpochs(saved).rows() == saved else None
+
+
+def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, saved: Epochs | None, start: Offset) -> LeaderEpochs:
+    """The saved epochs as far as the log goes, and those that recovery saw; all from the log where it disagrees."""
+    whole = saved is not None and _agree(saved, loaded)
+    epochs = LeaderEpochs(saved if saved is not None and whole else ())
     changed = epochs.truncate_from_end(loaded.end)
     headers = loaded.checked if whole else [h for segment in loaded.segments for _, h in segment.headers()]
     for header in headers:
@@ -221,3 +317,18 @@ def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, start: Offset)
     if changed or not whole:
         checkpoint.write_lines(fs, directory / checkpoint.LEADER_EPOCHS, epochs.rows())
     return epochs
+
+
+def _agree(saved: Epochs, loaded: Loaded) -> bool:
+    """Whether each batch with which an epoch should begin says that it does; nothing in the file vouches for it."""
+    for epoch, start in saved:
+        if not loaded.segments[0].base_offset <= start < loaded.end:
+            continue
+        segment = loaded.segments[number_at(loaded.segments, start)]
+        located = segment.find(start)
+        if located is None:
+            return False
+        _, header = next(segment.headers(located.position))
+        if header.leader_epoch != epoch:
+            return False
+    return True

@@ -16,17 +16,16 @@ from raylog.broker.storage.files import File, FileSystem
 from raylog.broker.storage.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.room import Room
-from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
+from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
-from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, validate_batch
+from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _LOOKUP_BYTES = 4096
-_SCAN_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20
 _PREFIX = struct.Struct(">qiibIhi")  # up to the last offset delta
-_LENGTH = struct.Struct(">i")
 _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
@@ -44,14 +43,6 @@ class Located(NamedTuple):
     position: FilePosition
     size: int
     base_offset: Offset
-
-
-class Recovered(NamedTuple):
-    """What :meth:`Segment.recover` kept."""
-
-    next_offset: Offset
-    reason: str
-    """Why the rest was not; empty when all of it is good."""
 
 
 def file_name(base_offset: Offset, suffix: str) -> str:
@@ -103,11 +94,17 @@ class Segment:
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
-        """A new, empty one. Its name is durable once the caller has synced the directory."""
-        file = fs.open(directory / file_name(base_offset, LOG), create=True)
+        """A new, empty one. Its name is durable once the caller has synced the directory.
+
+        It replaces one that has its name, whose file is left to those who are still sending from it.
+        """
+        path = directory / file_name(base_offset, LOG)
+        replaced = fs.exists(path)
+        file = fs.open(path.with_name(path.name + ".tmp") if replaced else path, create=True)
         try:
-            if file.size():
-                file.truncate(0)
+            if replaced:
+                fs.rename(file.path, path)
+                file.path = path
             segment = cls(fs, directory, base_offset, file, now_ms)
             segment.index.clear()
             segment.time_index.clear()
@@ -118,7 +115,7 @@ class Segment:
 
     @classmethod
     def open(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
-        """One that is there; the caller goes on with :meth:`recover` or :meth:`load`."""
+        """One that is there; the caller goes on with :meth:`reset` or one of the loads."""
         file = fs.open(directory / file_name(base_offset, LOG))
         segment = cls(fs, directory, base_offset, file, now_ms)
         try:
@@ -205,10 +202,11 @@ class Segment:
         return True
 
     def truncate(self, position: FilePosition, next_offset: Offset) -> None:
-        """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it."""
-        self.sealed = False
+        """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it.
+
+        Nothing may be appended to it any more: who is sending from it would send other bytes than were there.
+        """
         self.size = min(self.size, position)
-        self._room = Room(self.file)
         self.file.truncate(position)
         self.file.fdatasync()  # or the old content could come back under what is appended next
         self.index.truncate_to(next_offset)
@@ -273,7 +271,7 @@ class Segment:
         """
         end = self.size if end is None else end
         while end - position >= HEADER_SIZE:
-            chunk = self.file.pread(min(_SCAN_BYTES, end - position), position)
+            chunk = self.file.pread(min(SCAN_BYTES, end - position), position)
             if len(chunk) < HEADER_SIZE:
                 return
             at = 0
@@ -310,7 +308,7 @@ class Segment:
     def load_active(self) -> Offset | None:
         """Trust the log file's batches and load the indexes; answers the next offset.
 
-        None when the file does not end with a whole batch: it needs :meth:`recover`.
+        None when the file does not end with a whole batch: it must be recovered.
         """
         try:
             self.load_sealed()
@@ -346,53 +344,19 @@ class Segment:
         self._since_index = end - start
         return next_offset, end
 
-    def recover(self, next_offset: Offset, index_interval: int, batches: list[BatchHeader]) -> Recovered:
-        """Check every batch by checksum and offsets and rebuild the indexes; ``size`` ends before the first bad one.
-
-        The headers of good batches are added to ``batches``. The caller cuts the file with :meth:`cut`.
-        """
-        size, self.size = self.size, 0
+    def reset(self) -> None:
+        """Begin to count anew, from an empty file on: :meth:`note` what is good of it, then :meth:`cut` the rest."""
+        self.size = 0
         self.index.clear()
         self.time_index.clear()
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self.first_timestamp = NO_TIMESTAMP
         self._since_index = 0
-        reason = ""
-        chunk, start = b"", 0
-        while self.size < size:
-            at = self.size - start
-            try:
-                if len(chunk) - at < HEADER_SIZE or len(chunk) - at < batch_size(chunk, at):
-                    chunk, start, at = self._chunk(size), self.size, 0
-                header = validate_batch(chunk, at, sparse=True)
-                # without compaction offsets have no gaps, and no checksum covers a base offset
-                if header.base_offset != next_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
-                    raise CorruptMessage(f"offset {header.base_offset} where {next_offset} was expected")
-            except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
-                reason = f"{self.file.path.name} is bad at position {self.size}: {error}"
-                break
-            self.note((placed(header),), index_interval)
-            batches.append(header)
-            next_offset = Offset(header.next_offset)
-        return Recovered(next_offset, reason)
 
     def cut(self) -> None:
         """Take away what lies behind ``size`` in the file."""
         if self.file.size() > self.size:
             self.file.truncate(self.size)
-
-    def _chunk(self, end: int) -> bytes:
-        """A stretch of the file from ``size`` on with at least the batch that begins there."""
-        chunk = self.file.pread(min(_SCAN_BYTES, end - self.size), self.size)
-        needed = batch_size(chunk, 0) if len(chunk) >= HEADER_SIZE else 0
-        if len(chunk) < needed <= end - self.size:
-            chunk = self.file.pread(needed, self.size)
-        return chunk
-
-
-def batch_size(chunk: bytes, at: int) -> int:
-    """What the batch at ``at`` claims to take; anything at all when it is damaged."""
-    return LOG_OVERHEAD + int(_LENGTH.unpack_from(chunk, at + 8)[0])
 
 
 def placed(header: BatchHeader) -> Placed:

@@ -82,10 +82,19 @@ def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
 
 
 def _highest(segment: Segment, start: Offset, bound: Offset) -> int:
-    """The highest timestamp of whole batches from ``start`` to ``bound``; headers are read only at the log's ends."""
+    """The highest timestamp from ``start`` to ``bound``; batches are looked at only at the log's ends.
+
+    Of a batch of which a part was deleted (DeleteRecords), what is left counts.
+    """
     if start <= segment.base_offset and segment.max_timestamp_offset < bound:
         return segment.max_timestamp
-    return max(
-        (h.max_timestamp for _, h in segment.headers() if h.last_offset >= start and h.next_offset <= bound),
-        default=-1,
-    )
+    highest = -1
+    for position, header in segment.headers():
+        if header.max_timestamp <= highest or header.last_offset < start or header.next_offset > bound:
+            continue
+        if header.base_offset >= start or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            highest = header.max_timestamp
+        else:
+            data = segment.read_batch(Located(position, header.size, Offset(header.base_offset)))
+            highest = max(highest, *(record.timestamp for record in decode_batch(data) if record.offset >= start))
+    return highest

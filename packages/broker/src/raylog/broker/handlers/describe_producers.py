@@ -1,0 +1,76 @@
+"""DescribeProducers (API 61): the idempotent producers that a partition's leader remembers (KIP-664).
+
+v0      flexible; per producer its epoch, last sequence and when it was seen last
+
+A producer is forgotten after producer.id.expiration.ms without a batch. No transactions are open before they are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.storage.producers import ProducerFacts
+from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    def answer(topic: TopicName, index: int) -> Any:
+        tp = TopicPartition(topic, PartitionIndex(index))
+        try:
+            if not ports.authorizer.allows(ctx, Operation.READ, Resource.TOPIC, topic):
+                raise TopicAuthorizationFailed(f"{ctx.principal} may not read topic {topic}")
+            ports.lease.check()
+            producers = ports.partitions.get(tp).active_producers()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            return _partition(ctx, index, error=failure(error, ctx, f"describing the producers of {tp}"))
+        return _partition(ctx, index, producers)
+
+    return _response(ctx, request, answer)
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return _response(ctx, request, lambda _, index: _partition(ctx, index, error=error))
+
+
+def _response(ctx: RequestContext, request: Any, answer: Any) -> Any:
+    types = types_of(ctx)
+    return make(
+        types.DescribeProducersResponse,
+        throttle_time=throttle(ctx),
+        topics=tuple(
+            make(
+                types.TopicResponse,
+                name=topic.name,
+                partitions=tuple(answer(topic.name, index) for index in topic.partition_indexes),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _partition(
+    ctx: RequestContext, index: int, producers: Sequence[ProducerFacts] = (), error: RaylogError | None = None
+) -> Any:
+    types = types_of(ctx)
+    return make(
+        types.PartitionResponse,
+        partition_index=index,
+        error_code=ErrorCode.none if error is None else code_of(error),
+        error_message=None if error is None else str(error),
+        active_producers=tuple(
+            make(
+                types.ProducerState,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_seen_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_start,
+            )
+            for producer in producers
+        ),
+    )
