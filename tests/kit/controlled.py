@@ -25,7 +25,9 @@ from raylog.coordination.controller_events import (
     Elected,
     Event,
     Loaded,
+    NewPartitions,
     NewTopic,
+    PartitionsCreateRequested,
     Reload,
     Reply,
     Send,
@@ -33,6 +35,7 @@ from raylog.coordination.controller_events import (
     StepDown,
     Tick,
     TopicCreateRequested,
+    TopicDefaults,
     TopicDeleteRequested,
     Write,
     WriteFailed,
@@ -41,7 +44,7 @@ from raylog.coordination.controller_events import (
 from raylog.coordination.election import campaign, resign
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState
 from raylog.coordination.peer_control import Ack, Receiver
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Create, Set, StoreError
@@ -116,14 +119,14 @@ class ControlledCluster:
         *,
         racks: Mapping[int, str] | None = None,
         tree: MemoryTree | None = None,
-        default_partitions: int = 1,
+        defaults: Callable[[ClusterState], TopicDefaults] = lambda state: TopicDefaults(),
         check_configs: Callable[[Mapping[str, str]], None] = lambda configs: None,
     ) -> None:
         self.tree = tree or MemoryTree()
         self.store = MemoryStore(self.tree)
         self.store.start()
         ensure_cluster(self.store, "test-cluster")
-        self.controller = Controller(default_partitions=default_partitions, check_configs=check_configs)
+        self.controller = Controller(defaults=defaults, check_configs=check_configs)
         self.brokers = {BrokerId(n): FakeBroker(self.tree, n, (racks or {}).get(n)) for n in range(1, brokers + 1)}
         self.wire: deque[InFlight] = deque()
         self.replies: dict[object, tuple[Result, ...]] = {}
@@ -221,6 +224,13 @@ class ControlledCluster:
         ids = tuple(TopicId(UUID(int=token << 32 | n)) for n in range(1, len(topics) + 1))
         deadline = MonotonicMs(self.now_ms + timeout_ms)
         self.feed(TopicCreateRequested(token, topics, ids, deadline, validate_only))
+        return token
+
+    def grow(self, *topics: NewPartitions, validate_only: bool = False, timeout_ms: int = 10_000) -> object:
+        """Ask for more partitions; answers the token, as :meth:`create`."""
+        token = next(self._tokens)
+        deadline = MonotonicMs(self.now_ms + timeout_ms)
+        self.feed(PartitionsCreateRequested(token, topics, deadline, validate_only))
         return token
 
     def delete(self, *topics: TopicName | TopicId, timeout_ms: int = 10_000) -> object:

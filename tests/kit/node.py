@@ -26,7 +26,8 @@ from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.controller import CreatedTopic, NewTopic
+from raylog.coordination.configs import Change
+from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
 from raylog.protocol.errors import NotController, NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
@@ -74,10 +75,8 @@ class Node:
         self.lease_held = True
         self.is_controller = True
         self.auto_created: list[TopicName] = []
+        self.broker_configs: Mapping[str, Mapping[str, str]] = {}
         self.delayed = DelayedFetches(threading.Lock())
-        self._log_dirs = LogDirs(self.settings, RealFileSystem(), "test-cluster", BROKER)
-        self._log_dirs.open(self.now_ms())
-        self.table = PartitionTable(BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms)
         self.fetch_sessions = FetchSessions(
             self.settings[MAX_FETCH_SESSIONS],
             self.delayed,
@@ -98,6 +97,7 @@ class Node:
             topics=self,
             producer_ids=self,
             configs=self.table,
+            config_admin=self,
             lease=self,
             delayed=self.delayed,
             fetch_sessions=self.fetch_sessions,
@@ -167,6 +167,7 @@ class Node:
             brokers=(BrokerInfo(BROKER, BrokerEpoch(1), (self._endpoint,), rack="rack-1"),),
             topics=tuple(topics),
             deleted=tuple(deleted),
+            broker_configs=self.broker_configs,
         )
         ack = Ack.decode(self.table.control(message.encode()))
         assert ack.status is AckStatus.OK, ack
@@ -200,6 +201,35 @@ class Node:
                 self._update(deleted=(known.name,))
                 results.append(known.name)
         return results
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[TopicName | RaylogError]:
+        self._check_controller()
+        results: list[TopicName | RaylogError] = []
+        for new in topics:
+            known = self.table.state().topic(new.name)
+            if known is None:
+                results.append(UnknownTopicOrPartition(f"there is no topic {new.name}"))
+                continue
+            if not validate_only:
+                self.create_topic(new.name, partitions=new.count, config=known.configs)
+            results.append(new.name)
+        return results
+
+    def alter_topic(self, topic: TopicName, change: Change, *, validate_only: bool) -> None:
+        known = self.table.state().topic(topic)
+        if known is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic}")
+        configs = change(known.configs)
+        if not validate_only:
+            self._update(topics=(replace(known, configs=configs),))
+
+    def alter_broker(self, broker: str, change: Change, *, validate_only: bool) -> None:
+        configs = change(self.broker_configs.get(broker, {}))
+        if not validate_only:
+            self.broker_configs = {**self.broker_configs, broker: configs}
+            self._update()
 
     def auto_create(self, topics: Sequence[TopicName]) -> None:
         self.auto_created += topics

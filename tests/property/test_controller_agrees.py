@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from kit.controlled import ControlledCluster
 from raylog.coordination import paths, snapshot
-from raylog.coordination.controller_events import Deposed, NewTopic
+from raylog.coordination.controller_events import Deposed, NewPartitions, NewTopic
 from raylog.coordination.model import PartitionState
 from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicName, TopicPartition
 
 
 class Step(Enum):
     CREATE = auto()
+    GROW = auto()
     DELETE = auto()
     DOWN = auto()
     UP = auto()
@@ -53,6 +54,8 @@ class Script:
         match step:
             case Step.CREATE:
                 cluster.create(NewTopic(name, number % 4 + 1))
+            case Step.GROW:
+                cluster.grow(NewPartitions(name, number % 4 + 2))
             case Step.DELETE:
                 cluster.delete(name)
             case Step.DOWN if is_up:
@@ -149,4 +152,4 @@ def test_all_agree_when_it_is_over(script: list[tuple[Step, int]]) -> None:
     assert (loaded.topics, loaded.brokers, deleting) == (state.topics, state.brokers, frozenset())
     assert all(partition.is_online for _, partition in state.partitions())
     assert all(broker.receiver.state == state for broker in cluster.brokers.values())
-    assert not cluster.controller._waiting, "every request was answered"
+    assert not cluster.controller._requests, "every request was answered"

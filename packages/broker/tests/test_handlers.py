@@ -438,6 +438,7 @@ def test_a_defect_is_an_error_code_and_is_counted(node: Node, row: Any) -> None:
     """With every port broken each API still answers."""
     broken: Any = Broken()
     node.ports.cluster = node.ports.topics = node.ports.producer_ids = node.ports.partitions = broken
+    node.ports.config_admin = broken
     connection = Connection("PLAINTEXT")
     values: dict[str, Any] = {
         "topics": [{"name": "t", "topic": "t", "partitions": [{"partition_index": 0}], "assignments": []}],

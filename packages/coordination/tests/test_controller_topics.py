@@ -12,11 +12,15 @@ import pytest
 from kit.controlled import ControlledCluster, assert_agreement, created, topic
 from raylog.coordination import paths
 from raylog.coordination.controller_events import (
+    ConfigChanged,
     CreatedTopic,
     Deposed,
+    NewPartitions,
     NewTopic,
+    TopicDefaults,
     Write,
 )
+from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -76,12 +80,27 @@ def test_neighbouring_partitions_are_in_different_racks() -> None:
     assert all(a != b for a, b in pairwise(order))
 
 
-def test_the_default_number_of_partitions_and_of_replicas() -> None:
-    cluster = ControlledCluster(default_partitions=5)
+def test_the_default_numbers_follow_the_dynamic_settings() -> None:
+    def defaults(state: ClusterState) -> TopicDefaults:
+        return TopicDefaults(int(state.broker_configs.get("<default>", {}).get("num.partitions", "2")), 1)
+
+    cluster = ControlledCluster(defaults=defaults)
     cluster.elect()
+    [result] = created(cluster, NewTopic(TopicName("before")))
+    assert isinstance(result, CreatedTopic)
+    assert result.partitions == 2
+    cluster.feed(ConfigChanged({"num.partitions": "5"}, broker="<default>"))
     [result] = created(cluster, NewTopic(FLIGHTS))
     assert isinstance(result, CreatedTopic)
     assert (result.partitions, result.replication_factor) == (5, 1)
+
+
+def test_a_default_replication_factor_is_kept_to() -> None:
+    cluster = ControlledCluster(defaults=lambda state: TopicDefaults(1, 3))
+    cluster.elect()
+    by_default, asked = created(cluster, NewTopic(FLIGHTS), topic("asked", replication_factor=1))
+    assert isinstance(by_default, InvalidReplicationFactor)
+    assert isinstance(asked, CreatedTopic)
 
 
 def test_replicas_chosen_by_hand(cluster: ControlledCluster) -> None:
@@ -175,6 +194,119 @@ def test_a_request_that_brokers_do_not_hear_of_in_time_is_timed_out(cluster: Con
     assert isinstance(bad, InvalidTopic)
     cluster.deliver()
     assert_agreement(cluster)
+
+
+# --- more partitions
+
+
+def grow(cluster: ControlledCluster, *wanted: NewPartitions, **more: bool) -> tuple[object, ...]:
+    token = cluster.grow(*wanted, **more)
+    cluster.deliver()
+    return cluster.replies[token]
+
+
+def test_a_topic_grows_and_keeps_what_it_has(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 2, configs={"retention.ms": "1"}), topic("other", 1))
+    before = cluster.controller.state.topics[FLIGHTS]
+    token = cluster.grow(NewPartitions(FLIGHTS, 7))
+    assert token not in cluster.replies, "the brokers do not know of it yet"
+    cluster.deliver()
+    assert cluster.replies[token] == ("flights",)
+    after = cluster.controller.state.topics[FLIGHTS]
+    assert after.id == before.id
+    assert after.configs == before.configs
+    assert after.partitions[:2] == before.partitions
+    leaders = Counter(p.leader for p in after.partitions[2:])
+    assert len(after.partitions) == 7
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert all(p.is_online for p in after.partitions)
+    assert_agreement(cluster)
+
+
+def test_a_topic_grows_by_many_partitions_in_several_writes(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 2))
+    grow(cluster, NewPartitions(FLIGHTS, 600))
+    [write] = [effect for effect in cluster.seen if isinstance(effect, Write)][-1:]
+    assert len(write.multis) == 3
+    assert_agreement(cluster)
+
+
+def test_new_partitions_on_brokers_chosen_by_hand(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 1))
+    grow(cluster, NewPartitions(FLIGHTS, 3, ((BrokerId(3),), (BrokerId(2),))))
+    assert [p.leader for p in cluster.controller.state.topics[FLIGHTS].partitions[1:]] == [3, 2]
+    assert_agreement(cluster)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "phrase"),
+    [
+        (NewPartitions(TopicName("nope"), 3), UnknownTopicOrPartition, "no topic nope"),
+        (NewPartitions(FLIGHTS, 2), InvalidPartitions, "only get more"),
+        (NewPartitions(FLIGHTS, 1), InvalidPartitions, "only get more"),
+        (NewPartitions(FLIGHTS, -1), InvalidPartitions, "only get more"),
+        (NewPartitions(FLIGHTS, 10_001), InvalidPartitions, "10000"),
+        (NewPartitions(FLIGHTS, 3, ()), InvalidReplicaAssignment, "given for 0"),
+        (NewPartitions(FLIGHTS, 3, ((BrokerId(1),),) * 2), InvalidReplicaAssignment, "given for 2"),
+        (NewPartitions(FLIGHTS, 3, ((),)), InvalidReplicaAssignment, "empty"),
+        (NewPartitions(FLIGHTS, 3, ((BrokerId(9),),)), InvalidReplicaAssignment, "no broker 9"),
+        (NewPartitions(FLIGHTS, 3, ((BrokerId(1), BrokerId(2)),)), InvalidReplicaAssignment, "2 replicas"),
+    ],
+    ids=lambda value: f"{value.count}" if isinstance(value, NewPartitions) else None,
+)
+def test_a_growth_that_cannot_be_is_refused_and_the_others_go_on(
+    cluster: ControlledCluster, wanted: NewPartitions, error: type[RaylogError], phrase: str
+) -> None:
+    created(cluster, topic("flights", 2), topic("good", 1))
+    refused, grown = grow(cluster, wanted, NewPartitions(TopicName("good"), 2))
+    assert type(refused) is error
+    assert phrase in str(refused)
+    assert grown == "good"
+    assert_agreement(cluster)
+
+
+def test_a_topic_named_twice_does_not_grow_and_validation_alone_changes_nothing(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 2))
+    twice = grow(cluster, NewPartitions(FLIGHTS, 3), NewPartitions(FLIGHTS, 4))
+    assert [type(result) for result in twice] == [InvalidRequest, InvalidRequest]
+    assert grow(cluster, NewPartitions(FLIGHTS, 3), validate_only=True) == ("flights",)
+    assert len(cluster.controller.state.topics[FLIGHTS].partitions) == 2
+    assert_agreement(cluster)
+
+
+def test_without_a_broker_no_topic_can_grow(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 2))
+    for broker in cluster.brokers.values():
+        broker.down()
+    cluster.brokers_changed()
+    [refused] = grow(cluster, NewPartitions(FLIGHTS, 3))
+    assert isinstance(refused, InvalidReplicationFactor)
+
+
+@pytest.mark.parametrize("write", [1, 2])
+def test_the_next_controller_completes_a_growth(cluster: ControlledCluster, write: int) -> None:
+    """Deposed before its first or between its two writes: all new partitions are there, or none."""
+    created(cluster, topic("flights", 1))
+
+    def raise_epoch() -> None:
+        cluster.store.delete(paths.CONTROLLER)
+        cluster.store.set(paths.CONTROLLER_EPOCH, paths.encode_number(50))
+
+    cluster.before_write(raise_epoch, write)
+    token = cluster.grow(NewPartitions(FLIGHTS, 400))
+    assert isinstance(cluster.replies[token][0], NotController)
+    cluster.elect(2)
+    cluster.deliver()
+    partitions = cluster.controller.state.topics[FLIGHTS].partitions
+    assert len(partitions) == (1 if write == 1 else 400)
+    assert all(p.is_online for p in partitions)
+    assert_agreement(cluster)
+
+
+def test_a_broker_that_is_not_the_controller_does_not_grow_topics(cluster: ControlledCluster) -> None:
+    cluster.feed(Deposed())
+    token = cluster.grow(NewPartitions(FLIGHTS, 3))
+    assert isinstance(cluster.replies[token][0], NotController)
 
 
 # --- deleting topics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from queue import SimpleQueue
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from raylog.coordination.store import (
     StoreEvent,
     StoreUnavailable,
 )
-from raylog.protocol.errors import UnsupportedVersion
+from raylog.protocol.errors import InvalidConfig, UnsupportedVersion
 from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
 
 NOW = TimestampMs(1_700_000_000_000)
@@ -131,34 +132,79 @@ def test_a_deposed_controllers_write_fails(tree: MemoryTree) -> None:
 # --- configs
 
 
-def test_overrides_are_replaced_and_told_of(tree: MemoryTree) -> None:
+def replaced_by(**overrides: str) -> configs.Change:
+    """Whatever the overrides are, these are wanted; "_" stands for "."."""
+    return lambda old: {name.replace("_", "."): value for name, value in overrides.items()}
+
+
+def test_overrides_are_changed_and_told_of(tree: MemoryTree) -> None:
     store, events = client(tree), SimpleQueue[StoreEvent]()
     store.create(paths.topic_config(FLIGHTS), paths.encode_config({}))
     assert configs.take_changes(store, events) == []
-    configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "1"})
+    configs.alter_topic_configs(store, FLIGHTS, replaced_by(retention_ms="1"))
     assert events.get_nowait() == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
-    configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "2"})
-    configs.write_broker_configs(store, configs.DEFAULT_BROKER, {"num.partitions": "3"})
-    configs.write_broker_configs(store, "7", {"num.partitions": "4"})
+    assert configs.alter_topic_configs(store, FLIGHTS, lambda old: {**old, "flush.ms": "2"}) == {
+        "retention.ms": "1",
+        "flush.ms": "2",
+    }
+    configs.alter_broker_configs(store, configs.DEFAULT_BROKER, replaced_by(num_partitions="3"))
+    configs.alter_broker_configs(store, "7", replaced_by(num_partitions="4"))
     assert configs.take_changes(store) == [
-        configs.ConfigChange(FLIGHTS, None, {"retention.ms": "2"}),
+        configs.ConfigChange(FLIGHTS, None, {"retention.ms": "1", "flush.ms": "2"}),
         configs.ConfigChange(None, "<default>", {"num.partitions": "3"}),
         configs.ConfigChange(None, "7", {"num.partitions": "4"}),
     ]
     assert configs.take_changes(store) == []
-    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "2"}
+    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "1", "flush.ms": "2"}
     assert snapshot.load(store).state.broker_configs == {
         "<default>": {"num.partitions": "3"},
         "7": {"num.partitions": "4"},
     }
 
 
+def test_two_who_change_overrides_at_once_both_have_their_way(tree: MemoryTree) -> None:
+    store, other = client(tree), client(tree)
+    store.create(paths.topic_config(FLIGHTS), paths.encode_config({}))
+    seen: list[dict[str, str]] = []
+
+    def change(old: Mapping[str, str]) -> dict[str, str]:
+        if not seen:  # between our read and our write
+            configs.alter_topic_configs(other, FLIGHTS, replaced_by(retention_ms="1"))
+        seen.append(dict(old))
+        return {**old, "flush.ms": "2"}
+
+    configs.alter_topic_configs(store, FLIGHTS, change)
+    assert seen == [{}, {"retention.ms": "1"}]
+    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "1", "flush.ms": "2"}
+
+
+def test_a_change_that_changes_nothing_or_is_refused_leaves_no_notice(tree: MemoryTree) -> None:
+    store = client(tree)
+    configs.alter_broker_configs(store, "7", lambda old: old)
+
+    def refuse(old: Mapping[str, str]) -> Mapping[str, str]:
+        raise InvalidConfig("no")
+
+    with pytest.raises(InvalidConfig):
+        configs.alter_broker_configs(store, "7", refuse)
+    assert configs.take_changes(store) == []
+
+
 def test_overrides_of_a_topic_that_is_not_there_are_refused(tree: MemoryTree) -> None:
     store = client(tree)
     with pytest.raises(NoNode):
-        configs.write_topic_configs(store, FLIGHTS, {"retention.ms": "1"})
+        configs.alter_topic_configs(store, FLIGHTS, replaced_by(retention_ms="1"))
     assert configs.take_changes(store) == []
     assert configs.topic_configs(store, FLIGHTS) == {}
+
+
+def test_a_notice_that_nobody_can_read_is_dropped_and_the_others_are_taken(tree: MemoryTree) -> None:
+    store = client(tree)
+    store.create(paths.CONFIG_CHANGE_PREFIX, b"not JSON", sequence=True)
+    store.create(paths.CONFIG_CHANGE_PREFIX, b'{"version":1,"entity_type":"topics"}', sequence=True)
+    configs.alter_broker_configs(store, "7", replaced_by(num_partitions="4"))
+    assert configs.take_changes(store) == [configs.ConfigChange(None, "7", {"num.partitions": "4"})]
+    assert store.children(paths.CONFIG_CHANGES) == []
 
 
 # --- producer ids

@@ -219,6 +219,14 @@ def test_no_difference_is_nothing_to_do() -> None:
     assert not any(local_changes(ME, state, state))
 
 
+def test_a_first_replica_of_a_known_topic_brings_its_configs() -> None:
+    """A topic that grows onto this broker was known before, but nothing here has its settings."""
+    grown = topic("a", 2, 1, configs={"x": "y"})
+    changes = local_changes(ME, cluster(topic("a", 2, configs={"x": "y"})), cluster(grown))
+    assert [lead.tp for lead in changes.lead] == [tp("a", 1)]
+    assert changes.configs == (grown,)
+
+
 def test_a_new_leader_epoch_is_a_new_leadership() -> None:
     changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, epoch=1)))
     assert [(lead.tp, lead.partition.leader_epoch) for lead in changes.lead] == [(tp("a", 0), 1)]

@@ -21,10 +21,9 @@ from raylog.broker.config import (
     BROKER_SETTINGS,
     LOG_DIRS,
     MAX_FETCH_SESSIONS,
-    NUM_PARTITIONS,
-    TOPIC_SETTINGS,
 )
 from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.dynamic_config import broker_settings, check_topic_overrides, topic_defaults
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports
 from raylog.broker.membership import Membership
@@ -32,12 +31,13 @@ from raylog.broker.metrics import Facts, Sample, samples
 from raylog.broker.net.liveness import SessionsOnly
 from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
-from raylog.broker.ports import ControllerTopics, StoredProducerIds
+from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.controller import TopicDefaults
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.producer_ids import ProducerIdAllocator
@@ -174,8 +174,8 @@ class Broker:
             self._store,
             self._peer_control,
             SessionsOnly(),
-            default_partitions=self.settings[NUM_PARTITIONS],
-            check_configs=_check_topic_configs,
+            defaults=self._topic_defaults,
+            check_configs=check_topic_overrides,
         )
         topics = ControllerTopics(controller, table.state)
         ports = Ports(
@@ -184,6 +184,7 @@ class Broker:
             topics=topics,
             producer_ids=StoredProducerIds(ProducerIdAllocator(self._store, self.broker_id)),
             configs=table,
+            config_admin=StoredConfigs(self._store, table),
             lease=membership,
             delayed=delayed,
             fetch_sessions=FetchSessions(
@@ -226,6 +227,9 @@ class Broker:
         self._serving = False
         self._stack.close()
         self._parts = None
+
+    def _topic_defaults(self, state: ClusterState) -> TopicDefaults:
+        return topic_defaults(broker_settings(self.settings, self.broker_id, state.broker_configs))
 
     def _registration(self, parts: _Parts) -> BrokerInfo:
         return BrokerInfo(
@@ -373,18 +377,14 @@ def _close_logs(log_dirs: LogDirs, membership: Membership) -> None:
     log_dirs.close(membership.epoch)
 
 
-def _check_topic_configs(configs: Mapping[str, str]) -> None:
-    TOPIC_SETTINGS.parse(configs)
-
-
 def _new_cluster_id() -> str:
     """Sixteen random bytes as Kafka writes them: URL-safe base64 without padding."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def _now_ms() -> TimestampMs:
-    return TimestampMs(time.time_ns() // 1_000_000)
-
-
 def _new_session_id() -> int:
     return 1 + secrets.randbelow(2**31 - 1)
+
+
+def _now_ms() -> TimestampMs:
+    return TimestampMs(time.time_ns() // 1_000_000)

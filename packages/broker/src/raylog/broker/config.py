@@ -71,7 +71,7 @@ MAX_CONNECTIONS = Setting(
     "max.connections",
     ValueType.INT,
     2**31 - 1,
-    Scope.BROKER,
+    Scope.CLUSTER,
     "Connections held at once; more are closed at accept.",
     check=at_least(0),
 )

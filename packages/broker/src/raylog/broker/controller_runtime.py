@@ -22,6 +22,8 @@ from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
+from raylog.coordination.controller_requests import Request, Result
+from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
 from raylog.coordination.store import (
     MetadataStore,
@@ -43,14 +45,14 @@ RETRY_S = 0.2
 REPLY_GRACE_S = 2.0
 """How much longer than its deadline a request waits for the machine to say that the deadline is over."""
 
-Results: TypeAlias = "tuple[core.CreatedTopic | TopicName | RaylogError, ...]"
+Results: TypeAlias = tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A handler's request, and where its answer goes."""
 
-    event: core.TopicCreateRequested | core.TopicDeleteRequested
+    event: Request
     answer: Future[Results]
 
 
@@ -71,14 +73,14 @@ class ControllerRuntime:
         peer_control: PeerControl,
         liveness: Liveness,
         *,
-        default_partitions: int,
+        defaults: Callable[[ClusterState], core.TopicDefaults],
         check_configs: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
         self._liveness = liveness
-        self._machine = Controller(default_partitions=default_partitions, check_configs=check_configs)
+        self._machine = Controller(defaults=defaults, check_configs=check_configs)
         self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
@@ -117,7 +119,15 @@ class ControllerRuntime:
         deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
         return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), deadline), timeout_ms)
 
-    def _ask(self, event: core.TopicCreateRequested | core.TopicDeleteRequested, timeout_ms: int) -> Results:
+    def create_partitions(
+        self, topics: Sequence[core.NewPartitions], *, timeout_ms: int, validate_only: bool
+    ) -> Results:
+        """One result per topic. Raises NotController, RequestTimedOut."""
+        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
+        event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), deadline, validate_only)
+        return self._ask(event, timeout_ms)
+
+    def _ask(self, event: Request, timeout_ms: int) -> Results:
         if not self._machine.is_active:
             raise NotController(f"broker {self._broker_id} is not the controller")
         answer: Future[Results] = Future()

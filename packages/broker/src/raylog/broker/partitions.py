@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raylog.broker.config import topic_settings
+from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
@@ -44,10 +44,11 @@ class PartitionTable:
         delayed: DelayedFetches,
         now_ms: Callable[[], TimestampMs],
     ) -> None:
-        """``log_dirs`` are open already; ``settings`` are the broker's."""
+        """``log_dirs`` are open already; ``settings`` are those that the broker was started with."""
         self.broker_id = broker_id
         self.cluster_id = cluster_id
-        self._settings = settings
+        self._static = settings
+        self._settings = broker_settings(settings, broker_id, {})
         self._log_dirs = log_dirs
         self._delayed = delayed
         self._now_ms = now_ms
@@ -57,6 +58,7 @@ class PartitionTable:
         self._topic_settings: dict[TopicName, Settings] = {}
         self._lock = threading.Lock()
         self._synced = threading.Event()
+        self._changed = threading.Condition()
 
     # --- what handlers ask ---
 
@@ -85,7 +87,7 @@ class PartitionTable:
         return self._receiver.state.controller_id
 
     def broker(self) -> Settings:
-        """This broker's settings."""
+        """This broker's settings in force: the dynamic ones over those it was started with."""
         return self._settings
 
     def topic(self, topic: TopicName) -> Settings:
@@ -96,7 +98,7 @@ class PartitionTable:
         state = self._receiver.state.topic(topic)
         if state is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
-        return topic_settings(self._settings, state.configs)
+        return settings_of(state, self._settings)
 
     # --- what the controller decides ---
 
@@ -114,7 +116,11 @@ class PartitionTable:
         with self._lock:
             received = self._receiver.receive(payload)
             if received.after is not received.before:
+                if received.after.broker_configs != received.before.broker_configs:
+                    self._reconfigure(received.after)
                 self._apply(local_changes(self.broker_id, received.before, received.after), received.after)
+                with self._changed:
+                    self._changed.notify_all()
             if received.ack.status is AckStatus.OK:
                 self._synced.set()
             return received.ack.encode()
@@ -127,6 +133,20 @@ class PartitionTable:
     def wait_synced(self, timeout_s: float) -> bool:
         """True once the controller's full state for this registration has been applied."""
         return self._synced.wait(timeout_s)
+
+    def wait_for(self, condition: Callable[[ClusterState], bool], timeout_s: float) -> bool:
+        """True once the state that the controller sent fulfils ``condition``; False after ``timeout_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: condition(self._receiver.state), timeout_s)
+
+    def _reconfigure(self, state: ClusterState) -> None:
+        """The broker's dynamic settings changed: take them, and give topics their synonyms' new values."""
+        self._settings = settings = broker_settings(self._static, self.broker_id, state.broker_configs)
+        self._log_dirs.configure(settings)
+        for name in list(self._topic_settings):
+            topic = state.topic(name)
+            if topic is not None:
+                self._configure(topic)
 
     def _apply(self, changes: LocalChanges, state: ClusterState) -> None:
         if not self._synced.is_set():
@@ -161,12 +181,7 @@ class PartitionTable:
             self._delayed.interrupt(tp)
 
     def _configure(self, topic: TopicState) -> None:
-        try:
-            settings = topic_settings(self._settings, topic.configs)
-        except RaylogError as error:
-            logger.error("topic settings refused, the former ones kept", topic=topic.name, reason=error)
-            return
-        self._topic_settings[topic.name] = settings
+        self._topic_settings[topic.name] = settings = settings_of(topic, self._settings)
         for tp, _ in topic.topic_partitions():
             partition = self._partitions.get(tp)
             if partition is not None:
@@ -191,7 +206,7 @@ class PartitionTable:
         self._delayed.interrupt(tp)
 
     def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
-        settings = self._topic_settings.setdefault(tp.topic, topic_settings(self._settings))
+        settings = self._topic_settings[tp.topic]
         try:
             log = self._log_dirs.create(tp, topic_id, self._now_ms())
         except InconsistentTopicId:

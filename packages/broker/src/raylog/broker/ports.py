@@ -1,4 +1,4 @@
-"""The handlers' ports that end at the controller (topics) and in the store (producer ids)."""
+"""The handlers' ports that end at the controller (topics) and in the store (overrides, producer ids)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.types import TopicName as KioTopicName
@@ -13,19 +14,34 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.events import EventLog
-from raylog.coordination.controller_events import CreatedTopic, NewTopic
+from raylog.broker.partitions import PartitionTable
+from raylog.coordination import configs, paths
+from raylog.coordination.configs import Change
+from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
-from raylog.coordination.store import StoreError
-from raylog.protocol.errors import CoordinatorNotAvailable, NotController, RaylogError
-from raylog.protocol.ids import ProducerId, TopicId, TopicName
+from raylog.coordination.store import MetadataStore, NoNode, StoreError
+from raylog.protocol.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotController,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import BrokerId, ProducerId, TopicId, TopicName
 from raylog.protocol.messages import encode_request
 
-__all__ = ["ControllerTopics", "StoredProducerIds"]
+__all__ = ["ControllerTopics", "StoredConfigs", "StoredProducerIds"]
 
 logger = EventLog(__name__)
 
 AUTO_CREATE_TIMEOUT_S = 10.0
+CONFIG_WAIT_S = 2.0
+"""How long a change of overrides waits for the controller to tell of it: it has happened already."""
+
+T = TypeVar("T")
 
 
 class ControllerTopics:
@@ -49,6 +65,13 @@ class ControllerTopics:
     ) -> Sequence[TopicName | RaylogError]:
         """One result per topic, in order. Raises NotController."""
         results = self._controller.delete_topics(topics, timeout_ms=timeout_ms)
+        return [result for result in results if not isinstance(result, CreatedTopic)]
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[TopicName | RaylogError]:
+        """One result per topic, in order. Raises NotController."""
+        results = self._controller.create_partitions(topics, timeout_ms=timeout_ms, validate_only=validate_only)
         return [result for result in results if not isinstance(result, CreatedTopic)]
 
     def auto_create(self, topics: Sequence[TopicName]) -> None:
@@ -97,7 +120,64 @@ class ControllerTopics:
                 connection.sendall(encode_request(request, 0, "raylog-auto-create"))
                 connection.recv(1)
         except OSError as error:
-            logger.info("controller not reached for automatic topics", controller=endpoint, reason=error)
+            logger.info(
+                "controller not reached for automatic topics", topics=",".join(topics), at=endpoint, reason=error
+            )
+
+
+class StoredConfigs:
+    """Overrides in the metadata store. A change returns once this broker knows it, too, or soon after at the latest."""
+
+    def __init__(self, store: MetadataStore, table: PartitionTable) -> None:
+        self._store = store
+        self._table = table
+
+    def alter_topic(self, topic: TopicName, change: Change, *, validate_only: bool) -> None:
+        """See ConfigAdmin."""
+        known = self._table.state().topic(topic)
+        if known is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic}")
+        if validate_only:
+            change(known.configs)
+            return
+        new = self._stored(lambda: configs.alter_topic_configs(self._store, topic, change), f"topic {topic}")
+
+        def knows(state: ClusterState) -> bool:
+            now = state.topic(topic)
+            return now is None or now.configs == new
+
+        self._table.wait_for(knows, CONFIG_WAIT_S)
+
+    def alter_broker(self, broker: str, change: Change, *, validate_only: bool) -> None:
+        """See ConfigAdmin."""
+        if broker != configs.DEFAULT_BROKER:
+            self._check_broker(broker)
+        if validate_only:
+            change(self._table.state().broker_configs.get(broker, {}))
+            return
+        new = self._stored(lambda: configs.alter_broker_configs(self._store, broker, change), f"broker {broker}")
+        self._table.wait_for(lambda state: state.broker_configs.get(broker, {}) == new, CONFIG_WAIT_S)
+
+    def _check_broker(self, broker: str) -> None:
+        if not broker.isdecimal():
+            raise InvalidRequest(f"{broker!r} is no broker id; the empty name stands for all brokers")
+        broker_id = BrokerId(int(broker))
+        if str(broker_id) != broker:
+            raise InvalidRequest(f"broker id {broker!r}: write {broker_id}")
+        if broker_id not in self._table.state().brokers:
+            registered = self._stored(lambda: self._store.exists(paths.broker_epoch(broker_id)), f"broker {broker}")
+            if registered is None:
+                raise BrokerNotAvailable(f"no broker ever had the id {broker}")
+
+    def _stored(self, ask: Callable[[], T], what: str) -> T:
+        try:
+            return ask()
+        except NoNode as error:
+            raise UnknownTopicOrPartition(f"{what} does not exist any more") from error
+        except StoreError as error:
+            raise RequestTimedOut(
+                f"{what}: the metadata store did not confirm the change, try again: {error}"
+            ) from error
 
 
 class StoredProducerIds:

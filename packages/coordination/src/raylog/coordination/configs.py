@@ -5,15 +5,22 @@ A notice below /config/changes names the entity. The controller reads it, tells 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from raylog.coordination import paths
-from raylog.coordination.store import Create, EventSink, MetadataStore, NoNode, Set
+from raylog.coordination.store import BadVersion, Create, EventSink, MetadataStore, NoNode, Set
 from raylog.protocol.ids import TopicName
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_BROKER = "<default>"
 """In place of a broker's id: the overrides that hold for all brokers."""
+
+
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From the overrides as they are to those that are wanted. It may be called more than once, and may raise."""
 
 
 class ConfigChange(NamedTuple):
@@ -39,24 +46,37 @@ def _read(store: MetadataStore, path: str) -> Mapping[str, str]:
     return {} if found is None or not found.data else paths.decode_config(path, found.data)
 
 
-def write_topic_configs(store: MetadataStore, topic: TopicName, configs: Mapping[str, str]) -> None:
-    """Replace all overrides and leave a notice, in one multi; NoNode when there is no such topic."""
-    _write(store, paths.topic_config(topic), f"topics/{topic}", configs)
+def alter_topic_configs(store: MetadataStore, topic: TopicName, change: Change) -> Mapping[str, str]:
+    """Change a topic's overrides and leave a notice, in one multi; the overrides now in force.
+
+    NoNode when there is no such topic.
+    """
+    return _alter(store, paths.topic_config(topic), f"topics/{topic}", change)
 
 
-def write_broker_configs(store: MetadataStore, broker: str, configs: Mapping[str, str]) -> None:
-    """Replace all overrides of a broker, or of all (DEFAULT_BROKER), and leave a notice, in one multi."""
-    store.ensure(paths.broker_config(broker))
-    _write(store, paths.broker_config(broker), f"brokers/{broker}", configs)
+def alter_broker_configs(store: MetadataStore, broker: str, change: Change) -> Mapping[str, str]:
+    """Change the overrides of a broker, or of all (DEFAULT_BROKER), as :func:`alter_topic_configs`."""
+    path = paths.broker_config(broker)
+    store.ensure(path)
+    return _alter(store, path, f"brokers/{broker}", change)
 
 
-def _write(store: MetadataStore, path: str, entity: str, configs: Mapping[str, str]) -> None:
-    store.multi(
-        [
-            Set(path, paths.encode_config(configs)),
-            Create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change(entity), sequence=True),
-        ]
-    )
+def _alter(store: MetadataStore, path: str, entity: str, change: Change) -> Mapping[str, str]:
+    """Compare and set: when somebody else wrote meanwhile, ``change`` is applied to what they wrote."""
+    while True:
+        found = store.get(path)
+        if found is None:
+            raise NoNode(f"{path} does not exist", path)
+        old = paths.decode_config(path, found.data) if found.data else {}
+        new = change(old)
+        if new == old:
+            return old
+        notice = Create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change(entity), sequence=True)
+        try:
+            store.multi([Set(path, paths.encode_config(new), found.version), notice])
+            return new
+        except BadVersion:
+            continue
 
 
 def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[ConfigChange]:
@@ -67,7 +87,7 @@ def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[C
         found = store.get(path)
         if found is None:
             continue
-        kind, _, entity = paths.decode_config_change(path, found.data).partition("/")
+        kind, entity = _entity_of(path, found.data)
         if kind == "topics":
             topic = TopicName(entity)
             changes[f"{kind}/{entity}"] = ConfigChange(topic, None, topic_configs(store, topic))
@@ -78,3 +98,13 @@ def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[C
         except NoNode:
             pass  # a controller that is being deposed took it, too
     return list(changes.values())
+
+
+def _entity_of(path: str, notice: bytes) -> tuple[str, str]:
+    """What a notice is about; nothing ("") when another program wrote what nobody can read."""
+    try:
+        kind, _, entity = paths.decode_config_change(path, notice).partition("/")
+    except paths.CorruptMetadata as error:
+        logger.warning("config notice ignored: %s", error)
+        return "", ""
+    return kind, entity

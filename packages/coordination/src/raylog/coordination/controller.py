@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -31,25 +31,29 @@ from raylog.coordination.controller_events import (
     Elected,
     Event,
     Loaded,
+    NewPartitions,
     NewTopic,
+    PartitionsCreateRequested,
     Reload,
-    Reply,
     SendFailed,
     StepDown,
     Tick,
     TopicCreateRequested,
+    TopicDefaults,
     TopicDeleteRequested,
     Write,
     WriteFailed,
     Written,
 )
 from raylog.coordination.controller_peers import Peers
-from raylog.coordination.controller_topics import plan
+from raylog.coordination.controller_requests import Request, Requests, Result, Waiting, refuse
+from raylog.coordination.controller_topics import plan, plan_growth
 from raylog.coordination.controller_writes import (
     creation,
     deletion_marker,
     deletion_of_nodes,
     deletion_of_partitions,
+    growth,
     initialisation,
     parent_of_partitions,
     updates,
@@ -60,7 +64,6 @@ from raylog.coordination.peer_control import Ack
 from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
 from raylog.protocol.errors import (
     InvalidRequest,
-    NotController,
     RaylogError,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -69,10 +72,8 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import BrokerId, TopicId, TopicName
 
-__all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewTopic"]
+__all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewPartitions", "NewTopic", "TopicDefaults"]
 
-Result = CreatedTopic | TopicName | RaylogError
-Request = TopicCreateRequested | TopicDeleteRequested
 Job = Generator[Write, StoreError | None, None]
 
 
@@ -96,28 +97,22 @@ class _Aborted(Exception):
     """A write failed in a way that ends the job: we step down, or read everything again."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A request without its answer. ``results`` once decided; sent when all brokers have ``revision``."""
-
-    request: Request
-    results: tuple[Result, ...] | None = None
-    revision: int = 0
-
-
 class Controller:
     """The machine. One thread calls :meth:`handle`; any may read :attr:`state`."""
 
     def __init__(
         self,
         *,
-        default_partitions: int = 1,
+        defaults: Callable[[ClusterState], TopicDefaults] = lambda state: TopicDefaults(),
         check_configs: Callable[[Mapping[str, str]], None] = lambda configs: None,
     ) -> None:
-        """``check_configs`` raises InvalidConfig for topic overrides that no broker would take."""
+        """``defaults``: what a new topic gets that names no numbers, given the state's dynamic settings.
+
+        ``check_configs`` raises InvalidConfig for topic overrides that no broker would take.
+        """
         self.state = ClusterState()
         self.is_active = False
-        self._default_partitions = default_partitions
+        self._defaults = defaults
         self._check_configs = check_configs
         self._epoch_version = -1
         self._token = 0
@@ -126,7 +121,7 @@ class Controller:
         self._doubt = _Doubt.NONE
         self._restarted: frozenset[BrokerId] = frozenset()
         self._peers = Peers()
-        self._waiting: list[_Waiting] = []
+        self._requests = Requests()
         self._effects: list[Effect] = []
 
     def handle(self, event: Event) -> list[Effect]:
@@ -136,14 +131,14 @@ class Controller:
                 self._begin(event)
             case Deposed():
                 self._end()
-            case TopicCreateRequested() | TopicDeleteRequested():
+            case TopicCreateRequested() | TopicDeleteRequested() | PartitionsCreateRequested():
                 self._take_request(event)
             case _ if self.is_active:
                 self._take(event)
         self._run_jobs()
         if self.is_active:
             self._effects += self._peers.due(self.state)
-        self._answer_decided()
+        self._effects += self._requests.answer_decided(self._peers)
         effects, self._effects = self._effects, []
         return effects
 
@@ -169,7 +164,7 @@ class Controller:
                 self._peers.failed(broker_id, sequence)
             case Tick(now_ms):
                 self._peers.tick()
-                self._time_out(now_ms)
+                self._effects += self._requests.answer_late(now_ms)
                 if self._doubt is _Doubt.UNKNOWN:
                     self._doubt = _Doubt.CHANGED
 
@@ -188,10 +183,7 @@ class Controller:
         self.is_active = False
         self._jobs.clear()
         self._job, self._doubt, self._restarted = None, _Doubt.NONE, frozenset()
-        for waiting in self._waiting:
-            refusal = NotController("this broker is no longer the controller: ask the new one")
-            self._reply(waiting, waiting.results or (refusal,) * len(waiting.request.topics))
-        self._waiting.clear()
+        self._effects += self._requests.answer_all()
 
     def _take_ack(self, ack: Ack) -> None:
         if ack.controller_epoch > self.state.controller_epoch:
@@ -300,27 +292,19 @@ class Controller:
     # --- requests
 
     def _take_request(self, request: Request) -> None:
-        waiting = _Waiting(request)
-        if not self.is_active:
-            refusal = NotController("this broker is not the controller: ask the one that Metadata names")
-            self._reply(waiting, (refusal,) * len(request.topics))
-            return
-        self._waiting.append(waiting)
-        do_one = self._create_one if isinstance(request, TopicCreateRequested) else self._delete_one
-        self._jobs.append(_Queued(self._each(waiting, do_one), is_news=False))
+        if self.is_active:
+            self._jobs.append(_Queued(self._each(self._requests.add(request)), is_news=False))
+        else:
+            self._effects.append(refuse(request))
 
-    def _each(
-        self,
-        waiting: _Waiting,
-        do_one: Callable[[Request, int], Generator[Write, StoreError | None, Result]],
-    ) -> Job:
+    def _each(self, waiting: Waiting) -> Job:
         """Do topic after topic, then wait for the brokers."""
         results: list[Result] = []
         request, revision = waiting.request, self._peers.revision
         try:
             for index in range(len(request.topics)):
                 try:
-                    results.append((yield from do_one(request, index)))
+                    results.append((yield from self._do_one(request, index)))
                 except RaylogError as error:
                     results.append(error)
         except _Aborted:
@@ -329,15 +313,20 @@ class Controller:
         waiting.results = tuple(results)
         waiting.revision = self._peers.revision if self._peers.revision > revision else 0
 
-    def _create_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
-        assert isinstance(request, TopicCreateRequested)
+    def _do_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
+        match request:
+            case TopicCreateRequested():
+                return (yield from self._create_one(request, index))
+            case PartitionsCreateRequested():
+                return (yield from self._grow_one(request, request.topics[index]))
+            case TopicDeleteRequested():
+                return (yield from self._delete_one(request.topics[index]))
+
+    def _create_one(self, request: TopicCreateRequested, index: int) -> Generator[Write, StoreError | None, Result]:
         new, topic_id = request.topics[index], request.ids[index]
         if sum(other.name == new.name for other in request.topics) > 1:
             raise InvalidRequest(f"topic {new.name} stands twice in the request")
-        partitions = plan(
-            new, self.state, default_partitions=self._default_partitions, check_configs=self._check_configs
-        )
-        partitions = tuple(replace(partition, controller_epoch=self.state.controller_epoch) for partition in partitions)
+        partitions = plan(new, self.state, defaults=self._defaults(self.state), check_configs=self._check_configs)
         topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
         created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
         if request.validate_only:
@@ -350,9 +339,23 @@ class Controller:
         self._now(self.state.with_topics(written), topic.name)
         return created
 
-    def _delete_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
-        assert isinstance(request, TopicDeleteRequested)
-        name = self._name_of(request.topics[index])
+    def _grow_one(
+        self, request: PartitionsCreateRequested, new: NewPartitions
+    ) -> Generator[Write, StoreError | None, Result]:
+        if sum(other.name == new.name for other in request.topics) > 1:
+            raise InvalidRequest(f"topic {new.name} stands twice in the request")
+        added = plan_growth(new, self.state)
+        if request.validate_only:
+            return new.name
+        topic = self.state.topics[new.name]
+        grown = replace(topic, partitions=(*topic.partitions, *added))
+        yield from self._write(growth(grown, len(topic.partitions), self.state, self._epoch_version))
+        written = (*topic.partitions, *(replace(partition, version=0) for partition in added))
+        self._now(self.state.with_topics(replace(self.state.topics[new.name], partitions=written)), new.name)
+        return new.name
+
+    def _delete_one(self, wanted: TopicName | TopicId) -> Generator[Write, StoreError | None, Result]:
+        name = self._name_of(wanted)
         marker = deletion_marker(name, self._epoch_version)
         yield from self._write([marker], expected=(NodeExists,))
         yield from self._delete(name)
@@ -377,19 +380,3 @@ class Controller:
             yield from self._write([multi], expected=(NoNode,))
         if topic is not None:
             self._now(self.state.without_topics(name), name)
-
-    def _answer_decided(self) -> None:
-        for waiting in list(self._waiting):
-            if waiting.results is not None and self._peers.all_have(waiting.revision):
-                self._reply(waiting, waiting.results)
-                self._waiting.remove(waiting)
-
-    def _time_out(self, now_ms: int) -> None:
-        for waiting in [waiting for waiting in self._waiting if waiting.request.deadline_ms <= now_ms]:
-            late = RequestTimedOut("not done, or not known to all brokers, within the request's time; it goes on")
-            results = waiting.results or (late,) * len(waiting.request.topics)
-            self._reply(waiting, tuple(r if isinstance(r, RaylogError) else late for r in results))
-            self._waiting.remove(waiting)
-
-    def _reply(self, waiting: _Waiting, results: tuple[Result, ...]) -> None:
-        self._effects.append(Reply(waiting.request.token, results))

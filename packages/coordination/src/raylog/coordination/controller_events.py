@@ -20,10 +20,29 @@ class NewTopic:
     partitions: int = -1
     """-1: as the broker's num.partitions says."""
     replication_factor: int = -1
-    """-1: the default, 1."""
+    """-1: as the broker's default.replication.factor says."""
     assignments: Mapping[int, tuple[BrokerId, ...]] | None = None
     """Replicas by partition, chosen by hand; then the two numbers above are -1."""
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """One topic of a CreatePartitions request."""
+
+    name: TopicName
+    count: int
+    """How many partitions the topic is to have in all."""
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+    """Replicas of the new partitions, chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets that is made without these numbers."""
+
+    partitions: int = 1
+    replication_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +111,14 @@ class TopicDeleteRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsCreateRequested:
+    token: object
+    topics: tuple[NewPartitions, ...]
+    deadline_ms: MonotonicMs
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigChanged:
     """Somebody changed the overrides of a topic (``topic``) or of a broker (``broker``, or "<default>")."""
 
@@ -140,6 +167,7 @@ Event = (
     | BrokersChanged
     | TopicCreateRequested
     | TopicDeleteRequested
+    | PartitionsCreateRequested
     | ConfigChanged
     | Written
     | WriteFailed

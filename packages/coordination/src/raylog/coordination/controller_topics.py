@@ -1,11 +1,11 @@
-"""What a CreateTopics request may ask for, and the partitions that it then means."""
+"""What CreateTopics and CreatePartitions may ask for, and the partitions that it then means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from raylog.coordination.controller_events import NewTopic
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.controller_events import NewPartitions, NewTopic, TopicDefaults
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.placement import replica_counts, spread
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -15,6 +15,7 @@ from raylog.protocol.errors import (
     InvalidRequest,
     InvalidTopic,
     TopicAlreadyExists,
+    UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import BrokerId, TopicName
 
@@ -26,18 +27,61 @@ def plan(
     topic: NewTopic,
     state: ClusterState,
     *,
-    default_partitions: int,
+    defaults: TopicDefaults,
     check_configs: Callable[[Mapping[str, str]], None],
 ) -> tuple[PartitionState, ...]:
     """The new topic's partitions, led by the first live replica. Raises the error that fits when it cannot be."""
     check_topic_name(topic.name)
     _check_is_free(topic.name, state)
     check_configs(topic.configs)
-    if topic.assignments is not None:
-        replicas = _by_hand(topic, state.brokers)
-    else:
-        replicas = _spread(topic, state, default_partitions)
-    return tuple(PartitionState(of_it, leader=of_it[0], isr=of_it) for of_it in replicas)
+    by_hand = topic.assignments is not None
+    return _new_partitions(_by_hand(topic, state.brokers) if by_hand else _spread(topic, state, defaults), state)
+
+
+def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionState, ...]:
+    """The partitions to add, led by the first live replica. Raises the error that fits when it cannot be."""
+    topic = state.topic(wanted.name)
+    if topic is None:
+        raise UnknownTopicOrPartition(f"there is no topic {wanted.name}")
+    there = len(topic.partitions)
+    if wanted.count <= there:
+        raise InvalidPartitions(
+            f"topic {topic.name} has {there} partitions, and {wanted.count} are asked for: they can only get more"
+        )
+    if wanted.count > MAX_PARTITIONS:
+        raise InvalidPartitions(f"topic {topic.name}: {wanted.count} partitions; {MAX_PARTITIONS} are possible")
+    if wanted.assignments is not None:
+        return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
+    if not state.brokers:
+        raise InvalidReplicationFactor(f"topic {topic.name}: no broker is registered, so none can keep more of it")
+    return _new_partitions(
+        [(broker,) for broker in spread(wanted.count - there, state.brokers.values(), replica_counts(state))], state
+    )
+
+
+def _more_by_hand(
+    topic: TopicState, wanted: NewPartitions, brokers: Mapping[BrokerId, BrokerInfo]
+) -> Sequence[tuple[BrokerId, ...]]:
+    assignments, there = wanted.assignments or (), len(topic.partitions)
+    if len(assignments) != wanted.count - there:
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name}: {wanted.count - there} partitions are to be added, and replicas are given "
+            f"for {len(assignments)}"
+        )
+    factor = max((len(partition.replicas) for partition in topic.partitions), default=1)
+    for index, replicas in enumerate(assignments, there):
+        _check_replicas(f"{topic.name}-{index}", replicas, brokers)
+        if len(replicas) != factor:
+            raise InvalidReplicaAssignment(
+                f"{topic.name}-{index}: {len(replicas)} replicas, but the topic's other partitions have {factor}"
+            )
+    return assignments
+
+
+def _new_partitions(replicas: Sequence[tuple[BrokerId, ...]], state: ClusterState) -> tuple[PartitionState, ...]:
+    return tuple(
+        PartitionState(of_it, leader=of_it[0], isr=of_it, controller_epoch=state.controller_epoch) for of_it in replicas
+    )
 
 
 def _check_is_free(name: TopicName, state: ClusterState) -> None:
@@ -51,12 +95,12 @@ def _check_is_free(name: TopicName, state: ClusterState) -> None:
             )
 
 
-def _spread(topic: NewTopic, state: ClusterState, default_partitions: int) -> list[tuple[BrokerId, ...]]:
-    count = default_partitions if topic.partitions == -1 else topic.partitions
+def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> list[tuple[BrokerId, ...]]:
+    count = defaults.partitions if topic.partitions == -1 else topic.partitions
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {topic.name}: {count} partitions; 1 to {MAX_PARTITIONS} are possible")
-    if topic.replication_factor != -1:
-        _check_replication(topic.name, topic.replication_factor)
+    asked = topic.replication_factor
+    _check_replication(topic.name, defaults.replication_factor if asked == -1 else asked)
     if not state.brokers:
         raise InvalidReplicationFactor(f"topic {topic.name}: no broker is registered, so none can keep it")
     return [(broker,) for broker in spread(count, state.brokers.values(), replica_counts(state))]
@@ -71,6 +115,13 @@ def _check_replication(name: TopicName, factor: int) -> None:
         )
 
 
+def _check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise InvalidReplicaAssignment(f"{partition}: replicas {replicas} are empty or repeat one")
+    if unknown := [broker for broker in replicas if broker not in brokers]:
+        raise InvalidReplicaAssignment(f"{partition}: no broker {unknown[0]} is registered")
+
+
 def _by_hand(topic: NewTopic, brokers: Mapping[BrokerId, BrokerInfo]) -> list[tuple[BrokerId, ...]]:
     if topic.partitions != -1 or topic.replication_factor != -1:
         raise InvalidRequest(
@@ -82,9 +133,6 @@ def _by_hand(topic: NewTopic, brokers: Mapping[BrokerId, BrokerInfo]) -> list[tu
     if len(assignments) > MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {topic.name}: {MAX_PARTITIONS} partitions are possible")
     for index, replicas in assignments.items():
-        if not replicas or len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignment(f"{topic.name}-{index}: replicas {replicas} are empty or repeat one")
-        if unknown := [broker for broker in replicas if broker not in brokers]:
-            raise InvalidReplicaAssignment(f"{topic.name}-{index}: no broker {unknown[0]} is registered")
+        _check_replicas(f"{topic.name}-{index}", replicas, brokers)
         _check_replication(topic.name, len(replicas))
     return [tuple(assignments[index]) for index in range(len(assignments))]

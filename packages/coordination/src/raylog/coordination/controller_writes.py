@@ -60,6 +60,21 @@ def creation(topic: TopicState, state: ClusterState, epoch_version: int) -> list
     return multis
 
 
+def growth(grown: TopicState, partitions_before: int, state: ClusterState, epoch_version: int) -> list[Multi]:
+    """Partitions added to a topic: its node and the first of them in one multi, the others in further ones.
+
+    A controller that dies in between leaves partitions without a state, which the next one gives them.
+    """
+    assignment = paths.TopicAssignment(grown.id, tuple(partition.replicas for partition in grown.partitions))
+    head: list[Op] = [Set(paths.topic(grown.name), paths.encode_topic(assignment))]
+    multis: list[Multi] = []
+    for chunk in _chunks(islice(grown.topic_partitions(), partitions_before, None)):
+        checks = [_epoch_check(epoch_version), *_incarnation_checks((p for _, p in chunk), state)]
+        multis.append((*checks, *head, *(op for tp, partition in chunk for op in _create_partition(tp, partition))))
+        head = []
+    return multis
+
+
 def parent_of_partitions(topic: TopicName, epoch_version: int) -> Multi:
     """The node below which a topic's partitions stand; it may be there already."""
     return (_epoch_check(epoch_version), Create(paths.topic_partitions(topic)))

@@ -232,7 +232,7 @@ class LocalChanges(NamedTuple):
     lead: tuple[Lead, ...]
     """Lead here, new or with a new leader epoch."""
     configs: tuple[TopicState, ...]
-    """Topics with a replica here whose configs changed (new ones included)."""
+    """Topics with a replica here whose configs changed; those that had none here before, too."""
 
 
 def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState) -> LocalChanges:
@@ -255,8 +255,9 @@ def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState
         for tp, (topic, partition) in mine_after.items()
         if partition.leader == broker_id and _is_new_leadership(tp, topic, partition, mine_before)
     ]
+    topics_before = {topic.name: topic for topic, _ in mine_before.values()}
     topics_after = {topic.name: topic for topic, _ in mine_after.values()}
-    configs = [topic for name, topic in topics_after.items() if _has_new_configs(topic, before.topic(name))]
+    configs = [topic for name, topic in topics_after.items() if _has_new_configs(topic, topics_before.get(name))]
     return LocalChanges(tuple(deleted), tuple(resigned), tuple(lead), tuple(configs))
 
 

@@ -6,10 +6,13 @@ Versions are those that Kafka 4.2.0 marks stable.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from raylog.broker.handlers import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
     delete_records,
     delete_topics,
@@ -17,8 +20,10 @@ from raylog.broker.handlers import (
     describe_configs,
     describe_log_dirs,
     describe_producers,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
     metadata,
@@ -60,63 +65,32 @@ def _decide_api_versions(ctx: RequestContext, request: Any, ports: Ports) -> Any
     return api_versions.decide(ctx, request, offers())
 
 
+def _cold(key: int, name: str, low: int, high: int, operation: Operation, on: Resource, api: ModuleType) -> ApiRow:
+    """The row of an API whose messages are kio's."""
+    return ApiRow(key, name, low, high, operation, on, handler(api.decide, api.refuse))
+
+
 _OP, _ON = Operation, Resource
 TABLE: tuple[ApiRow, ...] = (
     ApiRow(0, "Produce", 3, 13, _OP.WRITE, _ON.TOPIC, produce.handle, offered_from=0),
     ApiRow(1, "Fetch", 4, 18, _OP.READ, _ON.TOPIC, fetch.handle),
-    ApiRow(2, "ListOffsets", 1, 11, _OP.DESCRIBE, _ON.TOPIC, handler(list_offsets.decide, list_offsets.refuse)),
-    ApiRow(3, "Metadata", 0, 13, _OP.DESCRIBE, _ON.TOPIC, handler(metadata.decide, metadata.refuse)),
-    ApiRow(
-        10,
-        "FindCoordinator",
-        0,
-        6,
-        _OP.DESCRIBE,
-        _ON.GROUP,
-        handler(find_coordinator.decide, find_coordinator.refuse),
-    ),
+    _cold(2, "ListOffsets", 1, 11, _OP.DESCRIBE, _ON.TOPIC, list_offsets),
+    _cold(3, "Metadata", 0, 13, _OP.DESCRIBE, _ON.TOPIC, metadata),
+    _cold(10, "FindCoordinator", 0, 6, _OP.DESCRIBE, _ON.GROUP, find_coordinator),
     ApiRow(18, "ApiVersions", 0, 4, _OP.NONE, _ON.NONE, handler(_decide_api_versions, api_versions.refuse)),
-    ApiRow(19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, handler(create_topics.decide, create_topics.refuse)),
-    ApiRow(20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, handler(delete_topics.decide, delete_topics.refuse)),
-    ApiRow(21, "DeleteRecords", 0, 2, _OP.DELETE, _ON.TOPIC, handler(delete_records.decide, delete_records.refuse)),
-    ApiRow(
-        22,
-        "InitProducerId",
-        0,
-        5,
-        _OP.IDEMPOTENT_WRITE,
-        _ON.CLUSTER,
-        handler(init_producer_id.decide, init_producer_id.refuse),
-    ),
-    ApiRow(
-        23,
-        "OffsetForLeaderEpoch",
-        2,
-        4,
-        _OP.DESCRIBE,
-        _ON.TOPIC,
-        handler(offset_for_leader_epoch.decide, offset_for_leader_epoch.refuse),
-    ),
-    ApiRow(
-        32,
-        "DescribeConfigs",
-        1,
-        4,
-        _OP.DESCRIBE_CONFIGS,
-        _ON.TOPIC,
-        handler(describe_configs.decide, describe_configs.refuse),
-    ),
-    ApiRow(35, "DescribeLogDirs", 1, 5, _OP.DESCRIBE, _ON.CLUSTER, handler(describe_log_dirs.decide, describe_log_dirs.refuse)),
-    ApiRow(
-        60,
-        "DescribeCluster",
-        0,
-        2,
-        _OP.DESCRIBE,
-        _ON.CLUSTER,
-        handler(describe_cluster.decide, describe_cluster.refuse),
-    ),
-    ApiRow(61, "DescribeProducers", 0, 0, _OP.READ, _ON.TOPIC, handler(describe_producers.decide, describe_producers.refuse)),
+    _cold(19, "CreateTopics", 2, 7, _OP.CREATE, _ON.TOPIC, create_topics),
+    _cold(20, "DeleteTopics", 1, 6, _OP.DELETE, _ON.TOPIC, delete_topics),
+    _cold(21, "DeleteRecords", 0, 2, _OP.DELETE, _ON.TOPIC, delete_records),
+    _cold(22, "InitProducerId", 0, 5, _OP.IDEMPOTENT_WRITE, _ON.CLUSTER, init_producer_id),
+    _cold(23, "OffsetForLeaderEpoch", 2, 4, _OP.DESCRIBE, _ON.TOPIC, offset_for_leader_epoch),
+    _cold(32, "DescribeConfigs", 1, 4, _OP.DESCRIBE_CONFIGS, _ON.TOPIC, describe_configs),
+    _cold(33, "AlterConfigs", 0, 2, _OP.ALTER_CONFIGS, _ON.TOPIC, alter_configs),
+    _cold(35, "DescribeLogDirs", 1, 5, _OP.DESCRIBE, _ON.CLUSTER, describe_log_dirs),
+    _cold(37, "CreatePartitions", 0, 3, _OP.ALTER, _ON.TOPIC, create_partitions),
+    _cold(44, "IncrementalAlterConfigs", 0, 1, _OP.ALTER_CONFIGS, _ON.TOPIC, incremental_alter_configs),
+    _cold(60, "DescribeCluster", 0, 2, _OP.DESCRIBE, _ON.CLUSTER, describe_cluster),
+    _cold(61, "DescribeProducers", 0, 0, _OP.READ, _ON.TOPIC, describe_producers),
+    _cold(75, "DescribeTopicPartitions", 0, 0, _OP.DESCRIBE, _ON.TOPIC, describe_topic_partitions),
 )
 
 _ROWS = {row.key: row for row in TABLE}

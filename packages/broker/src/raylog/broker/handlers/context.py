@@ -43,8 +43,10 @@ class Operation(StrEnum):
     WRITE = "Write"
     CREATE = "Create"
     DELETE = "Delete"
+    ALTER = "Alter"
     DESCRIBE = "Describe"
     DESCRIBE_CONFIGS = "DescribeConfigs"
+    ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
     NONE = "None"
 
@@ -138,9 +140,9 @@ class ClusterView(Protocol):
 
 
 class TopicAdmin(Protocol):
-    """Creates and deletes topics when this broker is the controller.
+    """Creates, grows and deletes topics when this broker is the controller.
 
-    Both calls raise NotController on another broker; what is wrong with one topic is its result.
+    The calls raise NotController on another broker; what is wrong with one topic is its result.
     """
 
     def create_topics(
@@ -158,6 +160,14 @@ class TopicAdmin(Protocol):
         """One result per topic, in order: its name or an error.
 
         Errors in results: UnknownTopicOrPartition, UnknownTopicId, RequestTimedOut.
+        """
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[TopicName | RaylogError]:
+        """One result per topic, in order: its name, once the new partitions can be used, or an error.
+
+        Errors in results: UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, RequestTimedOut.
         """
 
     def auto_create(self, topics: Sequence[TopicName]) -> None:
@@ -185,6 +195,22 @@ class ConfigView(Protocol):
 
     def topic(self, topic: TopicName) -> Settings:
         """The topic's overrides over this broker's settings. Raises UnknownTopicOrPartition."""
+
+
+class ConfigAdmin(Protocol):
+    """Changes overrides in the metadata store, from any broker; all brokers will hear of it."""
+
+    def alter_topic(self, topic: TopicName, change: Change, *, validate_only: bool) -> None:
+        """Replace the topic's overrides by what ``change`` makes of them.
+
+        Raises UnknownTopicOrPartition, RequestTimedOut when the store does not answer, and what ``change`` raises.
+        """
+
+    def alter_broker(self, broker: str, change: Change, *, validate_only: bool) -> None:
+        """The same for a broker's overrides, by its id as text, or for those of all brokers (DEFAULT_BROKER).
+
+        Raises InvalidRequest when it is no id, BrokerNotAvailable when no broker ever had it, RequestTimedOut.
+        """
 
 
 class Lease(Protocol):
@@ -216,6 +242,7 @@ class Ports:
     topics: TopicAdmin
     producer_ids: ProducerIds
     configs: ConfigView
+    config_admin: ConfigAdmin
     lease: Lease
     delayed: DelayedFetches
     fetch_sessions: FetchSessions

@@ -136,11 +136,15 @@ def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
         name=answer.name,
         topic_id=answer.id,
         is_internal=answer.is_internal,
-        partitions=tuple(_partition(ctx, state, index, partition) for index, partition in enumerate(answer.partitions)),
+        partitions=tuple(
+            make(types.MetadataResponsePartition, **partition_fields(ctx, state, index, partition))
+            for index, partition in enumerate(answer.partitions)
+        ),
     )
 
 
-def _partition(ctx: RequestContext, state: ClusterState, index: int, partition: PartitionState) -> Any:
+def partition_fields(ctx: RequestContext, state: ClusterState, index: int, partition: PartitionState) -> dict[str, Any]:
+    """How a partition is told, to a client of the request's listener, here and in DescribeTopicPartitions."""
     leader = state.brokers.get(partition.leader)
     if partition.leader == NO_LEADER or leader is None:
         code = ErrorCode.leader_not_available
@@ -148,13 +152,12 @@ def _partition(ctx: RequestContext, state: ClusterState, index: int, partition: 
         code = ErrorCode.listener_not_found
     else:
         code = ErrorCode.none
-    return make(
-        types_of(ctx).MetadataResponsePartition,
-        error_code=code,
-        partition_index=index,
-        leader_id=NO_LEADER if leader is None else partition.leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        offline_replicas=tuple(broker for broker in partition.replicas if broker not in state.brokers),
-    )
+    return {
+        "error_code": code,
+        "partition_index": index,
+        "leader_id": NO_LEADER if leader is None else partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": tuple(broker for broker in partition.replicas if broker not in state.brokers),
+    }

@@ -48,6 +48,10 @@ class LogDirs:
         self.dirs = tuple(LogDir(path, fs, defaults, new_id) for path in paths)
         self._last_checkpoint_ms = self._last_retention_ms = TimestampMs(0)
 
+    def configure(self, config: Settings) -> None:
+        """Take the broker's settings as they are now."""
+        self._config = config
+
     def open(self, now_ms: TimestampMs) -> None:
         """Lock every directory, check its identity, load and recover its logs.
 

@@ -1,0 +1,76 @@
+"""Settings that change while the broker runs (KIP-226), and which changes are allowed.
+
+The strongest layer of a broker's settings are its own dynamic overrides (/config/brokers/B), then those for
+all brokers (/config/brokers/<default>), then what it was started with, then the defaults. A topic's settings
+lie over its brokers'. The controller tells overrides with the cluster's state; each broker lays them over its
+own static settings here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylog.broker.config import BROKER_SETTINGS, DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, TOPIC_SETTINGS
+from raylog.broker.events import EventLog
+from raylog.coordination.configs import DEFAULT_BROKER
+from raylog.coordination.controller import TopicDefaults
+from raylog.coordination.model import TopicState
+from raylog.protocol.errors import InvalidConfig, InvalidRequest
+from raylog.protocol.ids import BrokerId
+from raylog.protocol.settings import Scope, Settings, SettingsTable
+
+logger = EventLog(__name__)
+
+
+def broker_settings(static: Settings, broker_id: BrokerId, dynamic: Mapping[str, Mapping[str, str]]) -> Settings:
+    """The broker's settings in force: two dynamic layers over ``static``, empty ones included.
+
+    ``dynamic``: overrides as text by broker id as text, or DEFAULT_BROKER. What this release cannot take is
+    told in the log and left out, so that one bad entry does not undo the others.
+    """
+    for_all = _readable(BROKER_SETTINGS, dynamic.get(DEFAULT_BROKER, {}), "all brokers")
+    own = _readable(BROKER_SETTINGS, dynamic.get(str(broker_id), {}), f"broker {broker_id}")
+    return Settings(BROKER_SETTINGS, own, base=Settings(BROKER_SETTINGS, for_all, base=static))
+
+
+def topic_defaults(broker: Settings) -> TopicDefaults:
+    """What a topic gets that is made without numbers; ``broker``: the controller's settings in force."""
+    return TopicDefaults(broker[NUM_PARTITIONS], broker[DEFAULT_REPLICATION_FACTOR])
+
+
+def settings_of(topic: TopicState, broker: Settings) -> Settings:
+    """The topic's settings in force on a broker; an override that cannot be taken is told and left out."""
+    return Settings(TOPIC_SETTINGS, _readable(TOPIC_SETTINGS, topic.configs, f"topic {topic.name}"), parent=broker)
+
+
+def _readable(table: SettingsTable, texts: Mapping[str, str], whose: str) -> dict[str, object]:
+    values, refused = table.parse_known(texts)
+    complaints = [str(error) for error in refused]
+    for name in [name for name in values if table[name].scope is Scope.STATIC]:
+        del values[name]
+        complaints.append(f"{name} cannot change while a broker runs")
+    for complaint in complaints:
+        logger.error("dynamic setting ignored", of=whose, reason=complaint)
+    return values
+
+
+def check_topic_overrides(configs: Mapping[str, str]) -> None:
+    """Raises InvalidConfig when a topic cannot have these overrides."""
+    TOPIC_SETTINGS.parse(configs)
+
+
+def check_broker_overrides(configs: Mapping[str, str], *, for_all: bool) -> None:
+    """Raises InvalidRequest, as Kafka does (KAFKA-13609), when a running broker cannot take these overrides.
+
+    ``for_all``: they are meant for every broker, so those that must differ from broker to broker are refused.
+    """
+    try:
+        BROKER_SETTINGS.parse(configs)
+    except InvalidConfig as error:
+        raise InvalidRequest(str(error)) from error
+    for name in configs:
+        scope = BROKER_SETTINGS[name].scope
+        if scope is Scope.STATIC:
+            raise InvalidRequest(f"{name} cannot change while a broker runs: set it where the broker is started")
+        if scope is Scope.BROKER and for_all:
+            raise InvalidRequest(f"{name} differs from broker to broker: name the broker")

@@ -1,0 +1,141 @@
+"""DescribeTopicPartitions (API 75): topics and their partitions, a page at a time. KIP-966.
+
+v0      topics by name, or all; at most so many partitions; a cursor says where the next page begins
+
+Topics come sorted by name. The cursor names a topic and a partition: topics before it are left out, and of that
+topic the partitions before it. A cursor in the answer means that there is more. A topic that is asked for by
+name and does not exist is an error of its own; among all topics there is none such. Eligible leader replicas
+are not kept here, so they are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.metadata import partition_fields
+from raylog.coordination.model import ClusterState, TopicState
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import (
+    ErrorCode,
+    InvalidRequest,
+    InvalidTopic,
+    RaylogError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+    code_of,
+)
+from raylog.protocol.ids import NO_TOPIC_ID, TopicName
+
+MAX_PARTITIONS = 2_000
+"""In one answer, however many are asked for: Kafka's default of max.request.partition.size.limit."""
+
+AUTHORIZED_OPERATIONS_UNKNOWN = -(2**31)
+
+Found = TopicState | tuple[TopicName, RaylogError]
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    state = ports.cluster.state()
+    asked = {topic.name for topic in request.topics}
+    first, start = _start(request.cursor, asked)
+    names = sorted(name for name in asked or state.topics if name >= first)
+    found = [_find(ctx, ports, state, TopicName(name)) for name in names]
+    if not asked:
+        found = [topic for topic in found if isinstance(topic, TopicState)]
+    return _page(ctx, state, found, start, _limit(request))
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    topics = [_failed(ctx, TopicName(topic.name), error) for topic in request.topics]
+    return _response(ctx, topics, None)
+
+
+def _start(cursor: Any, asked: set[str]) -> tuple[str, int]:
+    if cursor is None:
+        return "", 0
+    if cursor.partition_index < 0:
+        raise InvalidRequest(f"the cursor names partition {cursor.partition_index}")
+    if asked and cursor.topic_name not in asked:
+        raise InvalidRequest(f"the cursor's topic {cursor.topic_name!r} is not among the topics of the request")
+    return cursor.topic_name, cursor.partition_index
+
+
+def _limit(request: Any) -> int:
+    limit: int = request.response_partition_limit
+    return max(1, min(MAX_PARTITIONS, limit))
+
+
+def _find(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName) -> Found:
+    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+        return name, TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {name}")
+    topic = state.topic(name)
+    if topic is not None:
+        return topic
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        return name, error
+    return name, UnknownTopicOrPartition(f"there is no topic {name}")
+
+
+def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], start: int, limit: int) -> Any:
+    """Topics until ``limit`` partitions are told; ``start`` is the first partition of the first topic."""
+    types, topics, left = types_of(ctx), [], limit
+    for topic in found:
+        if isinstance(topic, tuple):
+            topics.append(_failed(ctx, *topic))
+            continue
+        if left == 0:
+            return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=0))
+        end = min(start + left, len(topic.partitions))
+        topics.append(_topic(ctx, state, topic, start, end))
+        if end < len(topic.partitions):
+            return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=end))
+        left -= max(0, end - start)
+        start = 0
+    return _response(ctx, topics, None)
+
+
+def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, start: int, end: int) -> Any:
+    types = types_of(ctx)
+    return make(
+        types.DescribeTopicPartitionsResponseTopic,
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            make(
+                types.DescribeTopicPartitionsResponsePartition,
+                eligible_leader_replicas=None,
+                last_known_elr=None,
+                **partition_fields(ctx, state, index, topic.partitions[index]),
+            )
+            for index in range(start, end)
+        ),
+        topic_authorized_operations=AUTHORIZED_OPERATIONS_UNKNOWN,
+    )
+
+
+def _failed(ctx: RequestContext, name: TopicName, error: RaylogError) -> Any:
+    return make(
+        types_of(ctx).DescribeTopicPartitionsResponseTopic,
+        error_code=code_of(error),
+        name=name,
+        topic_id=NO_TOPIC_ID,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=AUTHORIZED_OPERATIONS_UNKNOWN,
+    )
+
+
+def _response(ctx: RequestContext, topics: list[Any], next_cursor: Any) -> Any:
+    return make(
+        types_of(ctx).DescribeTopicPartitionsResponse,
+        throttle_time=throttle(ctx),
+        topics=tuple(topics),
+        next_cursor=next_cursor,
+    )

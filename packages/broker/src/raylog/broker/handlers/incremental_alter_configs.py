@@ -1,0 +1,83 @@
+"""IncrementalAlterConfigs (API 44): change single overrides of topics and brokers. KIP-339.
+
+v0      set (0) and delete (1) an override; append (2) to and subtract (3) from a list
+v1      flexible
+
+Appending and subtracting begin with the override, or with the value in force when there is none. An item that
+is there already is not appended again; one that is not there is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+from raylog.broker.handlers import config_changes
+from raylog.broker.handlers.config_changes import Target, not_a_list, text_of
+from raylog.broker.handlers.context import Ports, RequestContext
+from raylog.coordination.configs import Change
+from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.settings import ValueType
+
+refuse = config_changes.refuse
+
+
+class Op(IntEnum):
+    """What is done to one override."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    return config_changes.alter_each(ctx, request, ports, _change)
+
+
+def _change(resource: Any, target: Target) -> Change:
+    """Only what the request touches is checked: an override of another release must not be in the way."""
+    edits = [(entry, _op(entry)) for entry in resource.configs]
+    for entry, op in edits:
+        if op in (Op.APPEND, Op.SUBTRACT) and target.row(entry.name).type is not ValueType.LIST:
+            raise not_a_list(entry.name)
+        if op is not Op.DELETE:
+            text_of(entry)
+
+    def change(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        changed = dict(overrides)
+        for entry, op in edits:
+            if op is Op.DELETE:
+                changed.pop(entry.name, None)
+            else:
+                changed[entry.name] = _value(entry, op, overrides, target)
+                target.check({entry.name: changed[entry.name]})
+        return changed
+
+    return change
+
+
+def _op(entry: Any) -> Op:
+    try:
+        return Op(entry.config_operation)
+    except ValueError:
+        raise InvalidRequest(f"{entry.name}: operation {entry.config_operation} is none of 0 to 3") from None
+
+
+def _value(entry: Any, op: Op, overrides: Mapping[str, str], target: Target) -> str:
+    if op is Op.SET:
+        return text_of(entry)
+    row = target.row(entry.name)
+    before = overrides.get(entry.name)
+    items = list(target.in_force()[row] if before is None else _items(before))
+    asked = _items(text_of(entry))
+    if op is Op.APPEND:
+        items += [item for item in asked if item not in items]
+    else:
+        items = [item for item in items if item not in asked]
+    return ",".join(items)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

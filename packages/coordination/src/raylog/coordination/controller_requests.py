@@ -1,0 +1,77 @@
+"""Requests to the controller that are not answered yet: decided or not, known to all brokers or not, in time or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylog.coordination.controller_events import (
+    CreatedTopic,
+    PartitionsCreateRequested,
+    Reply,
+    TopicCreateRequested,
+    TopicDeleteRequested,
+)
+from raylog.coordination.controller_peers import Peers
+from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
+from raylog.protocol.ids import TopicName
+
+Result = CreatedTopic | TopicName | RaylogError
+Request = TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request without its answer. ``results`` once decided; sent when all brokers have ``revision``."""
+
+    request: Request
+    results: tuple[Result, ...] | None = None
+    revision: int = 0
+
+
+class Requests:
+    """Those that wait, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Request) -> Waiting:
+        waiting = Waiting(request)
+        self._waiting.append(waiting)
+        return waiting
+
+    def answer_decided(self, peers: Peers) -> list[Reply]:
+        """Those that are decided, and whose outcome every live broker has acknowledged."""
+        done = [each for each in self._waiting if each.results is not None and peers.all_have(each.revision)]
+        self._waiting = [each for each in self._waiting if each not in done]
+        return [Reply(each.request.token, each.results or ()) for each in done]
+
+    def answer_late(self, now_ms: int) -> list[Reply]:
+        """Those whose deadline is over: what failed is told, the rest goes on and is RequestTimedOut."""
+        done = [each for each in self._waiting if each.request.deadline_ms <= now_ms]
+        self._waiting = [each for each in self._waiting if each not in done]
+        late = RequestTimedOut("not done, or not known to all brokers, within the request's time; it goes on")
+        return [
+            Reply(
+                each.request.token,
+                tuple(
+                    result if isinstance(result, RaylogError) else late
+                    for result in each.results or (late,) * len(each.request.topics)
+                ),
+            )
+            for each in done
+        ]
+
+    def answer_all(self) -> list[Reply]:
+        """The mandate is over: what is decided is told, the rest is NotController."""
+        waiting, self._waiting = self._waiting, []
+        refusal = NotController("this broker is no longer the controller: ask the new one")
+        return [Reply(each.request.token, each.results or (refusal,) * len(each.request.topics)) for each in waiting]
+
+
+def refuse(request: Request) -> Reply:
+    """The answer of a broker that is not the controller."""
+    refusal = NotController("this broker is not the controller: ask the one that Metadata names")
+    return Reply(request.token, (refusal,) * len(request.topics))
