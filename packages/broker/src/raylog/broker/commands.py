@@ -1,26 +1,20 @@
-"""`raylog up`, `down`, `status` and `doctor`, plugged into the `raylog` command line."""
+"""`raylog up`, `down`, `status` and `doctor`, plugged into the `raylog` command line, which reports their errors."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 import typer
 
-from raylog.broker import supervisor
 from raylog.broker.cluster_file import ClusterFile, ClusterNotFound, find_cluster, raylog_home, registered
-from raylog.broker.doctor import examine, findings_as_rows
-from raylog.broker.doctor_checks import State, worst
-from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.tables import as_json, table
 
 __all__ = ["register"]
-
-P = ParamSpec("P")
 
 DataDir = Annotated[
     Path | None,
@@ -44,10 +38,8 @@ OutputOption = Annotated[Output, typer.Option("--output", help="A table for peop
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    app.command()(_reporting(up))
-    app.command()(_reporting(down))
-    app.command()(_reporting(status))
-    app.command()(_reporting(doctor))
+    for command in (up, down, status, doctor):
+        app.command()(command)
 
 
 def up(
@@ -73,12 +65,13 @@ def up(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Bring a cluster up, on a Ray cluster of its own or on a running one; return once clients can connect."""
+    supervisor = _load("supervisor")
     request = supervisor.Request(data_dir or raylog_home() / "data", brokers, zookeeper, address, _parse_config(config))
     cluster, started = supervisor.up(request)
     if not started:
         typer.echo(f"raylog: the cluster in {cluster.data_dir} is up already; nothing was changed", err=True)
     if output is Output.JSON:
-        _print_json(_summary(cluster))
+        typer.echo(as_json(_summary(cluster)))
     else:
         _print_up(cluster)
 
@@ -86,23 +79,24 @@ def up(
 def down(data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
     """Take a cluster down; its data stays, and `raylog up` brings it back."""
     cluster = find_cluster(data_dir, bootstrap_server)
-    supervisor.down(cluster)
+    _load("supervisor").down(cluster)
     typer.echo(f"raylog: the cluster in {cluster.data_dir} is down; its data stays there", err=True)
 
 
 def status(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
     """Show a cluster: its addresses and its brokers."""
-    facts = supervisor.status(find_cluster(data_dir, bootstrap_server))
+    facts = _load("supervisor").status(find_cluster(data_dir, bootstrap_server))
     if output is Output.JSON:
-        _print_json(facts)
+        typer.echo(as_json(facts))
     else:
         _print_status(facts)
 
 
 def doctor(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
     """Look for what is wrong with a cluster, or in the way of one, and say what to do; exit code 1 if anything is."""
-    findings = examine(_cluster_to_examine(data_dir, bootstrap_server))
-    rows = findings_as_rows(findings)
+    examination, checks = _load("doctor"), _load("doctor_checks")
+    findings = examination.examine(_cluster_to_examine(data_dir, bootstrap_server))
+    rows = examination.findings_as_rows(findings)
     if output is Output.JSON:
         typer.echo(as_json(rows))
     else:
@@ -110,7 +104,7 @@ def doctor(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output:
             typer.echo(line)
             if row and row["advice"]:
                 typer.echo(f"      → {row['advice']}")
-    if worst(findings) is State.FAIL:
+    if checks.worst(findings) is checks.State.FAIL:
         raise typer.Exit(1)
 
 
@@ -125,18 +119,9 @@ def _cluster_to_examine(data_dir: Path | None, bootstrap_server: str | None) -> 
         return known[0] if known else None
 
 
-def _reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """The command with its errors as one line on stderr and exit code 1."""
-
-    @wraps(command)
-    def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except RaylogError as error:
-            typer.echo(f"raylog: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(1) from error
-
-    return reporting
+def _load(module: str) -> Any:
+    """A module that a command needs when it runs: Ray comes with it, which help and completion need not."""
+    return import_module(f"raylog.broker.{module}")
 
 
 def _parse_config(items: Sequence[str] | None) -> dict[str, str] | None:
@@ -159,10 +144,6 @@ def _summary(cluster: ClusterFile) -> dict[str, Any]:
         "dashboard_url": cluster.ray.dashboard_url,
         "data_dir": cluster.data_dir,
     }
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2))
 
 
 def _print_up(cluster: ClusterFile) -> None:

@@ -1,0 +1,182 @@
+"""`raylog topics alter`, `raylog configs` and `raylog brokers`, and the admin client under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.commands import one_line, run
+from kit.waiting import wait_until
+from raylog.client import Admin, Producer
+from raylog.client.admin import EARLIEST, EARLIEST_LOCAL, MAX_TIMESTAMP
+from raylog.protocol.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path / "brokers", brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: InProcessCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as found:
+        yield found
+
+
+def as_json(cluster: InProcessCluster, *arguments: str) -> Any:
+    done = run(cluster, *arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fill(cluster: InProcessCluster, count: int = 10) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for n in range(count):
+            producer.send("t", b"v", partition=0, timestamp=1_000 + (n * 7) % count)
+
+
+def overrides(admin: Admin) -> dict[str, str | None]:
+    return {entry.name: entry.value for entry in admin.describe_topic_configs("t") if not entry.is_default}
+
+
+def test_a_topic_grows(cluster: InProcessCluster, admin: Admin) -> None:
+    admin.create_partitions("t", 5, validate_only=True)
+    assert len(admin.describe_topic("t").partitions) == 2
+    admin.create_partitions("t", 4)
+    assert [partition.leader >= 0 for partition in admin.describe_topic("t").partitions] == [True] * 4
+    admin.create_partitions("t", 6, assignments=[[1], [1]])
+    assert [partition.replicas for partition in admin.describe_topic("t").partitions[4:]] == [(1,), (1,)]
+    with Producer(cluster.bootstrap_servers) as producer:
+        assert producer.send("t", b"v", partition=5).result(10).offset == 0
+    with pytest.raises(InvalidPartitions):
+        admin.create_partitions("t", 6)
+    with pytest.raises(UnknownTopicOrPartition):
+        admin.create_partitions("nosuch", 6)
+
+
+def test_settings_of_a_topic_are_set_deleted_and_checked(admin: Admin) -> None:
+    admin.alter_topic_configs("t", {"retention.ms": "1000", "segment.bytes": "2000000"})
+    assert overrides(admin) == {"retention.ms": "1000", "segment.bytes": "2000000"}
+    admin.alter_topic_configs("t", {"retention.ms": None, "flush.messages": "1"}, validate_only=True)
+    admin.alter_topic_configs("t", {"retention.ms": None})
+    assert overrides(admin) == {"segment.bytes": "2000000"}
+    with pytest.raises(InvalidConfig):
+        admin.alter_topic_configs("t", {"retention.ms": "soon"})
+    with pytest.raises(InvalidConfig):
+        admin.alter_topic_configs("t", {"retention": "1"})
+    (entry,) = [entry for entry in admin.describe_topic_configs("t") if entry.name == "segment.bytes"]
+    assert (entry.source, entry.type, entry.is_sensitive) == ("topic", "int", False)
+    assert entry.documentation
+
+
+def test_settings_of_brokers_reach_them_without_a_restart(cluster: InProcessCluster, admin: Admin) -> None:
+    admin.alter_broker_configs(None, {"log.retention.ms": "5000"})
+    admin.alter_broker_configs(1, {"log.retention.ms": "7000"})
+
+    def of(broker: int) -> tuple[str | None, str]:
+        (entry,) = [found for found in admin.describe_broker_configs(broker) if found.name == "log.retention.ms"]
+        return entry.value, entry.source
+
+    wait_until(lambda: of(0) == ("5000", "cluster (dynamic)"), 10, "broker 0 follows the default of all")
+    wait_until(lambda: of(1) == ("7000", "broker (dynamic)"), 10, "broker 1 has its own")
+    assert {entry.name for entry in admin.describe_broker_configs(None)} == {"log.retention.ms"}
+
+
+def test_records_are_deleted_up_to_an_offset(cluster: InProcessCluster, admin: Admin) -> None:
+    fill(cluster)
+    tp = ("t", 0)
+    assert admin.delete_records({tp: 4}) == {tp: 4}
+    assert admin.list_offsets({tp: EARLIEST})[tp].offset == 4  # type: ignore[index]
+    with pytest.raises(OffsetOutOfRange):
+        admin.delete_records({tp: 11})
+    assert admin.delete_records({tp: -1}) == {tp: 10}
+    with pytest.raises(UnknownTopicOrPartition):
+        admin.delete_records({("t", 9): 0})
+
+
+def test_offsets_at_the_highest_timestamp_and_on_the_own_disk(cluster: InProcessCluster, admin: Admin) -> None:
+    fill(cluster)
+    (found,) = admin.list_offsets({("t", 0): MAX_TIMESTAMP}).values()
+    assert (found.offset, found.timestamp) == (7, 1_009)
+    (found,) = admin.list_offsets({("t", 0): EARLIEST_LOCAL}).values()
+    assert found.offset == 0
+
+
+def test_producers_and_log_dirs_are_described(cluster: InProcessCluster, admin: Admin) -> None:
+    fill(cluster)
+    (producers,) = admin.describe_producers([("t", 0)]).values()
+    assert [(producer.last_sequence, producer.producer_epoch) for producer in producers] == [(9, 0)]
+    assert producers[0].producer_id >= 0
+    leader = admin.describe_topic("t").partitions[0].leader
+    (log_dir,) = admin.describe_log_dirs(leader)
+    assert log_dir.error is None
+    assert log_dir.total_bytes > log_dir.usable_bytes > 0
+    assert log_dir.replicas[("t", 0)].size_bytes > 61  # type: ignore[index]
+
+
+def test_topics_and_settings_are_altered_by_commands(cluster: InProcessCluster) -> None:
+    done = run(
+        cluster,
+        "topics",
+        "alter",
+        "t",
+        "--partitions",
+        "3",
+        "--config",
+        "retention.ms=1",
+        "--delete-config",
+        "flush.ms",
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "t has 3 partitions now" in done.stderr
+    done = run(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=2", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "can alter the settings of topic t: retention.ms\n")
+    (row,) = as_json(cluster, "configs", "describe", "--topic", "t")
+    assert {key: row[key] for key in ("name", "value", "source", "type")} == {
+        "name": "retention.ms", "value": "1", "source": "topic", "type": "long",
+    }  # fmt: skip
+    table = run(cluster, "configs", "describe", "--topic", "t", "--all").stdout
+    assert len(table.splitlines()) > 10
+    assert run(cluster, "configs", "alter", "--all-brokers", "--config", "num.partitions=4").returncode == 0
+    assert [row["name"] for row in as_json(cluster, "configs", "describe", "--all-brokers")] == ["num.partitions"]
+    one_line(run(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=soon"), "retention.ms")
+    one_line(run(cluster, "configs", "alter", "--broker", "1", "--config", "broker.id=2"), "broker.id")
+    one_line(run(cluster, "topics", "alter", "t", "--partitions", "1"), "INVALID_PARTITIONS")
+
+
+def test_brokers_are_listed_and_described(cluster: InProcessCluster) -> None:
+    fill(cluster)
+    rows = as_json(cluster, "brokers")
+    assert [row["broker_id"] for row in rows] == [0, 1]
+    assert [row["controller"] for row in rows].count(True) == 1
+    assert [(row["leaders"], row["replicas"], len(row["log_dirs"])) for row in rows] == [(1, 1, 1), (1, 1, 1)]
+    assert max(row["size_bytes"] for row in rows) > 61
+    assert run(cluster, "brokers", "list").stdout.split()[:3] == ["broker_id", "host", "port"]
+    facts = as_json(cluster, "brokers", "describe", "1")
+    assert facts["log_dirs"][0]["state"] == "online"
+    assert [row["topic"] for row in facts["partitions"]] == ["t"]
+    assert "usable_bytes" in run(cluster, "brokers", "describe", "1").stdout
+    one_line(run(cluster, "brokers", "describe", "9"), "broker 9 is not up", "0, 1")
+
+
+def test_a_topic_is_trimmed(cluster: InProcessCluster) -> None:
+    fill(cluster)
+    assert as_json(cluster, "topics", "trim-prefix", "t", "--offset", "-1") == [
+        {"partition": 0, "earliest": 10},
+        {"partition": 1, "earliest": 0},
+    ]
+    one_line(run(cluster, "topics", "trim-prefix", "t", "--partition", "0", "--offset", "11"), "OFFSET_OUT_OF_RANGE")
