@@ -438,10 +438,11 @@ def test_a_defect_is_an_error_code_and_is_counted(node: Node, row: Any) -> None:
     """With every port broken each API still answers."""
     broken: Any = Broken()
     node.ports.cluster = node.ports.topics = node.ports.producer_ids = node.ports.partitions = broken
-    node.ports.config_admin = broken
+    node.ports.config_admin = node.ports.log_dirs = broken
     connection = Connection("PLAINTEXT")
+    partitions: list[Any] = [0] if row.name == "DescribeLogDirs" else [{"partition_index": 0}]
     values: dict[str, Any] = {
-        "topics": [{"name": "t", "topic": "t", "partitions": [{"partition_index": 0}], "assignments": []}],
+        "topics": [{"name": "t", "topic": "t", "partitions": partitions, "partition_indexes": [0], "assignments": []}],
         "resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}],
         "endpoint_type": 1,
     }
