@@ -18,6 +18,7 @@ from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
 from raylog.broker.storage.files import FileSlice
+from raylog.protocol.compression import Codec
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -35,6 +36,7 @@ PRODUCE, FETCH = TABLE[0], TABLE[1]
 PRODUCE_VERSIONS = range(PRODUCE.min_version, PRODUCE.max_version + 1)
 FETCH_VERSIONS = range(FETCH.min_version, FETCH.max_version + 1)
 BATCH = encode_batch([Record(b"one", b"k", timestamp=1), Record(b"two", timestamp=2)])
+ZSTD = encode_batch([Record(b"zstd")], codec=Codec.ZSTD)
 
 
 @pytest.fixture
@@ -131,12 +133,14 @@ def test_produce_without_acks_ends_the_connection_on_an_error(node: Node) -> Non
         ({"partition": -1}, ErrorCode.unknown_topic_or_partition),
         ({"acks": 2}, ErrorCode.invalid_required_acks),
         ({"batch": b""}, ErrorCode.invalid_record),
+        ({"batch": BATCH * 2}, ErrorCode.invalid_record),
+        ({"batch": ZSTD, "version": 6}, ErrorCode.unsupported_compression_type),
+        ({"batch": BATCH[:30], "version": 6}, ErrorCode.corrupt_message),
         ({"batch": BATCH[:-1]}, ErrorCode.corrupt_message),
         ({"batch": BATCH[:30]}, ErrorCode.corrupt_message),
         ({"version": 13, "topic_id": uuid4()}, ErrorCode.unknown_topic_id),
         ({"transactional_id": "x"}, ErrorCode.transactional_id_not_found),
     ],
-    ids=str,
 )
 def test_produce_errors(node: Node, options: dict[str, Any], code: ErrorCode) -> None:
     part = produce(node, **options)

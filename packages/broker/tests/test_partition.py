@@ -46,10 +46,10 @@ def test_offsets_and_epoch_are_stamped_in_place(log_dir: Path) -> None:
     shelf.dirs.close()
 
 
-def test_several_batches_go_in_by_one_append(log_dir: Path) -> None:
+def test_a_coordinator_may_append_several_batches_at_once(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
     both = memoryview(bytearray(bytes(batch(b"a", b"b")) + bytes(batch(b"c", codec=Codec.ZSTD))))
-    info = shelf.partition.append(both, now_ms=NOW)
+    info = shelf.partition.append(both, origin=Origin.COORDINATOR, now_ms=NOW)
     assert (info.base_offset, info.last_offset) == (0, 2)
     assert values(shelf.partition) == [b"a", b"b", b"c"]
     shelf.dirs.close()
@@ -74,7 +74,7 @@ def test_what_is_refused_leaves_no_trace(log_dir: Path) -> None:
     refused(batch(b"a", timestamps=[NOW + 3_600_001]), InvalidTimestamp)
     refused(batch(b"a", timestamp_type=TimestampType.LOG_APPEND_TIME), InvalidTimestamp)
     refused(batch(b"\0\0\0\0\0\0", control=True, producer=(1, 0, -1)), InvalidRecord)
-    refused(memoryview(bytearray(bytes(batch(b"a", producer=(1, 0, 0))) * 2)), InvalidRecord)
+    refused(memoryview(bytearray(bytes(batch(b"a")) * 2)), InvalidRecord)
     refused(batch(b"a"), FencedLeaderEpoch, leader_epoch=LeaderEpoch(-2))
     refused(batch(b"a"), UnknownLeaderEpoch, leader_epoch=LeaderEpoch(1))
     assert shelf.partition.log_end_offset == 0

@@ -176,9 +176,9 @@ class BrokerActor:
             place=Place(file.host, context.get_node_id(), file.actor),
         )
 
-    def produce(self, topic: str, partition: int, batches: bytes, acks: int = -1) -> tuple[int, int]:
-        """Append whole record batches: see Broker.produce."""
-        return self._serving().produce(topic, partition, batches, acks)
+    def produce(self, topic: str, partition: int, batch: bytes, acks: int = -1) -> tuple[int, int]:
+        """Append a whole record batch: see Broker.produce."""
+        return self._serving().produce(topic, partition, batch, acks)
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int) -> Batches:
         """Batches from ``offset`` on: see Broker.fetch."""

@@ -292,8 +292,8 @@ class Broker:
         )
         return list(samples(facts))
 
-    def produce(self, topic: str, partition: int, batches: bytes, acks: int = -1) -> tuple[Offset, Offset]:
-        """Append whole record batches; the offsets of the first and the last record.
+    def produce(self, topic: str, partition: int, batch: bytes, acks: int = -1) -> tuple[Offset, Offset]:
+        """Append a whole record batch; the offsets of the first and the last record.
 
         ``acks`` is as in Kafka: -1 all in-sync replicas, 1 the leader, 0 nobody; with one replica they are
         the same, and an actor call always answers. Raises what Partition.append raises, and
@@ -304,7 +304,7 @@ class Broker:
         parts = self._running()
         tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
         parts.membership.check()
-        info = parts.partitions.get(tp).append(memoryview(bytearray(batches)), now_ms=_now_ms())
+        info = parts.partitions.get(tp).append(memoryview(bytearray(batch)), now_ms=_now_ms())
         parts.membership.check()
         return info.base_offset, info.last_offset
 

@@ -4,6 +4,7 @@ v0-2    advertised as Kafka 4 does, because librdkafka decides by them whether i
         record formats are gone, and the connection is closed
 v3      transactional id, record format 2
 v5      the log's start offset in the answer
+v7      zstd; before it, a batch that is compressed so is refused (KIP-110)
 v8      which record was wrong, and a message
 v9      flexible
 v10     the new leader and its address beside NOT_LEADER_OR_FOLLOWER (KIP-951)
@@ -18,6 +19,7 @@ from __future__ import annotations
 from raylog.broker.handlers.context import CloseConnection, Operation, Ports, Reply, RequestContext, Resource
 from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
+from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
@@ -25,6 +27,7 @@ from raylog.protocol.errors import (
     TopicAuthorizationFailed,
     TransactionalIdNotFound,
     UnknownTopicId,
+    UnsupportedCompressionType,
     code_of,
 )
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
@@ -38,7 +41,10 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
+from raylog.protocol.records import HEADER_SIZE, read_header
 from raylog.protocol.wire import FIRST_TOPIC_ID
+
+FIRST_WITH_ZSTD = 7
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
@@ -93,6 +99,8 @@ def _append(
         records = part.records
         if not isinstance(records, memoryview) or not records:
             raise InvalidRecord(f"the request has no record batch for {tp}")
+        if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
+            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
         ports.lease.check()
         info = ports.partitions.get(tp).append(records, now_ms=ports.now_ms())
         ports.lease.check()
@@ -104,6 +112,10 @@ def _append(
         counters.messages_in[topic] = counters.messages_in.get(topic, 0) + count
         counters.bytes_in[topic] = counters.bytes_in.get(topic, 0) + len(records)
     return ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
+
+
+def _is_zstd(records: memoryview) -> bool:
+    return len(records) >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD
 
 
 def _failed(ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError) -> ProducedPartition:

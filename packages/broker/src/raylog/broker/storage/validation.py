@@ -62,9 +62,8 @@ def check_policy(
 
 
 def check_client(headers: tuple[BatchHeader, ...], tp: TopicPartition) -> None:
-    """What clients may not send: InvalidRecord for control batches and for several batches of a producer at once."""
-    for header in headers:
-        if header.is_control:
-            raise InvalidRecord(f"{tp}: clients may not write control batches")
-        if header.producer_id >= 0 and len(headers) > 1:
-            raise InvalidRecord(f"{tp}: an idempotent producer sends one batch per partition and request")
+    """What clients may not send: InvalidRecord for control batches and for several batches at once, as Kafka does."""
+    if len(headers) > 1:
+        raise InvalidRecord(f"{tp}: {len(headers)} batches at once; a request has exactly one per partition")
+    if headers[0].is_control:
+        raise InvalidRecord(f"{tp}: clients may not write control batches")
