@@ -40,8 +40,8 @@ Found = TopicState | tuple[TopicName, RaylogError]
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     state = ports.cluster.state()
     asked = {topic.name for topic in request.topics}
-    first, start = _start(request.cursor, asked)
-    names = sorted(name for name in asked or state.topics if name >= first)
+    start = _start(request.cursor, asked)
+    names = sorted(name for name in asked or state.topics if name >= start[0])
     found = [_find(ctx, ports, state, TopicName(name)) for name in names]
     if not asked:
         found = [topic for topic in found if isinstance(topic, TopicState)]
@@ -81,8 +81,8 @@ def _find(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicNam
     return name, UnknownTopicOrPartition(f"there is no topic {name}")
 
 
-def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], start: int, limit: int) -> Any:
-    """Topics until ``limit`` partitions are told; ``start`` is the first partition of the first topic."""
+def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], start: tuple[str, int], limit: int) -> Any:
+    """Topics until ``limit`` partitions are told; ``start`` names a topic, and its first partition to tell."""
     types, topics, left = types_of(ctx), [], limit
     for topic in found:
         if isinstance(topic, tuple):
@@ -90,16 +90,16 @@ def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], star
             continue
         if left == 0:
             return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=0))
-        end = min(start + left, len(topic.partitions))
-        topics.append(_topic(ctx, state, topic, start, end))
+        begin = start[1] if topic.name == start[0] else 0
+        end = min(begin + left, len(topic.partitions))
+        topics.append(_topic(ctx, state, topic, begin, end))
         if end < len(topic.partitions):
             return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=end))
-        left -= max(0, end - start)
-        start = 0
+        left -= max(0, end - begin)
     return _response(ctx, topics, None)
 
 
-def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, start: int, end: int) -> Any:
+def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, begin: int, end: int) -> Any:
     types = types_of(ctx)
     return make(
         types.DescribeTopicPartitionsResponseTopic,
@@ -114,7 +114,7 @@ def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, start: i
                 last_known_elr=None,
                 **partition_fields(ctx, state, index, topic.partitions[index]),
             )
-            for index in range(start, end)
+            for index in range(begin, end)
         ),
         topic_authorized_operations=AUTHORIZED_OPERATIONS_UNKNOWN,
     )

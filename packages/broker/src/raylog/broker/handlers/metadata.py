@@ -9,7 +9,7 @@ v7      leader epochs (KIP-320)
 v8      authorized operations on request (none are computed before ACLs are built)
 v9      flexible
 v10     topic ids beside the names (KIP-516)
-v12     topics by id
+v12     topics by id; before, an id or a missing name is an INVALID_REQUEST
 v13     an error code for the whole response
 
 Endpoints are those of the listener that the request came through. A topic that is unknown is asked of the
@@ -30,6 +30,7 @@ from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     ErrorCode,
+    InvalidRequest,
     InvalidTopic,
     RaylogError,
     TopicAuthorizationFailed,
@@ -59,6 +60,8 @@ def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterStat
         return [
             topic for topic in state.topics.values() if may_see(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name)
         ]
+    if ctx.version < 12 and any(topic.name is None or _id_of(topic) != NO_TOPIC_ID for topic in request.topics):
+        raise InvalidRequest(f"version {ctx.version} of Metadata knows topics by their names only: name each")
     answers = [_answer(ctx, ports, state, topic.name, _id_of(topic)) for topic in request.topics]
     missing = [
         answer[0]
@@ -125,8 +128,7 @@ def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
         return make(
             types.MetadataResponseTopic,
             error_code=code_of(error),
-            # Before version 12 a topic's name could not be null; none is asked for by id then.
-            name=name,
+            name=name if ctx.version >= 12 else name or "",  # it could not be null before
             topic_id=topic_id,
             partitions=(),
         )
