@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kit.cluster import InProcessCluster
@@ -26,6 +29,29 @@ def run(cluster: InProcessCluster, *arguments: str, stdin: str | None = None) ->
         env=environment(cluster.root),
         check=False,
     )
+
+
+@contextmanager
+def started(cluster: InProcessCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """``raylog ARGUMENTS`` on the cluster, with pipes; killed at the end unless it has ended."""
+    # Tests that run in the background may have inherited that SIGINT is ignored; a command at a terminal has not.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [RAYLOG, *arguments, "--bootstrap-server", cluster.bootstrap_servers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(cluster.root),
+        )
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:

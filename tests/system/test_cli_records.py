@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
-from kit.commands import RAYLOG, environment, one_line, run
+from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 
@@ -91,12 +92,33 @@ def test_json_carries_records_from_topic_to_topic(cluster: InProcessCluster) -> 
     assert records == [(b"\xa1k", b"\xff", [("h", None)], BEGUN), (b"gone", None, [], BEGUN + 1)]
 
 
+def test_values_of_our_producer_are_readable(cluster: InProcessCluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("t", {"page": 1}, "user-1")
+    assert consumed(
+        cluster, "--from-beginning", "--key-deserializer", "msgpack", "--value-deserializer", "msgpack",
+        "--format", "%k %s\n",
+    ) == ['user-1 {"page": 1}']  # fmt: skip
+
+
 def test_a_bad_line_ends_it_and_is_told_by_its_number(cluster: InProcessCluster) -> None:
     lines = json.dumps({"value": "good"}) + "\nbad\n"
     one_line(run(cluster, "produce", "t", "--format", "json", stdin=lines), "line 2", "'bad'", "1 records before it")
     one_line(run(cluster, "produce", "t", "--file", "/nosuch"), "/nosuch", "No such file")
     one_line(run(cluster, "produce", "t", "--partition", "2", stdin="x"), "partitions 0 to 1, not 2")
     assert consumed(cluster, "--from-beginning") == ["good"]
+
+
+def test_what_was_read_before_ctrl_c_is_delivered(cluster: InProcessCluster) -> None:
+    with started(cluster, "produce", "copy") as sender, Consumer(cluster.bootstrap_servers, ["copy"]) as consumer:
+        assert sender.stdin is not None
+        sender.stdin.write("a\nb\n")
+        sender.stdin.flush()
+        wait_until(lambda: consumer.end_offsets([("copy", 0)])[("copy", 0)] == 2, 20, "both records are there")
+        sender.send_signal(signal.SIGINT)
+        assert sender.wait(30) == 130
+        assert sender.stderr is not None
+        assert sender.stderr.read() == "interrupted; sent 2 records to copy\n"
 
 
 def test_progress_is_shown_on_a_terminal(cluster: InProcessCluster, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
-from kit.commands import RAYLOG, environment, one_line, run
+from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
 
 pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
@@ -93,27 +94,15 @@ def test_a_reader_that_has_enough_ends_it_quietly(cluster: InProcessCluster) -> 
 
 
 def test_consuming_follows_new_records_until_interrupted(cluster: InProcessCluster) -> None:
-    command = [RAYLOG, "consume", "t", "--from-beginning", "--bootstrap-server", cluster.bootstrap_servers]
-    # Tests that run in the background may have inherited that SIGINT is ignored; a command at a terminal has not.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        reader = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.root)
-        )
-    finally:
-        signal.signal(signal.SIGINT, inherited)
-    with reader:
-        try:
-            assert reader.stdout is not None
-            for word in ("one", "two"):
-                run(cluster, "produce", "t", stdin=word)
-                assert reader.stdout.readline() == f"{word}\n"
-            reader.send_signal(signal.SIGINT)
-            assert reader.wait(30) == 130
-            assert reader.stderr is not None
-            assert reader.stderr.read() == ""
-        finally:
-            reader.kill()
+    with started(cluster, "consume", "t", "--from-beginning") as reader:
+        assert reader.stdout is not None
+        for word in ("one", "two"):
+            run(cluster, "produce", "t", stdin=word)
+            assert reader.stdout.readline() == f"{word}\n"
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(30) == 130
+        assert reader.stderr is not None
+        assert reader.stderr.read() == ""
 
 
 def test_errors_are_one_line_and_exit_code_1(cluster: InProcessCluster) -> None:

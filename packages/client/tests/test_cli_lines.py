@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 import pytest
@@ -31,6 +32,14 @@ def record(
 )
 def test_templates(template: str, line: bytes) -> None:
     assert formatter(template)(record(headers=[("a", b"1"), ("b", None)])) == line
+
+
+def test_what_was_deserialized_is_shown_as_json() -> None:
+    value = {"page": 1, "raw": b"ab", "at": ("ü", None)}
+    shown = record()._replace(key="user-1", value=value)
+    assert formatter("%k %s")(shown) == b"user-1 " + '{"page": 1, "raw": "ab", "at": ["ü", null]}'.encode()
+    line = json.loads(formatter("json")(shown))
+    assert (line["key"], line["value"]) == ("user-1", {"page": 1, "raw": "ab", "at": ["ü", None]})
 
 
 def test_nothing_is_told_from_empty_by_its_size_only() -> None:

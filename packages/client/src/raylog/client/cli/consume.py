@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,16 @@ from raylog.protocol.errors import InvalidPartitions, InvalidRequest
 
 _POLL_MS = 1_000
 Partitions = list[tuple[str, int]]
+
+
+class Deserializer(StrEnum):
+    """How keys or values were written."""
+
+    BYTES = "bytes"
+    MSGPACK = "msgpack"
+
+
+_BYTES = Deserializer.BYTES
 
 
 def consume(
@@ -58,6 +69,10 @@ def consume(
             "%s value, %T timestamp, %h headers, %K and %S sizes, \\n, \\t.",
         ),
     ] = "value",
+    key_deserializer: Annotated[Deserializer, typer.Option(help="What keys are; as --value-deserializer.")] = _BYTES,
+    value_deserializer: Annotated[
+        Deserializer, typer.Option(help="What values are: msgpack, as our Python producer writes, is shown as JSON.")
+    ] = _BYTES,
     config: Config = None,
     data_dir: DataDir = None,
     bootstrap_server: Bootstrap = None,
@@ -68,7 +83,12 @@ def consume(
     settings: dict[str, Any] = {"default.api.timeout.ms": TIMEOUT_MS, **name_values(config)}
     if offset is not None and place.lstrip("-").isdigit():
         settings.setdefault("auto.offset.reset", "none")
-    with client.Consumer(servers_of(data_dir, bootstrap_server), **settings) as consumer:
+    with client.Consumer(
+        servers_of(data_dir, bootstrap_server),
+        key_deserializer=key_deserializer.value,
+        value_deserializer=value_deserializer.value,
+        **settings,
+    ) as consumer:
         chosen = _chosen(consumer, topic, partition)
         consumer.assign(chosen)
         if place or "auto.offset.reset" not in settings:

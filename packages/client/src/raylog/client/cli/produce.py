@@ -96,7 +96,10 @@ def _send_lines(
     settings: dict[str, str],
     progress: Progress,
 ) -> tuple[int, list[RaylogError]]:
-    """How many records were sent, and the errors of those that were not delivered. A bad line ends it."""
+    """How many records were sent, and the errors of those that were not delivered.
+
+    A bad line or Ctrl-C ends it once the records before it are settled.
+    """
     failed: list[RaylogError] = []
 
     def note(delivery: client.Delivery) -> None:
@@ -105,14 +108,20 @@ def _send_lines(
             failed.append(error)
 
     sent = 0
+    interrupted: KeyboardInterrupt | None = None
     with client.Producer(servers, **settings) as producer:
-        for line in source:
-            try:
+        try:
+            for line in source:
                 value, key, headers, timestamp = read(line.removesuffix(b"\n"))
-            except InvalidRecord as error:
-                raise InvalidRecord(f"line {sent + 1}: {error}; {sent} records before it were sent") from error
-            delivery = producer.send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
-            delivery.add_done_callback(note)
-            sent += 1
-            progress.add(1, len(line))
+                delivery = producer.send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
+                delivery.add_done_callback(note)
+                sent += 1
+                progress.add(1, len(line))
+        except InvalidRecord as error:
+            raise InvalidRecord(f"line {sent + 1}: {error}; {sent} records before it were sent") from error
+        except KeyboardInterrupt as ctrl_c:
+            interrupted = ctrl_c
+    if interrupted is not None:
+        tell(f"interrupted; sent {sent - len(failed)} records to {topic}")
+        raise interrupted
     return sent, failed

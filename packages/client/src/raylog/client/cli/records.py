@@ -36,7 +36,7 @@ def formatter(template: str) -> Callable[[ConsumerRecord], bytes]:
     if template == "value":
         return _value_line
     if template == "json":
-        return lambda record: as_json(facts(record)).encode() + b"\n"
+        return lambda record: json.dumps(facts(record), ensure_ascii=False, default=_plain).encode() + b"\n"
     if "%" not in template:
         raise InvalidRequest(f"--format {template!r} is neither value, json nor a template such as '%p %o %k %s\\n'")
     parts = [_part(token) for token in _TOKEN.findall(template)]
@@ -49,13 +49,13 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
     "%t": lambda record: record.topic.encode(),
     "%p": lambda record: b"%d" % record.partition,
     "%o": lambda record: b"%d" % record.offset,
-    "%k": lambda record: record.key or b"",
-    "%s": lambda record: record.value or b"",
-    "%v": lambda record: record.value or b"",
+    "%k": lambda record: _shown(record.key),
+    "%s": lambda record: _shown(record.value),
+    "%v": lambda record: _shown(record.value),
     "%T": lambda record: b"%d" % record.timestamp,
     "%h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
-    "%K": lambda record: b"%d" % _size(record.key),
-    "%S": lambda record: b"%d" % _size(record.value),
+    "%K": lambda record: _size(record.key),
+    "%S": lambda record: _size(record.value),
 }
 
 
@@ -69,13 +69,27 @@ def _part(token: str) -> bytes | Callable[[ConsumerRecord], bytes]:
     return token.encode()
 
 
-def _size(data: bytes | None) -> int:
+def _size(value: Any) -> bytes:
     """As kcat: -1 for null."""
-    return -1 if data is None else len(data)
+    return b"-1" if value is None else b"%d" % len(_shown(value))
 
 
 def _value_line(record: ConsumerRecord) -> bytes:
-    return (record.value if record.value is not None else b"") + b"\n"
+    return _shown(record.value) + b"\n"
+
+
+def _shown(value: Any) -> bytes:
+    """Bytes as they are, null as nothing, text as UTF-8, and what else was deserialized as JSON."""
+    if type(value) is bytes:
+        return value
+    if value is None:
+        return b""
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: bytes inside a value, or a type of msgpack's own."""
+    return text(value) if isinstance(value, bytes) else str(value)
 
 
 def facts(record: ConsumerRecord) -> dict[str, Any]:
@@ -92,14 +106,14 @@ def facts(record: ConsumerRecord) -> dict[str, Any]:
     }
 
 
-def text(data: bytes | None) -> str | dict[str, str] | None:
-    """UTF-8 as text, anything else as {"base64": …}."""
-    if data is None:
-        return None
+def text(value: Any) -> Any:
+    """For JSON: UTF-8 as text, other bytes as {"base64": …}, what was deserialized as it is."""
+    if not isinstance(value, bytes):
+        return value
     try:
-        return data.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return {"base64": base64.b64encode(value).decode()}
 
 
 # --- in --------------------------------------------------------------------------------------------------------------
