@@ -85,7 +85,7 @@ TABLE: tuple[ApiRow, ...] = (
     _cold(23, "OffsetForLeaderEpoch", 2, 4, _OP.DESCRIBE, _ON.TOPIC, offset_for_leader_epoch),
     _cold(32, "DescribeConfigs", 1, 4, _OP.DESCRIBE_CONFIGS, _ON.TOPIC, describe_configs),
     _cold(33, "AlterConfigs", 0, 2, _OP.ALTER_CONFIGS, _ON.TOPIC, alter_configs),
-    _cold(35, "DescribeLogDirs", 1, 5, _OP.DESCRIBE, _ON.CLUSTER, describe_log_dirs),
+    _cold(35, "DescribeLogDirs", 1, 4, _OP.DESCRIBE, _ON.CLUSTER, describe_log_dirs),
     _cold(37, "CreatePartitions", 0, 3, _OP.ALTER, _ON.TOPIC, create_partitions),
     _cold(44, "IncrementalAlterConfigs", 0, 1, _OP.ALTER_CONFIGS, _ON.TOPIC, incremental_alter_configs),
     _cold(60, "DescribeCluster", 0, 2, _OP.DESCRIBE, _ON.CLUSTER, describe_cluster),

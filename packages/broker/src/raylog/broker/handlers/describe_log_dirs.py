@@ -4,7 +4,6 @@ v1      sizes and lags of partitions, an error for a directory that is offline (
 v2      flexible
 v3      an error for the whole
 v4      total and usable bytes of the volume (KIP-827)
-v5      whether a directory takes no new partitions (KIP-1066): none is cordoned here
 
 The lag is how far the log's end is ahead of the high watermark. No partition is on its way to another directory, so
 no log is a future one.
@@ -52,7 +51,6 @@ def _directory(ctx: RequestContext, facts: LogDirFacts, asked: set[tuple[str, in
         ),
         total_bytes=facts.space.total,
         usable_bytes=facts.space.usable,
-        is_cordoned=False,
     )
 
 
