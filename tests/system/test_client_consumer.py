@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
+from raylog.client.columns import SCHEMA
 from raylog.client.results import PositionLost
 from raylog.protocol.errors import (
     CorruptMessage,
@@ -21,6 +24,7 @@ from raylog.protocol.errors import (
     InvalidRequest,
     InvalidTopic,
     OffsetOutOfRange,
+    RaylogError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -286,3 +290,137 @@ def test_a_leaders_own_batches_are_read(cluster: InProcessCluster) -> None:
         rows = [record[2:] for record in consumer.iterate(until_end=True)]
     assert [row[:5] for row in rows] == [(0, 5, 0, b"k", b"a"), (1, 6, 0, None, None)]
     assert [list(row[5]) for row in rows] == [[("h", b"1"), ("h", None)], []]
+
+
+def test_paused_partitions_keep_their_place(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST, max_poll_records=10) as consumer:
+        assert consumer.poll(5_000)
+        consumer.pause(("t", 1), ("t", 2))
+        assert consumer.paused() == {("t", 1), ("t", 2)}
+        before = [consumer.position("t", partition) for partition in (1, 2)]
+        seen = set()
+
+        def others_are_through() -> bool:
+            seen.update(consumer.poll(200))
+            return all(consumer.position("t", partition) == COUNT // 4 for partition in (0, 3))
+
+        wait_until(others_are_through, 20, "the others were read")
+        assert {tp.partition for tp in seen} == {0, 3}
+        assert [consumer.position("t", partition) for partition in (1, 2)] == before
+        assert len(consumer.poll_columns(0)) == 0
+        consumer.resume()
+        rest = sum(1 for _ in consumer.iterate(until_end=True))
+        assert rest == COUNT // 2 - sum(before)
+        with pytest.raises(InvalidRequest, match="t-9 is not assigned"):
+            consumer.pause(("t", 9))
+
+
+def test_seeking_to_a_time(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
+        consumer.seek_to_time(1_000_000 + 500)
+        assert [consumer.position("t", partition) for partition in range(4)] == [125] * 4
+        consumer.seek_to_time(2_000_000, ("t", 1))
+        assert [consumer.position("t", partition) for partition in range(4)] == [125, COUNT // 4, 125, 125]
+        with pytest.raises(InvalidRequest, match="timestamp -1"):
+            consumer.seek_to_time(-1)
+
+
+def test_columns_have_everything_without_gaps(filled: InProcessCluster) -> None:
+    tables = []
+    with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        first = next(iter(consumer))  # rows and columns mix
+        while sum(map(len, tables)) < COUNT - 1:
+            tables.append(consumer.poll_columns(5_000))
+            assert len(tables[-1])
+        assert len(consumer.poll_columns(50)) == 0
+        consumer.seek_to_beginning()
+        assert consumer.poll_columns(5_000, ["offset", "value"]).column_names == ["offset", "value"]
+    table = pa.concat_tables(tables)
+    assert table.schema == SCHEMA
+    values = [*table["value"].to_pylist(), first.value]
+    assert sorted(map(int, values)) == list(range(COUNT))
+    assert {(row["partition"], row["offset"]) for row in table.select(["partition", "offset"]).to_pylist()} == {
+        (int(value) % 4, int(value) // 4) for value in table["value"].to_pylist()
+    }
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000 + int(v) for v in table["value"].to_pylist()]
+
+
+def test_a_damaged_batch_comes_after_what_can_be_read_in_columns_too(filled: InProcessCluster) -> None:
+    path = next(filled.root.glob("broker-*/**/t-3/00000000000000000000.log"))
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff\xff\xff\xff")
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 3)])
+        read = len(consumer.poll_columns(5_000))
+        assert 0 < read == consumer.position("t", 3) < COUNT // 4
+        for _ in range(2):
+            with pytest.raises(CorruptMessage, match=f"t-3, batch at offset {read}"):
+                consumer.poll_columns(5_000)
+
+
+def test_a_deleted_topic_is_told_not_waited_for(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST, retry_backoff_max_ms=200) as consumer:
+        assert consumer.poll(5_000)
+        with Admin(filled.bootstrap_servers) as admin:
+            admin.delete_topics(["t"])
+
+        def told() -> str:
+            try:
+                consumer.poll(200)
+            except UnknownTopicOrPartition as error:
+                return str(error)
+            return ""
+
+        assert "no broker knows the topic any more" in wait_until(told, 20, "the deletion is told")
+
+
+def test_a_consumer_behind_the_start_of_the_log_is_told_both_offsets(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path, config={"log.retention.check.interval.ms": "100"}) as cluster:
+        cluster.create_topic("short", config={"segment.bytes": "1048576", "retention.bytes": "1048576"})
+        servers = cluster.bootstrap_servers
+        with Consumer(servers, auto_offset_reset="none") as consumer, Producer(servers, linger_ms=0) as producer:
+            consumer.assign([("short", 0)])
+            sent = [producer.send("short", b"x" * 500_000) for _ in range(10)]
+            producer.flush(20)
+            wait_until(lambda: consumer.beginning_offsets([("short", 0)])["short", 0] > 1, 30, "old segments go")
+            consumer.seek("short", 0, 1)
+            with pytest.raises(PositionLost, match="offset 1 is out of range") as caught:
+                consumer.poll(10_000)
+        assert caught.value.position == 1 < caught.value.earliest
+        assert caught.value.end == len(sent)
+
+
+def test_a_consumer_is_for_one_thread_at_a_time(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
+        assert consumer.poll(100) == {}
+        polling = threading.Thread(target=consumer.poll, args=(3_000,))
+        polling.start()
+
+        def refused() -> str:
+            try:
+                consumer.poll(0)
+            except RaylogError as error:
+                return str(error)
+            return ""
+
+        assert "for one at a time" in wait_until(refused, 2, "the second thread is refused")
+        polling.join(10)
+        assert consumer.poll(0) == {}
+
+
+def test_a_slow_reader_of_many_partitions_holds_no_more_than_fetch_max_bytes(cluster: InProcessCluster) -> None:
+    cluster.create_topic("wide", partitions=20)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for partition in range(20):
+            for _ in range(4):
+                producer.send("wide", b"x" * 50_000, partition=partition)
+    limit = 300_000
+    config = {"fetch_max_bytes": limit, "max_partition_fetch_bytes": 100_000, "max_poll_records": 1}
+    with Consumer(cluster.bootstrap_servers, ["wide"], **EARLIEST, **config) as consumer:
+        most = 0
+        for _ in range(80):
+            assert consumer.poll(5_000)
+            most = max(most, sum(buffer.held_bytes() for buffer in consumer._fetcher.buffers.values()))
+    # What was held when the fetches were sent, and one answer of each of two brokers.
+    assert limit / 2 < most <= 3 * limit + 200_000

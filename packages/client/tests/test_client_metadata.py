@@ -14,6 +14,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
 from raylog.client.metadata import Metadata, backoff_ms
+from raylog.client.results import BrokerDescription
 from raylog.protocol import ids
 from raylog.protocol.errors import InvalidTopic, UnknownTopicOrPartition
 
@@ -117,3 +118,28 @@ def test_all_topics_can_be_asked_for() -> None:
     metadata = Metadata(None)
     metadata.want(["x"])
     assert metadata.request().topics is None
+
+
+def hint(metadata: Metadata, leader: int, epoch: int, *addresses: int) -> bool:
+    """Take a hint for partition 0 that gives the addresses of these brokers, too."""
+    brokers = {n: BrokerDescription(ids.BrokerId(n), f"h{n}", 9, None) for n in addresses}
+    return metadata.take_hint(tp(0), ids.BrokerId(leader), ids.LeaderEpoch(epoch), brokers)
+
+
+def test_a_hint_moves_the_leader_when_it_is_newer_and_somewhere() -> None:
+    """KIP-951."""
+    metadata = Metadata(["t"])
+    assert not hint(metadata, 2, 9, 2)
+    metadata.on_response(answer((1, 5), (-1, 5)), 0)
+    before = metadata.view
+    assert not hint(metadata, 2, 5, 2), "no newer epoch"
+    assert not hint(metadata, 2, 6), "no address"
+    assert not hint(metadata, -1, 6), "no leader"
+    assert metadata.view is before
+    assert hint(metadata, 2, 6, 2)
+    assert metadata.view.leader_of(tp(0)) == (2, 6)
+    assert metadata.view.brokers[2].host == "h2"
+    assert metadata.view.version > before.version
+    assert metadata.view.led["t"] == (0,)
+    metadata.on_response(answer((1, 5), (1, 5)), 0)
+    assert metadata.view.leader_of(tp(0)) == (2, 6), "a broker that lags does not take it back"

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.client.columns import SCHEMA
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.serde import deserializer
 from raylog.client.subscription import Place
-from raylog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RaylogError
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, TimestampType, encode_batch
 
@@ -117,9 +118,44 @@ def test_raw_answers_move_the_position_behind_them() -> None:
     assert (raw.high_watermark, buffer.place.position, buffer.raw()) == (9, 3, None)
 
 
-def test_raw_answers_and_half_read_batches_do_not_mix() -> None:
+def test_ways_of_reading_mix_in_the_middle_of_a_batch() -> None:
     buffer = buffer_at(0)
-    buffer.add(encoded(0, 3), 9)
-    buffer.take(1, [])
-    with pytest.raises(RaylogError, match="middle of a batch"):
-        buffer.raw()
+    buffer.add(encoded(0, 3) + encoded(3, 2), 9)
+    assert offsets(buffer, 1) == [0]
+    raw = buffer.raw()
+    assert raw is not None
+    assert [record.offset for record in raw.records()] == [1, 2, 3, 4]
+    assert offsets(buffer) == []
+    buffer.add(encoded(5, 3), 9)
+    assert offsets(buffer, 2) == [5, 6]
+    assert columns(buffer) == [7]
+    assert columns(buffer) is None
+
+
+def columns(buffer: PartitionBuffer, gaps: list[Gap] | None = None) -> list[int] | None:
+    found = buffer.columns(SCHEMA, [] if gaps is None else gaps)
+    return None if found is None else found["offset"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_columns_hold_an_answer_from_the_position_on() -> None:
+    buffer, gaps = buffer_at(1), list[Gap]()
+    buffer.add(encoded(0, 3) + encoded(3, 1, control=True) + encoded(6, 2) + encoded(8, 1, control=True), 9)
+    assert columns(buffer, gaps) == [1, 2, 6, 7]
+    assert (buffer.place.position, gaps) == (9, [Gap(TP, 4, 6)])
+    buffer.add(encoded(9, 1, control=True), 10)
+    assert columns(buffer) is None
+    assert buffer.place.position == 10
+
+
+def test_columns_end_before_a_damaged_batch_which_is_reported_and_fetched_again() -> None:
+    buffer = buffer_at(0)
+    damaged = bytearray(encoded(4, 1))
+    damaged[-1] ^= 1
+    answer = encoded(0, 2) + encoded(2, 2) + bytes(damaged) + encoded(5, 1)
+    buffer.add(answer, 6)
+    assert columns(buffer) == [0, 1, 2, 3]
+    assert (buffer.fetch_offset, buffer.place.position) == (4, 4)
+    buffer.add(bytes(damaged) + encoded(5, 1), 6)
+    with pytest.raises(CorruptMessage, match="t-3, batch at offset 4"):
+        columns(buffer)
+    assert (buffer.fetch_offset, buffer.place.position) == (4, 4)

@@ -84,3 +84,19 @@ def test_every_jump_voids_what_was_asked_before() -> None:
     place.seek_to(EARLIEST)
     generations.append(place.generation)
     assert len(set(generations)) == 4
+
+
+def test_a_time_is_looked_up_after_the_end() -> None:
+    """Else a record written between the two answers, young enough, would be left out."""
+    place = Place(TopicPartition(TopicName("t"), PartitionIndex(0)))
+    place.seek_to(1_000)
+    assert place.questions() == (LATEST,)
+    assert place.answer(LATEST, 40) is None
+    assert place.position is None
+    assert place.questions() == (1_000,)
+    place.answer(1_000, 17)
+    assert place.position == 17
+    place.seek_to(2_000)
+    place.answer(LATEST, 40)
+    place.answer(2_000, -1)
+    assert place.position == 40

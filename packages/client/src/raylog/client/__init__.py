@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "BatchDelivery",
     "BrokerDescription",
     "BrokerHandle",
     "Cluster",
@@ -38,6 +39,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "Landed",
     "LogDirDescription",
     "NewTopic",
     "OffsetAndTimestamp",

@@ -10,6 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from raylog.client.columns import body_of, decode_columns
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place
@@ -60,6 +63,10 @@ class PartitionBuffer:
         """True when the next answer should be fetched now."""
         return len(self.chunks) + bool(self._pending) < _CHUNKS
 
+    def held_bytes(self) -> int:
+        """How much memory the answers take that are here."""
+        return sum(len(chunk.data) for chunk in self.chunks)
+
     def has_data(self) -> bool:
         return bool(self._pending or self.chunks)
 
@@ -78,14 +85,66 @@ class PartitionBuffer:
     def raw(self) -> Batches | None:
         """The oldest answer as it came, from the position on; the position moves behind it."""
         position = self.place.position
-        if self._pending or position is None:
-            raise RaylogError(f"{self.place.tp}: records were polled from the middle of a batch; seek first")
-        if not self.chunks:
-            return None
-        chunk = self.chunks.popleft()
-        batches = Batches(chunk.data, chunk.high_watermark, position)
-        self.place.position = batches.next_offset
+        self._pending = []  # their batch is still here: it is read again from the position on
+        while self.chunks and position is not None:
+            chunk = self.chunks.popleft()
+            batches = Batches(chunk.data, chunk.high_watermark, position)
+            if batches.next_offset > position:
+                self.place.position = batches.next_offset
+                return batches
+        return None
+
+    def columns(self, schema: pa.Schema, gaps: list[Gap]) -> pa.RecordBatch | None:
+        """The oldest answer's records from the position on, as columns; the position moves behind them.
+
+        None when nothing is here. Raises as :meth:`take`, after what comes before the damage was handed out.
+        """
+        self._pending = []
+        while self.chunks:
+            chunk = self.chunks.popleft()
+            start = self.place.position or 0
+            try:
+                batches = self._whole(chunk, gaps)
+                found = decode_columns(self.place.tp, batches, schema, from_offset=start) if batches else None
+            except RaylogError:
+                found = self._before_damage(chunk, start, schema)
+            if found is not None and len(found):
+                return found
+        return None
+
+    def _whole(self, chunk: _Chunk, gaps: list[Gap]) -> list[tuple[BatchHeader, bytes]]:
+        """All data batches from the position on; the position moves behind them."""
+        batches = []
+        for pos, header in batch_headers(chunk.data):
+            position = self.place.position or 0
+            if header.next_offset <= position:
+                continue
+            if header.base_offset > position:
+                gaps.append(Gap(self.place.tp, position, header.base_offset))
+            if not header.is_control:
+                batches.append((header, body_of(chunk.data, pos, header, check_crcs=self._check_crcs)))
+            self.place.position = header.next_offset
         return batches
+
+    def _before_damage(self, chunk: _Chunk, start: int, schema: pa.Schema) -> pa.RecordBatch:
+        """What can be read before the first batch that can't, which is fetched again; its error when it is the
+        first."""
+        self.place.position = start
+        found = []
+        for pos, header in batch_headers(chunk.data):
+            if header.next_offset <= start:
+                continue
+            try:
+                body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
+                if not header.is_control:
+                    found.append(decode_columns(self.place.tp, [(header, body)], schema, from_offset=start))
+            except RaylogError as error:
+                self._start_over()
+                if found:
+                    break
+                raise type(error)(f"{self.place.tp}, batch at offset {header.base_offset}: {error}") from error
+            self.place.position = header.next_offset
+        return pa.concat_batches(found)
 
     def take(self, max_records: int, gaps: list[Gap]) -> list[ConsumerRecord]:
         """At most ``max_records`` records, of one batch; the position moves behind them. Empty when nothing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -32,7 +32,7 @@ from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.pool import monotonic_ms
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place, Subscription
-from raylog.protocol.errors import OffsetOutOfRange, RaylogError, exception_for, is_retriable
+from raylog.protocol.errors import OffsetOutOfRange, RaylogError, UnknownTopicOrPartition, exception_for, is_retriable
 from raylog.protocol.fetch import (
     API_KEY,
     FetchedPartition,
@@ -45,10 +45,14 @@ from raylog.protocol.fetch import (
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire import NodeEndpoint
 
 log = logging.getLogger(__name__)
 
 FETCH_VERSION = 12
+_IDLE_MS = 60_000
+_MISSING_GRACE_MS = 2_000
+"""How long a topic that no broker knows may be one that was just created."""
 
 
 class _Fetch(NamedTuple):
@@ -94,22 +98,24 @@ class Fetcher:
         """Offsets asked for and not answered: the generation that asked."""
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
+        self._missing: dict[str, int] = {}
+        """Topics that brokers don't know, and since when."""
 
-    def exchange(self, timeout_ms: float) -> None:
+    def exchange(self, timeout_ms: float) -> float:
         """Send what can be sent, then take in what comes within ``timeout_ms``: one round of waiting at
-        most."""
+        most. Returns after how many ms, at the latest, to come again."""
         now_ms = monotonic_ms()
         self._keep_buffers()
         blocked = self._ask_offsets(now_ms)
         blocked |= self._fetch(now_ms)
-        if blocked:
-            timeout_ms = min(timeout_ms, CONNECT_POLL_MS)
-        for reply in self._network.poll(timeout_ms):
+        again_ms = CONNECT_POLL_MS if blocked else _IDLE_MS
+        for reply in self._network.poll(min(timeout_ms, again_ms)):
             context = reply.request.context
             if isinstance(context, _Fetch):
                 self._take_fetched(reply, context)
             else:
                 self._take_offsets(reply, context)
+        return self._network.wait_ms(again_ms)
 
     def turn(self, buffer: PartitionBuffer) -> None:
         """``buffer`` was served: the others come first now."""
@@ -129,6 +135,19 @@ class Fetcher:
             elif buffer is None or buffer.place is not place or buffer.generation != place.generation:
                 self.buffers[place.tp] = PartitionBuffer(place, *self._deserializers, check_crcs=self._check_crcs)
 
+    def _leader(self, tp: TopicPartition, now_ms: int) -> Address | None:
+        """Where to ask for the partition. Tells the user of a topic that is gone, again and again."""
+        address = self._network.leader_address(tp)
+        unknown = self._network.metadata.view.errors.get(tp.topic)
+        if address is not None or not isinstance(unknown, UnknownTopicOrPartition):
+            self._missing.pop(tp.topic, None)
+        elif now_ms - self._missing.setdefault(tp.topic, now_ms) >= _MISSING_GRACE_MS:
+            self._missing[tp.topic] = now_ms
+            self.errors.append(
+                UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
+            )
+        return address
+
     def _rests(self, tp: TopicPartition, now_ms: int) -> bool:
         until_ms = self._resting.get(tp)
         if until_ms is None:
@@ -143,11 +162,15 @@ class Fetcher:
         wanted: dict[Address, list[PartitionBuffer]] = {}
         reserved: set[Address] = set()
         blocked = False
+        if sum(b.held_bytes() for b in self.buffers.values() if not b.place.paused) >= max(self._max_bytes, 1):
+            return False  # memory is bounded: the user reads first
         for tp, buffer in self.buffers.items():
+            if buffer.place.paused:
+                continue
             if self._rests(tp, now_ms):
                 blocked = True
                 continue
-            address = self._network.leader_address(tp)
+            address = self._leader(tp, now_ms)
             if address is None:
                 blocked = True
             elif not buffer.wants_more():
@@ -210,12 +233,18 @@ class Fetcher:
                 if buffer is None or place is None or place.generation != fetch.generations.get(tp):
                     continue
                 try:
-                    self._take_partition(buffer, place, fetched)
+                    self._take_partition(buffer, place, fetched, response.node_endpoints)
                 except RaylogError as error:
                     self.errors.append(error)
                     self._rest(tp)
 
-    def _take_partition(self, buffer: PartitionBuffer, place: Place, fetched: FetchedPartition[memoryview]) -> None:
+    def _take_partition(
+        self,
+        buffer: PartitionBuffer,
+        place: Place,
+        fetched: FetchedPartition[memoryview],
+        endpoints: Sequence[NodeEndpoint],
+    ) -> None:
         if fetched.error_code == 0:
             if fetched.records:
                 buffer.add(bytes(fetched.records), fetched.high_watermark)
@@ -226,6 +255,10 @@ class Fetcher:
                 self._rest(place.tp)  # the user has not come to the lost offset yet
             else:
                 place.lose(self._subscription.reset)
+        elif fetched.leader_id >= 0 and self._network.take_hint(
+            place.tp, fetched.leader_id, fetched.leader_epoch, endpoints
+        ):
+            log.info("%s; going to broker %d, which leads it (KIP-951)", error, fetched.leader_id)
         elif is_retriable(error):
             log.info("%s; asking who leads it", error)
             self._network.metadata.need_update()
@@ -251,7 +284,7 @@ class Fetcher:
             for end in ends:
                 if self._asking.get((place.tp, end)) == place.generation:
                     continue
-                address = self._network.leader_address(place.tp)
+                address = self._leader(place.tp, now_ms)
                 if address is None or self._rests(place.tp, now_ms) or not self._network.ready(address):
                     blocked = True
                 else:

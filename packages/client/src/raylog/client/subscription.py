@@ -29,13 +29,15 @@ class Jump(NamedTuple):
 class Place:
     """Where one assigned partition is being read."""
 
-    __slots__ = ("_bounds", "_lost_at", "_target", "generation", "position", "tp")
+    __slots__ = ("_bounds", "_lost_at", "_target", "generation", "paused", "position", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.position: int | None = None
         self.generation = 0
         """Grows with every jump: what was fetched or asked for an older one is void."""
+        self.paused = False
+        """True while nothing of it is handed out or fetched; the position stays."""
         self._target: int | None = None
         self._lost_at: int | None = None
         self._bounds: dict[int, int] = {}
@@ -45,7 +47,8 @@ class Place:
         self._jump(offset, None)
 
     def seek_to(self, target: int) -> None:
-        """Read on from EARLIEST or LATEST, to be asked."""
+        """Read on from EARLIEST, LATEST, or the first record at or after a time in ms since 1970: to be asked. Where
+        no record is so young, that is the end as it was just before the question."""
         self._jump(None, target)
 
     def lose(self, target: int | None) -> None:
@@ -64,6 +67,8 @@ class Place:
             return tuple(end for end in (EARLIEST, LATEST) if end not in self._bounds)
         if self._target is None:
             raise OffsetOutOfRange(f"{self.tp}: no position to read from; seek, or set auto.offset.reset")
+        if self._target >= 0 and LATEST not in self._bounds:
+            return (LATEST,)  # known first: what is written between the two answers must not be left out
         return (self._target,)
 
     def answer(self, end: int, offset: int) -> Jump | None:
@@ -72,13 +77,13 @@ class Place:
         Raises PositionLost, each time again, when there is nowhere to read on from.
         """
         self._bounds[end] = offset
+        if self._lost_at is None:
+            if end == self._target:
+                self.position = offset if offset >= 0 else self._bounds[LATEST]
+            return None
         if self.questions():
-            if self._lost_at is None:
-                self.position = offset
             return None
         lost_at = self._lost_at
-        if lost_at is None:
-            return None
         lost = PositionLost(self.tp, lost_at, self._bounds[EARLIEST], self._bounds[LATEST])
         if lost.earliest <= lost_at <= lost.end:
             self.seek(lost_at)  # it is there after all: a broker that lagged had refused it

@@ -1,0 +1,243 @@
+"""The consumer for asyncio: it awaits in place of waiting, and nothing happens between calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from raylog.client.admin import Admin
+from raylog.client.columns import schema_of
+from raylog.client.consumer_core import ConsumerCore, offsets_of
+from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.fetcher import to_partitions
+from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
+from raylog.client.subscription import EARLIEST, LATEST
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.records import Batches
+
+
+class _Lent:
+    """Records that ``async for`` took from a buffer and has not handed out yet."""
+
+    __slots__ = ("buffer", "generation", "next", "records")
+
+    def __init__(self, buffer: PartitionBuffer, records: list[ConsumerRecord]) -> None:
+        self.buffer = buffer
+        self.records = records
+        self.generation = buffer.place.generation
+        self.next = 0
+
+    def give_back(self) -> None:
+        if self.next < len(self.records) and self.buffer.place.generation == self.generation:
+            self.buffer.give_back(self.records[self.next :])
+        self.next = len(self.records)
+
+
+class AsyncConsumer(ConsumerCore):
+    """Reads assigned partitions, for one task at a time: ``async for record in consumer``, or :meth:`poll`.
+
+    Arguments, settings and errors are those of :class:`~raylog.client.consumer.Consumer`. The topics' partitions are
+    looked up by ``async with`` or by the first call that reads. A call that is cancelled has handed out nothing and
+    lost nothing: the next one goes on where the last stopped.
+    """
+
+    def __init__(self, bootstrap_servers: str | Sequence[str], topics: Iterable[str] = (), **config: Any) -> None:
+        super().__init__(bootstrap_servers, **config)
+        self._topics = list(topics)
+        """Topics whose partitions are still to be assigned."""
+        self._loop = asyncio.get_running_loop()
+        self._lent: _Lent | None = None
+        self._admin: Admin | None = None
+        self._asking: asyncio.Future[Any] | None = None
+        self._closed = False
+
+    async def partitions_for(self, topic: str) -> tuple[int, ...]:
+        """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
+        self._check()
+        begun = time.monotonic()
+        with self._user:
+            while (found := self._find_partitions(topic, begun)) is None:
+                self._network.poll(0)
+                await self._readable(self._network.wait_ms(100))
+        return found
+
+    async def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record to be read, which may have to be asked of the leader first."""
+        await self._begin()
+        place = self._place(topic, partition)
+        begun = time.monotonic()
+        with self._user:
+            while (found := place.position) is None and (found := self._find_position(place, begun)) is None:
+                await self._exchange(100)
+        return found
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The first offset that each partition keeps."""
+        return offsets_of(await self._offsets(dict.fromkeys(to_partitions(partitions), EARLIEST)))
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The high watermark of each: one past the last offset that can be read."""
+        return offsets_of(await self._offsets(dict.fromkeys(to_partitions(partitions), LATEST)))
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first offset at or after each timestamp (ms); None when there is none."""
+        found = await self._offsets(timestamps)
+        return {tp: answer if answer.offset >= 0 else None for tp, answer in found.items()}
+
+    async def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
+        left = min(max_records or self._max_poll_records, self._max_poll_records)
+        await self._wait_for_data(timeout_ms)
+        polled = self._take_up_to(left)
+        if not polled:
+            self._raise_error()
+        return polled
+
+    async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
+        """As ``Consumer.poll_batches``."""
+        await self._wait_for_data(timeout_ms)
+        found = self._take_raw()
+        if not found:
+            self._raise_error()
+        return found
+
+    async def poll_columns(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
+        """Records as an Arrow table, as ``Consumer.poll_columns``."""
+        schema = schema_of(columns)
+        await self._wait_for_data(timeout_ms)
+        table = self._take_columns(schema)
+        if not len(table):
+            self._raise_error()
+        return table
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record, however long it takes. Who stops iterating finds the rest where he left."""
+        lent = self._lent
+        if lent is None or lent.next >= len(lent.records) or lent.generation != lent.buffer.place.generation:
+            lent = await self._lend()
+        elif lent.buffer.place.paused:
+            lent.give_back()
+            lent = await self._lend()
+        record = lent.records[lent.next]
+        lent.next += 1
+        lent.buffer.place.position = record.offset + 1
+        return record
+
+    async def close(self) -> None:
+        """Close all connections. Twice does no harm."""
+        if self._closed or self._fork.forked:
+            return
+        with self._user:
+            self._closed = True
+            if self._asking is not None:
+                await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
+            self._network.close()
+            if self._admin is not None:
+                self._admin.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._begin()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check(self) -> None:
+        self._fork.check()
+        if self._closed:
+            raise RaylogError("the consumer is closed")
+
+    async def _begin(self) -> None:
+        """Before anything is read: give back what an iteration left, and assign what the constructor named."""
+        self._check()
+        if self._lent is not None:
+            self._lent.give_back()
+            self._lent = None
+        if self._topics:
+            found = [(topic, partition) for topic in self._topics for partition in await self.partitions_for(topic)]
+            self._topics = []
+            self.assign([*self.assignment(), *found])
+
+    async def _lend(self) -> _Lent:
+        """Records of one batch, which ``async for`` hands out one by one."""
+        while True:
+            await self._wait_for_data(1_000)
+            taken = self._take(1 << 30)
+            if taken is not None:
+                self._lent = _Lent(*taken)
+                return self._lent
+            self._raise_error()
+
+    async def _wait_for_data(self, timeout_ms: float) -> None:
+        """Talk to brokers, and wait at most so long until there is something to hand out or to tell."""
+        await self._begin()
+        deadline = time.monotonic() + timeout_ms / 1_000
+        with self._user:
+            if self._has_data():
+                self._fetcher.exchange(0)
+            while not self._has_data() and not self._fetcher.errors:
+                left_ms = (deadline - time.monotonic()) * 1_000
+                await self._exchange(max(0.0, left_ms))
+                if left_ms <= 0:
+                    return
+
+    async def _exchange(self, timeout_ms: float) -> None:
+        """One round: send and take in what there is, and wait for more unless something came."""
+        again_ms = self._fetcher.exchange(0)
+        if not self._has_data() and not self._fetcher.errors:
+            await self._readable(min(timeout_ms, again_ms))
+
+    async def _readable(self, timeout_ms: float) -> None:
+        """Wait until brokers have said something, or the time is over."""
+        if timeout_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        descriptor = self._network.pool.fileno()
+        readable = self._loop.create_future()
+        self._loop.add_reader(descriptor, _resolve, readable)
+        timer = self._loop.call_later(timeout_ms / 1_000, _resolve, readable)
+        try:
+            await readable
+        finally:
+            timer.cancel()
+            self._loop.remove_reader(descriptor)
+
+    async def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Asked by the admin client, which blocks, in a thread; the answer of a call that was cancelled is dropped."""
+        self._check()
+        if self._admin is None:
+            self._admin = self._new_admin()
+        while self._asking is not None:
+            await asyncio.wait((self._asking,))
+        asking = self._asking = self._loop.run_in_executor(None, self._admin.list_offsets, at)
+        asking.add_done_callback(self._answered)
+        return await asyncio.shield(asking)
+
+    def _answered(self, asking: asyncio.Future[Any]) -> None:
+        self._asking = None
+        if not asking.cancelled():
+            asking.exception()  # seen: nobody may be waiting for it any more
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,234 @@
+"""The producer for asyncio: it awaits where it must wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
+from raylog.client.network import CONNECT_POLL_MS
+from raylog.client.producer_core import Headers, ProducerCore
+from raylog.client.results import RecordMetadata
+from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _MustWait(Exception):
+    """A call of the core can't go on now: it changed nothing, and is to be made again when ``condition`` holds."""
+
+    def __init__(self, condition: Callable[[], Any], what: str) -> None:
+        self.condition = condition
+        self.what = what
+
+
+class AsyncDelivery(Delivery):
+    """One record's delivery; ``await`` it for its RecordMetadata. Who stops awaiting doesn't stop the record."""
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        yield from _settled(self._outcome).__await__()
+        return super().result(0)
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record landed, once :meth:`done`; InvalidRequest before, since nothing may block the loop."""
+        _must_be_done(self.done())
+        return super().result(0)
+
+    def exception(self, timeout_s: float | None = None) -> RaylogError | None:
+        """Why the delivery failed, once :meth:`done`; InvalidRequest before."""
+        _must_be_done(self.done())
+        return super().exception(0)
+
+
+class AsyncProducer(ProducerCore):
+    """Sends records in batches, from tasks of the event loop it was made in.
+
+    Arguments and errors are those of :class:`~raylog.client.producer.Producer`. ``async with`` flushes and closes it.
+    """
+
+    _delivery = AsyncDelivery
+
+    def __init__(self, *args: Any, **config: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(*args, **config)
+        self._loop.add_reader(self._network.pool.fileno(), self._step)
+        self._step()
+
+    async def aiosend(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> AsyncDelivery:
+        """Queue one record and promise its delivery, which can be awaited in turn.
+
+        Waits, without holding up the loop, while ``buffer.memory`` is used up or the topic's metadata is missing, at
+        most ``max.block.ms``. Cancelled while it waits, it has queued nothing. Raises as ``Producer.send``.
+        """
+
+        def send() -> Delivery:
+            return self._send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
+
+        try:
+            delivery = send()
+        except _MustWait as blocked:
+            delivery = await self._retry(send, blocked)
+        assert isinstance(delivery, AsyncDelivery)
+        return delivery
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Any = None,
+        keys: Any = None,
+        *,
+        partition: Any = None,
+        headers: Any = None,
+        timestamps: Any = None,
+    ) -> BatchDelivery:
+        """Queue many records at once, given as columns, as ``Producer.send_batch`` does; :meth:`flush` waits for them.
+
+        Cancelled while it waits for memory, it has queued a part of the rows: the batches made so far.
+        """
+        delivery = BatchDelivery()
+        rows, partitions = self._rows(values, keys, partition, headers, timestamps)
+        for encoded in await self._call(lambda: self._encoded(topic, rows, partitions)):
+            await self._call(lambda encoded=encoded: self._add_encoded(topic, encoded, delivery))  # type: ignore[misc]
+        return delivery
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return when every record sent so far was delivered or has failed; its delivery tells which.
+
+        Raises RequestTimedOut when that takes longer than ``timeout_s``.
+        """
+        outcomes = self._close_batches()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for outcome in outcomes:
+                    await _settled(outcome)
+        except TimeoutError as error:
+            raise RequestTimedOut(f"flush: not all records were settled within {timeout_s} s") from error
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has; waits for its metadata as :meth:`aiosend` does."""
+        return (await self._call(lambda: self._current_route(topic))).count
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then stop. What isn't settled within ``timeout_s``, or when this is cancelled, fails. Twice does no
+        harm."""
+        if self._closed or self._fork.forked:
+            return
+        try:
+            await self.flush(timeout_s)
+            async with asyncio.timeout(self._request_timeout_ms / 1_000):
+                while self._sender.unwritten():
+                    await self._news(CONNECT_POLL_MS / 1_000)
+        except (RaylogError, TimeoutError):
+            pass  # the rest fails below: each record's delivery says so
+        finally:
+            self._stop(RaylogError("the producer was closed before the record was delivered"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _step(self) -> None:
+        """Do what there is to do now; come again when the descriptor is readable or the time has come."""
+        if self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            wait_ms = self._sender.step(wait=False)
+        except Exception as failure:
+            log.exception("the producer's sender failed")
+            self._stop(RaylogError(f"the producer's sender failed: {failure!r}"))
+            return
+        if not self._closed:  # a delivery callback may have closed it
+            self._timer = self._loop.call_later(wait_ms / 1_000, self._step)
+
+    def _stop(self, error: RaylogError) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._network.pool.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sender.finish(error)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        """``call()``, made again for as long as it must wait."""
+        try:
+            return call()
+        except _MustWait as blocked:
+            return await self._retry(call, blocked)
+
+    async def _retry(self, call: Callable[[], T], blocked: _MustWait) -> T:
+        what = blocked.what
+        self._accumulator.in_a_hurry += 1
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                while True:
+                    await self._news(None)
+                    try:
+                        return call()
+                    except _MustWait as again:
+                        what = again.what
+        except TimeoutError as error:
+            raise self._blocked(what) from error
+        finally:
+            self._accumulator.in_a_hurry -= 1
+
+    def _news(self, timeout_s: float | None) -> Awaitable[Any]:
+        """Wait until memory or metadata came, or everything failed, or the time is over."""
+        waiter = self._loop.create_future()
+        self._waiters.add(waiter)
+        waiter.add_done_callback(self._waiters.discard)
+        self._network.pool.wakeup()
+        return asyncio.wait((waiter,), timeout=timeout_s) if timeout_s is not None else waiter
+
+    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
+        answer = self._ask(condition)
+        if answer:
+            return answer
+        raise _MustWait(condition, what)
+
+    def _tell_news(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+async def _settled(outcome: BatchOutcome) -> None:
+    """Return when the outcome is known, whatever it is."""
+    if outcome.done:
+        return
+    loop = asyncio.get_running_loop()
+    known: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not known.done():
+            known.set_result(None)
+
+    outcome.on_done(tell)
+    await known
+
+
+def _must_be_done(done: bool) -> None:
+    if not done:
+        raise InvalidRequest("the record is still under way; await its delivery, or ask done() first")

@@ -1,0 +1,288 @@
+"""The asyncio producer and consumer against real brokers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.proxy import Fate, FrameProxy
+from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
+from raylog.client.results import PositionLost
+from raylog.protocol.errors import (
+    InvalidRequest,
+    MessageTooLarge,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+
+PRODUCE = 0
+EARLIEST = {"auto_offset_reset": "earliest"}
+LIMIT_S = 30
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop of its own, with a deadline; a task or callback that fails unseen fails the test."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        complaints: list[dict[str, Any]] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+            async with asyncio.timeout(LIMIT_S):
+                await test(*args, **kwargs)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not others, f"left running: {others}"
+
+        asyncio.run(main(), debug=True)
+        assert complaints == []
+
+    return run
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path, brokers=2, config={"auto.create.topics.enable": "false"}) as running:
+        running.create_topic("t", partitions=4)
+        yield running
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[tuple[FrameProxy, str]]:
+    """One broker behind a proxy, with a topic ``t`` of two partitions; the proxy and its address."""
+    with FrameProxy() as proxy:
+        config = {
+            "listeners": "PLAINTEXT://{}:{}".format(*proxy.target),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
+            "auto.create.topics.enable": "false",
+        }
+        with InProcessCluster(tmp_path, config=config) as running:
+            running.create_topic("t", partitions=2)
+            yield proxy, f"127.0.0.1:{proxy.port}"
+
+
+async def soon(condition: Callable[[], Any], what: str) -> None:
+    """Let the loop turn until ``condition`` holds."""
+    async with asyncio.timeout(LIMIT_S / 2):
+        while not condition():
+            await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(bool))])
+
+
+@in_loop
+async def test_records_arrive_where_their_deliveries_say(cluster: InProcessCluster) -> None:
+    servers = cluster.bootstrap_servers
+    async with AsyncProducer(servers, batch_size=1_000) as producer:
+        assert await producer.partitions_for("t") == 4
+        sent = [await producer.aiosend("t", {"n": n}, f"k{n % 7}", headers=[("h", b"1")]) for n in range(500)]
+        landed = {(await delivery)[:3]: n for n, delivery in enumerate(sent)}
+    config = {"value_deserializer": "msgpack", "key_deserializer": "msgpack", **EARLIEST}
+    read = {}
+    async with AsyncConsumer(servers, ["t"], **config) as consumer:
+        async for record in consumer:
+            assert (record.key, list(record.headers)) == (f"k{record.value['n'] % 7}", [("h", b"1")])
+            read[record[:3]] = record.value["n"]
+            if len(read) == 500:
+                break
+    assert read == landed
+
+
+@in_loop
+async def test_every_way_of_reading_goes_on_where_the_last_stopped(cluster: InProcessCluster) -> None:
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        delivery = await producer.send_batch("t", [b"%d" % n for n in range(900)], partition=1)
+        await producer.flush()
+        landed = delivery.result(0)
+        assert (landed[0][1:3], sum(run.record_count for run in landed)) == ((1, 0), 900)
+    offsets: list[int] = []
+    async with AsyncConsumer(cluster.bootstrap_servers, **EARLIEST, max_poll_records=50) as consumer:
+        consumer.assign([("t", 1)])
+        async for record in consumer:
+            offsets.append(record.offset)
+            if len(offsets) == 10:
+                break
+        assert await consumer.position("t", 1) == 10
+        (records,) = (await consumer.poll(5_000)).values()
+        offsets += [record.offset for record in records]
+        async for record in consumer:
+            offsets.append(record.offset)
+            if len(offsets) == 100:
+                break
+        offsets += (await consumer.poll_columns(5_000, ["offset"]))["offset"].to_pylist()
+        assert offsets == list(range(900))
+        consumer.seek("t", 1, 5)
+        (batches,) = (await consumer.poll_batches(5_000)).values()
+        assert [record.offset for record in batches.records()] == list(range(5, 900))
+        assert await consumer.poll(20) == {}
+        assert await consumer.end_offsets([("t", 1)]) == {("t", 1): 900}
+        assert await consumer.beginning_offsets([("t", 1), ("t", 0)]) == {("t", 1): 0, ("t", 0): 0}
+        assert (await consumer.offsets_for_times({("t", 0): 5}))["t", 0] is None
+
+
+@in_loop
+async def test_a_waiting_consumer_leaves_the_loop_free_and_is_woken(cluster: InProcessCluster) -> None:
+    servers = cluster.bootstrap_servers
+    async with (
+        AsyncConsumer(servers, ["t"], fetch_max_wait_ms=20_000) as consumer,
+        AsyncProducer(servers, linger_ms=0) as producer,
+    ):
+        assert [await consumer.position("t", partition) for partition in range(4)] == [0] * 4
+        reading = asyncio.create_task(anext(consumer))
+        await producer.aiosend("t", b"wakes", partition=2)
+        assert (await asyncio.wait_for(reading, 10)).value == b"wakes"
+
+
+@in_loop
+async def test_cancelling_loses_nothing(cluster: InProcessCluster) -> None:
+    servers = cluster.bootstrap_servers
+    async with AsyncConsumer(servers, ["t"], **EARLIEST) as consumer, AsyncProducer(servers, linger_ms=0) as producer:
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(consumer), 0.02)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.poll(10_000), 0.02)
+        delivery = await producer.aiosend("t", b"one", partition=0)
+        awaiting = asyncio.ensure_future(_value(delivery))
+        awaiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await awaiting
+        assert (await delivery).offset == 0
+        assert (await anext(consumer)).value == b"one"
+        asking = asyncio.create_task(consumer.end_offsets([("t", 0)]))
+        await asyncio.sleep(0)
+        asking.cancel()
+        assert await consumer.end_offsets([("t", 0)]) == {("t", 0): 1}
+
+
+async def _value(delivery: Awaitable[Any]) -> Any:
+    return await delivery
+
+
+@in_loop
+async def test_senders_wait_for_memory_and_leave_the_loop_free(proxied: tuple[FrameProxy, str]) -> None:
+    proxy, servers = proxied
+    config = {"buffer_memory": 40_000, "batch_size": 4_000, "linger_ms": 0}
+    async with AsyncProducer(servers, **config) as producer:
+        await (await producer.aiosend("t", b"first"))
+        proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        done: list[AsyncDelivery] = []
+
+        async def fill() -> None:
+            for _ in range(40):
+                done.append(await producer.aiosend("t", b"x" * 3_000, partition=0))
+
+        filling = [asyncio.create_task(fill()) for _ in range(3)]
+        await soon(lambda: producer._accumulator.free_memory < 4_000, "memory is used up")
+        stuck = len(done)
+        cancelled = asyncio.create_task(producer.aiosend("t", b"y" * 3_000))
+        await asyncio.wait((cancelled,), timeout=0.05)
+        cancelled.cancel()
+        assert not any(task.done() for task in filling)
+        assert stuck < 15
+        proxy.on_request = lambda _: Fate.PASS
+        proxy.cut()
+        await asyncio.gather(*filling)
+        await producer.flush()
+        assert len({(await delivery)[:3] for delivery in done}) == 120
+    async with AsyncConsumer(servers, ["t"], **EARLIEST) as consumer:
+        ends = await consumer.end_offsets(consumer.assignment())
+    assert sum(ends.values()) == 121
+
+
+@in_loop
+async def test_what_goes_wrong_is_raised_where_it_is_awaited(proxied: tuple[FrameProxy, str]) -> None:
+    proxy, servers = proxied
+    config = {"buffer_memory": 10_000, "batch_size": 4_000, "linger_ms": 0, "max_block_ms": 200}
+    async with AsyncProducer(servers, delivery_timeout_ms=600, **config) as producer:
+        await (await producer.aiosend("t", b"first"))
+        with pytest.raises(MessageTooLarge):
+            await producer.aiosend("t", b"x" * 1_100_000)
+        proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        lost = await producer.aiosend("t", b"lost")
+        with pytest.raises(InvalidRequest, match="still under way"):
+            lost.result()
+        with pytest.raises(RequestTimedOut, match="not all records were settled"):
+            await producer.flush(0.05)
+        with pytest.raises(RequestTimedOut, match=r"max\.block\.ms=200"):
+            await asyncio.gather(*(producer.aiosend("t", b"x" * 3_900, partition=0) for _ in range(9)))
+        with pytest.raises(RequestTimedOut, match="not delivered within 600 ms"):
+            await lost
+        proxy.on_request = lambda _: Fate.PASS
+    with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+        async with AsyncConsumer(servers, ["nosuch"]):
+            pass
+    async with AsyncConsumer(servers, auto_offset_reset="none") as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 77)
+        with pytest.raises(PositionLost, match="offset 77 is out of range"):
+            await anext(consumer)
+
+
+@in_loop
+async def test_closing_settles_everything_and_later_calls_are_refused(proxied: tuple[FrameProxy, str]) -> None:
+    proxy, servers = proxied
+    producer = AsyncProducer(servers, linger_ms=10_000)
+    waits = await producer.aiosend("t", b"waits for company")
+    await producer.close()
+    assert waits.result().offset == 0
+    with pytest.raises(RaylogError, match="is closed"):
+        await producer.aiosend("t", b"late")
+    await producer.close()
+
+    producer = AsyncProducer(servers, linger_ms=0)
+    await (await producer.aiosend("t", b"first"))
+    proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+    stuck = await producer.aiosend("t", b"stuck")
+    closing = asyncio.create_task(producer.close())
+    await asyncio.wait((closing,), timeout=0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(RaylogError, match="closed before"):
+        await stuck
+
+    consumer = AsyncConsumer(servers, ["t"])
+    assert await consumer.poll(10) == {}
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(RaylogError, match="is closed"):
+        await consumer.poll(0)
+
+
+@in_loop
+async def test_a_consumer_is_for_one_task_at_a_time(cluster: InProcessCluster) -> None:
+    async with AsyncConsumer(cluster.bootstrap_servers, ["t"]) as consumer:
+        polling = asyncio.create_task(consumer.poll(500))
+        await asyncio.sleep(0)
+        with pytest.raises(RaylogError, match="for one at a time"):
+            await consumer.poll(0)
+        assert await polling == {}
+
+
+@in_loop
+async def test_both_outlive_a_restart_of_the_brokers(cluster: InProcessCluster) -> None:
+    servers = cluster.bootstrap_servers
+    values = []
+    async with (
+        AsyncProducer(servers, linger_ms=0, retry_backoff_ms=10) as producer,
+        AsyncConsumer(servers, ["t"], **EARLIEST, retry_backoff_ms=10) as consumer,
+    ):
+        for broker_id in (0, 1):
+            sent = [await producer.aiosend("t", b"%d-%d" % (broker_id, n), partition=n % 4) for n in range(200)]
+            restarting = asyncio.create_task(asyncio.to_thread(cluster.restart, broker_id))
+            sent += [await producer.aiosend("t", b"%d-%d" % (broker_id, n), partition=n % 4) for n in range(200, 400)]
+            await restarting
+            for delivery in sent:
+                await delivery
+        async for record in consumer:
+            values.append(record.value)
+            if len(values) == 800:
+                break
+        assert await consumer.poll(50) == {}
+    assert sorted(values) == sorted(b"%d-%d" % (broker_id, n) for broker_id in (0, 1) for n in range(400))
