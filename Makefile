@@ -6,8 +6,9 @@ BIN    := $(VENV)/bin
 PKGS   := packages/protocol packages/coordination packages/broker packages/client packages/spark_bridge
 READY  := $(VENV)/.ready
 DATA   ?= .raylog/quickstart
+EXECUTIONS ?= 100000
 
-.PHONY: help setup quickstart down check format test test-fast conformance bench lock docs clean
+.PHONY: help setup quickstart down check format test test-fast conformance fuzz bench lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +48,9 @@ test-fast: setup ## unit, contract-free and property tests
 
 conformance: setup ## only the clients that others wrote
 	$(BIN)/pytest -q tests/conformance
+
+fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target
+	$(BIN)/python tests/fuzz/run.py --executions $(EXECUTIONS)
 
 bench: setup     ## broker figures as ratios to this machine's limits; the last line is one JSON object
 	$(BIN)/python tests/bench/bench_broker.py
