@@ -13,17 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean, median, quantiles
-from typing import Any
 
 import load
+from served import Served
 
 BATCH_BYTES = 64 * 1024
 RATE = 5_000.0
@@ -42,69 +41,6 @@ TARGETS: dict[str, Callable[[float], bool]] = {
     "e2e_p99_minus_rtt_ms": lambda value: value <= 1,
     "idle_500_connections_mb": lambda value: value < 100,
 }
-
-
-class Served:
-    """One process of ``serve.py``."""
-
-    def __init__(self, *arguments: str) -> None:
-        here = Path(__file__).parent
-        environment = {**os.environ, "PYTHONPATH": str(here.parent)}
-        self._process = subprocess.Popen(
-            [sys.executable, str(here / "serve.py"), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self.facts = self._line()
-
-    def run_on(self, cpus: set[int]) -> None:
-        """Let all threads of the process run on these processors."""
-        for thread in os.listdir(f"/proc/{self._process.pid}/task"):
-            try:
-                os.sched_setaffinity(int(thread), cpus)
-            except ProcessLookupError:
-                pass  # it has ended
-
-    def address(self, name: str = "port") -> load.Address:
-        return self.facts["host"], self.facts[name]
-
-    def tell(self, command: str = "") -> dict[str, float]:
-        """Have a command carried out; CPU seconds so far, resident bytes now."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-        return self._line()
-
-    def cpu_s(self) -> float:
-        return self.tell()["cpu_s"]
-
-    @contextmanager
-    def topic(self, name: str) -> Iterator[str]:
-        """A topic for as long as it is measured, so that the page cache holds no more than that."""
-        self.tell(f"create {name}")
-        try:
-            yield name
-        finally:
-            self.tell(f"delete {name}")
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("a process of the benchmark ended early; its error is above")
-        facts: dict[str, Any] = json.loads(line)
-        return facts
 
 
 def place(load_cpus: set[int], server_cpus: set[int], *servers: Served) -> None:

@@ -1,8 +1,8 @@
 """The processes that the benchmark's load talks to: a broker, or the machine's own limits without one.
 
 Run as ``python serve.py broker DIR`` or ``python serve.py limits FILE``. Each writes one JSON line when it is ready,
-and one for every line on stdin (a broker takes «create TOPIC» and «delete TOPIC» there): the CPU seconds and the
-resident memory of the process. It ends when stdin does.
+and one for every line on stdin (a broker takes «create TOPIC PARTITIONS» and «delete TOPIC» there): the CPU seconds and
+the resident memory of the process. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -37,18 +37,23 @@ def tell(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def obey_until_stdin_ends(commands: dict[str, Callable[[str], object]]) -> None:
+def obey_until_stdin_ends(commands: dict[str, Callable[..., object]]) -> None:
     for line in sys.stdin:
         if line.strip():
-            command, argument = line.split()
-            commands[command](argument)
+            command, *arguments = line.split()
+            commands[command](*arguments)
         tell(**usage())
 
 
 def serve_broker(directory: str) -> None:
     """One broker with its real composition, over a metadata store in memory, in the process layout of an actor."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with InProcessCluster(Path(directory)) as cluster:
+
+        def create(topic: str, partitions: str) -> None:
+            cluster.create_topic(topic, partitions=int(partitions))
 
         def delete(topic: str) -> None:
             [deleted] = cluster.controller.topics.delete_topics([TopicName(topic)], timeout_ms=30_000)
@@ -56,7 +61,7 @@ def serve_broker(directory: str) -> None:
 
         host, port = cluster.bootstrap_servers.split(":")
         tell(host=host, port=int(port))
-        obey_until_stdin_ends({"create": cluster.create_topic, "delete": delete})
+        obey_until_stdin_ends({"create": create, "delete": delete})
 
 
 def serve_limits(path: str) -> None:

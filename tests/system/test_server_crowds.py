@@ -1,0 +1,162 @@
+"""Crowds of connections that behave badly: bounded memory, and nobody else waits for them.
+
+The broker and the crowd are processes of their own; this one is the well-behaved client, whose p99 with the crowd is
+set against that without, round by round. Other work on the machine spoils rounds, with a crowd and without, so the
+better of two ratios counts, of the best rounds and of the medians, and rounds go on until it holds, up to a limit.
+The crowd is nice, since its own use of the processors is not the broker's doing. In a storm that is not enough: a
+connection costs the kernel and both processes as much as some requests do, and on two processors the client waits for
+that, too, so the bound is wider.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import pytest
+
+from bench.served import Served
+from kit import crowd
+from kit.node import Node
+from kit.waiting import wait_until
+from kit.wire import WireClient
+from raylog.protocol.errors import ErrorCode
+from raylog.protocol.records import Record, encode_batch
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+MIN_ROUNDS, MAX_ROUNDS = 2, 12
+REQUESTS = 1_000
+SMALL = encode_batch([Record(bytes(100))])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served("broker", str(tmp_path_factory.mktemp("crowds"))) as broker:
+        broker.tell("create t 1")
+        broker.tell("create big 1")
+        with WireClient(broker.address()) as client:
+            answer = client.produce("big", encode_batch([Record(os.urandom(900_000))]))
+            assert answer.topics[0].partitions[0].error_code == 0
+        p99_ms(broker)  # warm
+        yield broker
+
+
+@contextmanager
+def crowd_of(broker: Served, kind: str, count: int) -> Iterator[subprocess.Popen[str]]:
+    host, port = broker.address()
+    process = subprocess.Popen(
+        ["nice", "-n", "19", sys.executable, crowd.__file__, host, str(port), kind, str(count), "big"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(crowd.__file__).parent.parent)},
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def p99_ms(broker: Served) -> float:
+    """Of single records, one request after the other."""
+    times = []
+    with WireClient(broker.address()) as client:
+        for _ in range(REQUESTS):
+            begun = time.perf_counter()
+            answer = client.produce("t", SMALL, version=9)
+            times.append(time.perf_counter() - begun)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.none.value
+    return quantiles(times, n=100)[98] * 1e3
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "max_mb", "max_ratio"),
+    [
+        ("idle", 1_000, 50, 1.5),
+        ("half_open", 1_000, 50, 1.5),
+        ("never_read", 200, 20, 1.5),
+        ("slow_read", 200, 20, 1.5),
+        ("storm", 5_000, 50, 5.0),
+    ],
+)
+def test_a_crowd_takes_little_memory_and_nobody_waits_for_it(
+    broker: Served, kind: str, count: int, max_mb: float, max_ratio: float
+) -> None:
+    before = broker.tell()["rss"]
+    quiet, crowded, added = [], [], []
+    of_best = of_medians = float("inf")
+    while len(quiet) < MIN_ROUNDS or (min(of_best, of_medians) > max_ratio and len(quiet) < MAX_ROUNDS):
+        quiet.append(p99_ms(broker))
+        with crowd_of(broker, kind, count) as process:
+            crowded.append(p99_ms(broker))
+            added.append((broker.tell()["rss"] - before) / 1e6)
+            if kind == "storm":
+                assert process.stdout is not None
+                assert process.stdout.readline() == "there\n", "not every connection was taken"
+        of_best, of_medians = min(crowded) / min(quiet), median(crowded) / median(quiet)
+    print(
+        f"{kind} × {count}: p99 {min(quiet):.3f} → {min(crowded):.3f} ms (ratio {of_best:.2f}, of medians "
+        f"{of_medians:.2f}), memory +{max(added):.1f} MB"
+    )
+    assert max(added) < max_mb
+    assert min(of_best, of_medians) <= max_ratio
+
+
+def test_out_of_descriptors_the_log_goes_on(tmp_path: Path) -> None:
+    """Connections stop short of the limit, so that segments can still be opened; then places become free again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in os.listdir("/proc/self/fd"))
+    with Node(tmp_path) as node:
+        address = node.serve()
+        node.create_topic("t", config={"segment.bytes": "200"})
+        server = node.server
+        assert server is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * used + 200, hard))
+        clients = [WireClient(address)]
+        try:
+            clients[0].ask(18, 3, client_software_name="x", client_software_version="1")
+            while not refused(clients[-1]):
+                clients.append(WireClient(address))
+            assert 1 < server.connection_count < len(clients)
+            for _ in range(20):  # each batch begins a segment: three files
+                answer = clients[0].produce("t", SMALL)
+                assert answer.topics[0].partitions[0].error_code == 0
+            assert len(list((tmp_path / "t-0").glob("*.log"))) >= 10
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for client in clients:
+                client.sock.close()
+        wait_until(lambda: server.connection_count == 0, 10, "the connections have ended")
+        with WireClient(address) as again:
+            assert again.produce("t", SMALL).topics[0].partitions[0].error_code == 0
+
+
+def refused(client: WireClient) -> bool:
+    """Whether the broker closed the connection instead of answering."""
+    try:
+        client.ask(18, 3, client_software_name="x", client_software_version="1")
+    except (EOFError, ConnectionError):
+        return True
+    return False
+
+
+def test_max_connections_holds_as_it_is_now(tmp_path: Path) -> None:
+    with Node(tmp_path, config={"max.connections.per.ip": "2"}) as node:
+        address = node.serve()
+        with WireClient(address) as one, WireClient(address) as two, WireClient(address) as three:
+            assert not refused(one)
+            assert not refused(two)
+            assert refused(three)
+            assert node.server is not None
+            assert node.server.connections() == {"PLAINTEXT": 2}
