@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
@@ -28,6 +29,7 @@ _PAYLOADS = 64
 _IDLE_MS = 5_000
 """How long to wait for a record that should come."""
 _POLL_RECORDS = 5_000
+_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 _PERCENTILES = (0.5, 0.99, 0.999, 1.0)
 
 Step = Callable[[int, int], None]
@@ -59,7 +61,7 @@ def measure_produce(
     record_size: int,
     throughput: float | None = None,
     step: Step = lambda records, size: None,
-    **config: Any,
+    config: Mapping[str, Any] = _DEFAULTS,
 ) -> Report:
     """Send ``records`` values of ``record_size`` random bytes, at most ``throughput`` a second.
 
@@ -76,7 +78,7 @@ def measure_produce(
         if error is not None:
             failed.append(error)
 
-    with Producer(servers, **config) as producer:
+    with Producer(servers, **_names(config)) as producer:
         producer.partitions_for(topic)
         clock = _Clock(servers)
         for number in range(records):
@@ -94,7 +96,12 @@ def measure_produce(
 
 
 def measure_consume(
-    servers: str, topic: str, *, records: int | None = None, step: Step = lambda records, size: None, **config: Any
+    servers: str,
+    topic: str,
+    *,
+    records: int | None = None,
+    step: Step = lambda records, size: None,
+    config: Mapping[str, Any] = _DEFAULTS,
 ) -> Report:
     """Read ``records`` records of the topic from its beginning, by default all that are there now.
 
@@ -130,7 +137,7 @@ def measure_e2e(
     records: int,
     record_size: int,
     step: Step = lambda records, size: None,
-    **config: Any,
+    config: Mapping[str, Any] = _DEFAULTS,
 ) -> Report:
     """Send one record after the other, each when the one before was read; latency is from send() until it was read.
 
@@ -226,7 +233,7 @@ def _payloads(size: int) -> list[bytes]:
     return [os.urandom(size) for _ in range(_PAYLOADS)]
 
 
-def _names(config: dict[str, Any]) -> dict[str, Any]:
+def _names(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "."): value for name, value in config.items()}
 
 

@@ -71,6 +71,11 @@ def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[s
     return values
 
 
+def client_settings(items: Iterable[str] | None) -> dict[str, str]:
+    """``--config`` options for a producer or consumer; names with underscores are settings, too, as in Python."""
+    return {name.replace("_", "."): value for name, value in name_values(items).items()}
+
+
 def show_table(rows: Iterable[Row], *columns: str) -> None:
     """Print rows for people."""
     for line in table(rows, columns):

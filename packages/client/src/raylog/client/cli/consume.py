@@ -17,7 +17,7 @@ from raylog.client.cli.common import (
     Config,
     DataDir,
     Topic,
-    name_values,
+    client_settings,
     servers_of,
 )
 from raylog.client.cli.records import formatter
@@ -80,7 +80,7 @@ def consume(
     """Print records as they come, until interrupted, the given number is reached, or with --until-end the end."""
     place = _place(from_beginning, offset, timestamp, partition)
     line = formatter(format_)
-    settings: dict[str, Any] = {"default.api.timeout.ms": TIMEOUT_MS, **name_values(config)}
+    settings: dict[str, Any] = {"default.api.timeout.ms": TIMEOUT_MS, **client_settings(config)}
     if offset is not None and place.lstrip("-").isdigit():
         settings.setdefault("auto.offset.reset", "none")
     with client.Consumer(

@@ -18,7 +18,7 @@ from raylog.client.cli.common import (
     OutputOption,
     Topic,
     admin_of,
-    name_values,
+    client_settings,
     servers_of,
     show_json,
     show_table,
@@ -51,7 +51,7 @@ def produce(
     with _measured(topic, num_records, data_dir, bootstrap_server) as (servers, progress):
         report = _measuring().measure_produce(
             servers, topic, records=num_records, record_size=record_size, throughput=throughput,
-            step=progress.add, **name_values(config),
+            step=progress.add, config=client_settings(config),
         )  # fmt: skip
     _show(report, output)
 
@@ -68,7 +68,7 @@ def consume(
     """Read a topic from its beginning; latencies are those of polls that brought records."""
     with _measured(topic, num_records, data_dir, bootstrap_server) as (servers, progress):
         report = _measuring().measure_consume(
-            servers, topic, records=num_records, step=progress.add, **name_values(config)
+            servers, topic, records=num_records, step=progress.add, config=client_settings(config)
         )
     _show(report, output)
 
@@ -86,7 +86,12 @@ def e2e(
     """Send one record after the other and wait for each to be read; latencies are from send() until then."""
     with _measured(topic, num_records, data_dir, bootstrap_server) as (servers, progress):
         report = _measuring().measure_e2e(
-            servers, topic, records=num_records, record_size=record_size, step=progress.add, **name_values(config)
+            servers,
+            topic,
+            records=num_records,
+            record_size=record_size,
+            step=progress.add,
+            config=client_settings(config),
         )
     _show(report, output)
 

@@ -18,7 +18,7 @@ from raylog.client.cli.common import (
     Config,
     DataDir,
     Topic,
-    name_values,
+    client_settings,
     servers_of,
     tell,
 )
@@ -65,7 +65,7 @@ def produce(
         count = len(admin.describe_topic(topic).partitions)
     if partition is not None and partition >= count:
         raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition}")
-    settings = name_values(config)
+    settings = client_settings(config)
     with ExitStack() as stack:
         source, size = _opened(file, stack)
         progress = Progress(size, of_bytes=True)
