@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,36 @@ def test_something_in_the_way_of_ray_is_one_sentence(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
     assert str(in_the_way) in refused.stderr
+
+
+def test_up_after_a_part_of_ray_has_died(tmp_path: Path) -> None:
+    """Without a raylet no actor runs and no driver gets in, without the GCS neither for long: up makes Ray anew."""
+    cluster = RunningCluster.up(tmp_path, "--brokers", "1")
+    sessions = []
+    try:
+        before = cluster.status()
+        for victim in ("raylet", "gcs_server"):
+            sessions.append(cluster.file()["ray"]["session"])
+            kill(victim, sessions[-1])
+            told = cluster.raylog("status", check=False)
+            assert told.returncode == 1
+            assert "`raylog up" in told.stderr
+            begun = time.monotonic()
+            cluster.raylog("up")
+            print(f"\nkill -9 of the {victim}: {time.monotonic() - begun:.1f} s until `raylog up` is done")
+            after = cluster.status()
+            assert after["bootstrap_servers"] == before["bootstrap_servers"]
+            assert after["brokers"][0]["state"] == "serving"
+            assert session_members(sessions[-1]) == []
+        sessions.append(cluster.file()["ray"]["session"])
+        kill("raylet", sessions[-1])
+    finally:
+        cluster.raylog("down")
+    assert not any(map(session_members, sessions))
+
+
+def kill(name: str, session: int) -> None:
+    """kill -9 of the session's process of this name."""
+    [victim] = [process for process in session_members(session) if process.name().startswith(name)]
+    victim.kill()
+    victim.wait(10)

@@ -63,7 +63,7 @@ def _ray_advice(cluster: ClusterFile) -> str:
 def _stopped(cluster: ClusterFile) -> Iterator[Finding]:
     """Ray is not there, so no broker is: what would hinder the next start on this machine."""
     yield Finding(
-        "ray", cluster.ray.address, State.FAIL, "it does not run, so no broker does",
+        "ray", cluster.ray.address, State.FAIL, "it does not run, or its node has died, so no broker runs",
         f"`raylog up --data-dir {cluster.data_dir}` brings the cluster up",
     )  # fmt: skip
     directories = [broker.data_dir for broker in cluster.brokers]

@@ -15,13 +15,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from raylog.broker.cluster_file import RayInfo
 from raylog.broker.processes import end, session_members, sessions_at
 from raylog.coordination.free_ports import free_port
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
-__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "start", "stop", "temp_dir_of"]
+__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "is_whole", "start", "stop", "temp_dir_of"]
 
 PLACE_LABEL = "raylog.io/place"
 """The node label that pins a broker to its node."""
@@ -67,7 +69,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
         except subprocess.TimeoutExpired:
             launcher.kill()
             code = launcher.wait()
-        head = _head(session) if code == 0 else None
+        head = _member(session, "gcs_server") if code == 0 else None
         if head is not None:
             return RayInfo(
                 address=f"{LOOPBACK}:{ports[0]}",
@@ -92,20 +94,28 @@ def temp_dir_of(data_dir: Path) -> Path:
     return Path("/tmp") / f"raylog-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
 
 
+def is_whole(ray: RayInfo) -> bool:
+    """True while both processes live without which no driver gets in and no actor runs: the GCS and the raylet."""
+    return ray.head.is_alive and _member(ray.session, "raylet") is not None
+
+
 def stop(ray: RayInfo) -> None:
-    """End all processes of a Ray cluster that :func:`start` started; nothing when it has ended already."""
-    if ray.head.is_alive:
-        end(session_members(ray.session), grace_s=STOP_GRACE_S)
+    """End all processes of a Ray cluster that :func:`start` started, also what a dead GCS or raylet left of it."""
     temp_dir = Path(ray.temp_dir)
+    for session in {ray.session} if ray.head.is_alive else sessions_at(temp_dir):
+        end(session_members(session), grace_s=STOP_GRACE_S)
     if temp_dir.is_symlink():
         temp_dir.unlink()
 
 
-def _head(session: int) -> ProcessRef | None:
-    """The process that is the cluster: its GCS."""
+def _member(session: int, name: str) -> ProcessRef | None:
+    """The session's process of this name: ``gcs_server`` is the cluster, ``raylet`` its one node."""
     for process in session_members(session):
-        if process.name().startswith("gcs_server"):
-            return ProcessRef.of(process.pid)
+        try:
+            if process.name().startswith(name):
+                return ProcessRef.of(process.pid)
+        except psutil.NoSuchProcess:
+            continue
     return None
 
 

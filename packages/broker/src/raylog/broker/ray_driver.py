@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
+from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo, accepts, actor_name
 from raylog.broker.places import Place, find_places
 from raylog.coordination.ray_token import ray_token
@@ -28,7 +29,7 @@ _remote: Any = ray.remote
 
 def runs(info: RayInfo) -> bool:
     """True while the Ray cluster is there."""
-    return info.head.is_alive if info.is_local else answers_at(info.address)
+    return local_ray.is_whole(info) if info.is_local else answers_at(info.address)
 
 
 def answers_at(address: str) -> bool:

@@ -149,7 +149,9 @@ def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: conte
     if before and before.ray.is_local and before.ray.head.is_alive:
         if request.address not in (None, before.ray.address):
             raise RaylogError(f"the cluster in {before.data_dir} runs on a Ray cluster of its own: `raylog down` first")
-        return before.ray
+        if local_ray.is_whole(before.ray):
+            return before.ray
+        local_ray.stop(before.ray)  # its node died: no driver gets in any more
     address = request.address or os.environ.get("RAY_ADDRESS")
     if before and not before.ray.is_local:
         address = address or before.ray.address
