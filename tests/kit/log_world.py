@@ -162,7 +162,7 @@ class LogWorld:
     def retain(self) -> None:
         """Delete old segments by size."""
         self._deleting = True
-        enforce_retention(self.partition.log, NOW)
+        enforce_retention(self.partition.log, NOW, 0)
         self._deleting = False
         start = self.partition.log_start_offset
         assert start >= self.start

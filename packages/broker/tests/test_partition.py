@@ -283,15 +283,15 @@ def test_retention_by_time(log_dir: Path) -> None:
         append(shelf.partition, b"%d" % n, timestamps=[NOW + 1000 * n], now_ms=NOW + 1000 * n)
     held = shelf.partition.read(Offset(0), 1 << 20).data
     assert held is not None
-    assert enforce_retention(log, TimestampMs(NOW)) == 0
-    assert enforce_retention(log, TimestampMs(NOW + 4500)) == 2
+    assert enforce_retention(log, TimestampMs(NOW), 0) == 0
+    assert enforce_retention(log, TimestampMs(NOW + 4500), 0) == 2
     assert shelf.partition.log_start_offset == 4
     assert len(decode_batches(held.read())) == 2
     held.release()
     with pytest.raises(OffsetOutOfRange):
         shelf.partition.read(Offset(3), 1)
     assert values(shelf.partition) == [b"4", b"5"]
-    assert enforce_retention(log, TimestampMs(NOW + 10**6)) == 1
+    assert enforce_retention(log, TimestampMs(NOW + 10**6), 0) == 1
     assert (shelf.partition.log_start_offset, shelf.partition.log_end_offset) == (6, 6)
     assert append(shelf.partition, b"6") == 6
     shelf.dirs.close()
@@ -305,9 +305,9 @@ def test_retention_by_size_and_by_maintenance(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, topic={"retention.bytes": 300, "retention.ms": -1, "segment.bytes": 140})
     for n in range(20):
         append(shelf.partition, b"%d" % n)
-    shelf.dirs.maintain(TimestampMs(NOW + 1000))
+    shelf.dirs.maintain(TimestampMs(NOW + 1000), NOW + 1000)
     assert shelf.partition.log_start_offset == 0
-    shelf.dirs.maintain(TimestampMs(NOW + 300_000))
+    shelf.dirs.maintain(TimestampMs(NOW + 301_000), NOW + 301_000)
     assert 300 <= shelf.partition.log.size < 300 + 140
     assert shelf.partition.describe()["size_bytes"] == sum(p.stat().st_size for p in shelf.directory.glob("*.log"))
     shelf.dirs.close()
@@ -315,11 +315,11 @@ def test_retention_by_size_and_by_maintenance(log_dir: Path) -> None:
 
 def test_flush_ms(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, topic={"flush.ms": 1000})
-    shelf.dirs.maintain(NOW)
+    shelf.dirs.maintain(NOW, NOW)
     append(shelf.partition, b"a")
-    shelf.dirs.maintain(TimestampMs(NOW + 999))
+    shelf.dirs.maintain(TimestampMs(NOW + 999), NOW + 999)
     assert shelf.partition.log.recovery_point == 0
-    shelf.dirs.maintain(TimestampMs(NOW + 1000))
+    shelf.dirs.maintain(TimestampMs(NOW + 1000), NOW + 1000)
     assert shelf.partition.log.recovery_point == 1
     shelf.dirs.close()
 
@@ -390,8 +390,8 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
 
     def clean() -> None:
         while not done.wait(0.002):
-            shelf.dirs.maintain(NOW)
-            enforce_retention(partition.log, NOW)
+            shelf.dirs.maintain(NOW, NOW)
+            enforce_retention(partition.log, NOW, 0)
 
     writers = [guarded(write, name) for name in range(3)]
     others = [guarded(read), guarded(read), guarded(clean)]
@@ -404,7 +404,7 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
         thread.join()
     assert errors == []
     assert sorted(acked) == list(range(450))
-    enforce_retention(partition.log, NOW)
+    enforce_retention(partition.log, NOW, 0)
     start = partition.log_start_offset
     assert start > 0
     assert 6000 <= partition.log.size < 6000 + 2 * 2000

@@ -41,7 +41,7 @@ def test_a_failed_write_is_not_acknowledged(
             use()
     assert list(shelf.dirs.offline()) == [str(tmp_path)]
     assert shelf.dirs.partitions() == {}
-    shelf.dirs.maintain(TimestampMs(NOW + 10**9))
+    shelf.dirs.maintain(TimestampMs(NOW + 10**9), NOW + 10**9)
     shelf.dirs.close()
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     again = open_shelf(tmp_path)
@@ -62,7 +62,7 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path, fs: FailingFileSystem) 
         append(shelf.partition, b"x")
     with pytest.raises(StorageError):
         shelf.partition.flush()
-    shelf.dirs.maintain(TimestampMs(NOW + 10**9))
+    shelf.dirs.maintain(TimestampMs(NOW + 10**9), NOW + 10**9)
     shelf.dirs.close()
     assert fs.calls["fdatasync"] == 0
 

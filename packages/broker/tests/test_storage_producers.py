@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kit.partitions import NOW, batch
-from raylog.broker.storage.producers import BATCHES_KEPT, Producers
+from raylog.broker.storage.producers import BATCHES_KEPT, GRACE_MS, Producers
 from raylog.protocol.errors import CorruptMessage, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
 from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs
 from raylog.protocol.records import BatchHeader, read_header
 
+DAY_MS = 24 * 60 * 60 * 1000
 LAST = 2**31 - 1
 
 
@@ -82,9 +83,33 @@ def test_epochs() -> None:
 def test_silent_producers_are_forgotten() -> None:
     producers = Producers()
     add(producers, 0, 1, 0, now=1000)
-    assert producers.expire(TimestampMs(1999), 1000) == 0
-    assert producers.expire(TimestampMs(2000), 1000) == 1
+    now = TimestampMs(1000)
+    assert producers.expire(now, 500, 1000) == 0
+    add(producers, 1, 1, 1, now=1000)
+    assert producers.expire(now, 1499, 1000) == 0
+    assert producers.expire(now, 2498, 1000) == 0
+    assert producers.expire(now, 2499, 1000) == 1
     assert len(producers) == 0
+
+
+@pytest.mark.parametrize("step", [-DAY_MS, DAY_MS])
+def test_a_clock_that_is_set_makes_nobody_silent(step: int) -> None:
+    producers = Producers()
+    add(producers, 0, 1, 0, now=NOW)
+    assert producers.expire(TimestampMs(NOW), 0, DAY_MS) == 0
+    assert producers.expire(TimestampMs(NOW + step), 1000, DAY_MS) == 0
+    add(producers, 1, 1, 1, now=NOW + step)
+    assert producers.expire(TimestampMs(NOW + 2 * DAY_MS), 2000, DAY_MS) == 0
+    assert producers.expire(TimestampMs(NOW), 2000 + DAY_MS, DAY_MS) == 1
+
+
+def test_the_silence_before_a_start_counts_but_for_an_hour() -> None:
+    producers = Producers()
+    add(producers, 0, 1, 0, now=NOW)
+    again = Producers.decode(producers.encode(), TimestampMs(NOW + 9 * DAY_MS))
+    assert again.expire(TimestampMs(NOW + 9 * DAY_MS), 0, DAY_MS) == 0
+    assert again.expire(TimestampMs(NOW + 9 * DAY_MS), GRACE_MS - 1, DAY_MS) == 0
+    assert again.expire(TimestampMs(NOW + 9 * DAY_MS), GRACE_MS, DAY_MS) == 1
 
 
 def test_a_snapshot_keeps_the_last_batch() -> None:

@@ -73,7 +73,7 @@ def test_losing_what_was_flushed_is_an_error(tmp_path: Path, caplog: pytest.LogC
 
 def test_what_is_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
     shelf = filled(tmp_path)
-    shelf.dirs.maintain(NOW)  # flushes the closed segments
+    shelf.dirs.maintain(NOW, NOW)  # flushes the closed segments
     shelf.dirs.dirs[0].checkpoint()
     shelf.dirs.abandon()
     flip(shelf.directory / LOG, 65)

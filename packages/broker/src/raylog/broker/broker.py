@@ -246,7 +246,7 @@ class Broker:
         log_dirs = self._opened().log_dirs
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             try:
-                log_dirs.maintain(_now_ms())
+                log_dirs.maintain(_now_ms(), time.monotonic_ns() // 1_000_000)
             except RaylogError as error:
                 logger.error("housekeeping failed", reason=error)
 

@@ -19,8 +19,10 @@ from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 logger = EventLog(__name__)
 
 
-def enforce_retention(log: Log, now_ms: TimestampMs) -> int:
+def enforce_retention(log: Log, now_ms: TimestampMs, uptime_ms: int) -> int:
     """Delete the oldest segments as retention.ms and retention.bytes say; answers how many.
+
+    ``now_ms`` should be a RetentionClock's, ``uptime_ms`` is monotonic.
 
     Only what lies wholly below the high watermark. When even the active segment is too old, a new one is begun.
     """
@@ -28,7 +30,7 @@ def enforce_retention(log: Log, now_ms: TimestampMs) -> int:
         if not log.retention_known or log.closed:
             return 0
         segments = log.segments
-        count = max(_too_old(log, segments, now_ms), _too_much(log, segments))
+        count = max(_too_old(log, segments, now_ms, uptime_ms), _too_much(log, segments))
         if count == 0:
             return 0
         if count == len(segments):
@@ -37,13 +39,24 @@ def enforce_retention(log: Log, now_ms: TimestampMs) -> int:
     return delete_segments_below(log, start, "retention")
 
 
-def _too_old(log: Log, segments: Sequence[Segment], now_ms: TimestampMs) -> int:
+def _too_old(log: Log, segments: Sequence[Segment], now_ms: TimestampMs, uptime_ms: int) -> int:
+    """How many are older than retention.ms.
+
+    Where the broker's clock gave the times (LogAppendTime, or no time at all), it may have been behind then. So what
+    this broker has seen growing stays for as long by the monotonic clock, too.
+    """
+    for segment in segments:
+        if segment.size != segment.seen_size:
+            segment.seen_size, segment.grown_ms = segment.size, uptime_ms
     limit = log.config.retention_ms
     if limit < 0:
         return 0
     count = 0
     for segment in segments:
         newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+        ours = log.config.log_append_time or segment.max_timestamp < 0
+        if ours and segment.grown_ms is not None and uptime_ms - segment.grown_ms <= limit:
+            break
         if now_ms - newest <= limit or segment.size == 0 or not _below_high_watermark(log, segments, count):
             break
         count += 1

@@ -70,13 +70,16 @@ class Log:
         """Makes recovery point, start and high watermark durable; set by the log directory."""
         self.on_start: Callable[[], None] = lambda: None
         """Called when the start moved, under the lock: it must only take note."""
-        self.last_flush_ms = TimestampMs(0)
+        self.last_flush_ms = 0
+        """When it was flushed last as flush.ms wants it, by the monotonic clock."""
         self.flush_lock = threading.Lock()
         """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
         self._flushed = offsets.end.offset
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
         self._segments: tuple[Segment, ...] = ()
+        for segment in segments:
+            segment.seen_size = segment.size
         self.set_segments(tuple(segments))
         self._warm: tuple[Segment, ...] = ()
         self._offsets = offsets

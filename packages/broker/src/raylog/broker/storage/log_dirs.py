@@ -11,6 +11,7 @@ from raylog.broker import config as rows
 from raylog.broker.events import EventLog
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.cleaning import enforce_retention
+from raylog.broker.storage.clock import RetentionClock
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
@@ -46,7 +47,9 @@ class LogDirs:
         defaults = LogConfig.of(rows.topic_settings(config))
         paths = [Path(path).absolute() for path in config[rows.LOG_DIRS]]
         self.dirs = tuple(LogDir(path, fs, defaults, new_id) for path in paths)
-        self._last_checkpoint_ms = self._last_retention_ms = TimestampMs(0)
+        self._clock: RetentionClock | None = None
+        self._last_checkpoint_ms = self._last_retention_ms = 0
+        """When each was done last, by the monotonic clock."""
 
     def configure(self, config: Settings) -> None:
         """Take the broker's settings as they are now."""
@@ -59,7 +62,6 @@ class LogDirs:
         in one sentence when another process holds a directory, when it belongs to another broker or cluster,
         or when none is usable.
         """
-        self._last_checkpoint_ms = self._last_retention_ms = now_ms
         try:
             taken: set[TopicPartition] = set()
             for directory in self.dirs:
@@ -138,17 +140,24 @@ class LogDirs:
         """The id of each usable directory: another id than before means another disk."""
         return {str(directory.path): directory.directory_id for directory in self._usable()}
 
-    def maintain(self, now_ms: TimestampMs) -> None:
+    def maintain(self, now_ms: TimestampMs, uptime_ms: int) -> None:
         """Do what is due: flush.ms, retention, checkpoints, producer expiry. Call it about once a second.
+
+        ``now_ms``: the wall clock, which tells the age of records; ``uptime_ms``: the monotonic one, by which all
+        else is due: nothing waits a day because somebody set the wall clock back.
 
         A failing disk takes its directory offline and is told in the log; it does not raise.
         """
-        retention = now_ms - self._last_retention_ms >= self._config[rows.LOG_RETENTION_CHECK_INTERVAL_MS]
-        checkpoints = now_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        if self._clock is None:
+            self._clock = RetentionClock(now_ms, uptime_ms)
+            self._last_checkpoint_ms = self._last_retention_ms = uptime_ms
+        now_ms = self._clock.now_ms(now_ms, uptime_ms)
+        retention = uptime_ms - self._last_retention_ms >= self._config[rows.LOG_RETENTION_CHECK_INTERVAL_MS]
+        checkpoints = uptime_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         for directory in self._usable():
             for _, log in list(directory.logs.values()):
                 try:
-                    self._maintain(log, now_ms, retention)
+                    self._maintain(log, now_ms, uptime_ms, retention)
                 except StorageError:
                     continue  # told when it happened, or the log was deleted meanwhile
             if checkpoints:
@@ -157,22 +166,22 @@ class LogDirs:
                 except StorageError:
                     continue
         if retention:
-            self._last_retention_ms = now_ms
+            self._last_retention_ms = uptime_ms
         if checkpoints:
-            self._last_checkpoint_ms = now_ms
+            self._last_checkpoint_ms = uptime_ms
 
-    def _maintain(self, log: Log, now_ms: TimestampMs, retention: bool) -> None:
+    def _maintain(self, log: Log, now_ms: TimestampMs, uptime_ms: int, retention: bool) -> None:
         if log.recovery_point == log.offsets.end.offset:
-            log.last_flush_ms = now_ms
-        elif now_ms - log.last_flush_ms >= log.config.flush_ms:
+            log.last_flush_ms = uptime_ms
+        elif uptime_ms - log.last_flush_ms >= log.config.flush_ms:
             log.flush()
-            log.last_flush_ms = now_ms
+            log.last_flush_ms = uptime_ms
         else:
             log.flush(sealed_only=True)
         if retention:
-            enforce_retention(log, now_ms)
+            enforce_retention(log, now_ms, uptime_ms)
             with log.lock:
-                log.producers.expire(now_ms, self._config[rows.PRODUCER_ID_EXPIRATION_MS])
+                log.producers.expire(now_ms, uptime_ms, self._config[rows.PRODUCER_ID_EXPIRATION_MS])
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close everything, write checkpoints and the clean-stop markers, unlock. Idempotent.

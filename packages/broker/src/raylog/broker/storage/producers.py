@@ -25,6 +25,9 @@ from raylog.protocol.records import BatchHeader
 BATCHES_KEPT = 5
 """As many as a producer may have in flight."""
 
+GRACE_MS = 60 * 60 * 1000
+"""How long a producer is remembered after a start at the least: longer than any retry is on its way."""
+
 _SEQUENCES = 2**31
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC-32C of all after it, entry count
@@ -46,13 +49,27 @@ class ProducedBatch(NamedTuple):
 class Producer:
     """One producer's state in this partition."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "id", "last_seen_ms", "transaction_start")
+    __slots__ = (
+        "active",
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "id",
+        "last_seen_ms",
+        "quiet_since_ms",
+        "transaction_start",
+    )
 
     def __init__(self, producer_id: ProducerId, epoch: ProducerEpoch) -> None:
         self.id = producer_id
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
         self.last_seen_ms = TimestampMs(0)
+        """Its last batch by the wall clock: what administrators are told, and snapshots keep."""
+        self.active = True
+        """Whether it sent something since :meth:`Producers.expire` looked."""
+        self.quiet_since_ms: int | None = None
+        """Since when it has been silent, by the monotonic clock; None when that clock never looked at it."""
         self.coordinator_epoch = -1
         self.transaction_start = NO_OFFSET
         """Where its open transaction begins, or -1: the last stable offset stays below (for transactions to come)."""
@@ -125,6 +142,7 @@ class Producers:
             producer.epoch = epoch
             producer.batches.clear()
         producer.last_seen_ms = now_ms
+        producer.active = True
         if header.is_control:
             return
         producer.batches.append(
@@ -155,9 +173,23 @@ class Producers:
         """The lowest offset of an open transaction; None when there is none."""
         return min((p.transaction_start for p in self if p.transaction_start >= 0), default=None)
 
-    def expire(self, now_ms: TimestampMs, silence_ms: int) -> int:
-        """Forget producers that were silent for ``silence_ms`` and have no open transaction; answers how many."""
-        silent = [p.id for p in self if now_ms - p.last_seen_ms >= silence_ms and p.transaction_start < 0]
+    def expire(self, now_ms: TimestampMs, uptime_ms: int, silence_ms: int) -> int:
+        """Forget producers that were silent for ``silence_ms`` and have no open transaction; answers how many.
+
+        Silence is measured by ``uptime_ms``, the monotonic clock: a producer that was forgotten because somebody set
+        the wall clock has its next retry appended twice. What a snapshot tells of the time before counts by the wall
+        clock, but each producer is given an hour after the start.
+        """
+        silent = []
+        for producer in self:
+            if producer.quiet_since_ms is None:
+                before = min(max(now_ms - producer.last_seen_ms, 0), max(silence_ms - GRACE_MS, 0))
+                producer.quiet_since_ms = uptime_ms - before
+            elif producer.active:
+                producer.quiet_since_ms = uptime_ms
+            elif uptime_ms - producer.quiet_since_ms >= silence_ms and producer.transaction_start < 0:
+                silent.append(producer.id)
+            producer.active = False
         for producer_id in silent:
             del self._producers[producer_id]
         return len(silent)

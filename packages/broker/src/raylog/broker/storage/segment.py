@@ -62,11 +62,13 @@ class Segment:
         "file",
         "first_timestamp",
         "fs",
+        "grown_ms",
         "index",
         "lock",
         "max_timestamp",
         "max_timestamp_offset",
         "sealed",
+        "seen_size",
         "size",
         "time_index",
     )
@@ -89,6 +91,10 @@ class Segment:
         """The last offset of the batch that brought :attr:`max_timestamp`."""
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
+        self.seen_size = 0
+        """Its size when retention looked last, or when it was loaded."""
+        self.grown_ms: int | None = None
+        """When retention last saw it grown, by the monotonic clock; None: not since it was loaded."""
         self._since_index = 0
         self._room = Room(file)
 
