@@ -81,6 +81,8 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
         return bytes(data)
+    if not data:
+        raise CorruptMessage(f"{codec.name.lower()} data has no bytes: even nothing compresses to some")
     try:
         return _DECOMPRESSORS[codec](data, max_bytes)
     except (
@@ -103,21 +105,30 @@ def _too_large(codec: Codec, max_bytes: int) -> CorruptMessage:
 _GZIP_WBITS = 31
 
 
+_GZIP_CHUNK_BYTES = 16 << 10
+"""What goes in at once. What is left of it after a member is copied, so that all of it at once would take a time that
+grows with the square of the members: a megabyte of tiny ones took a minute."""
+
+
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
     out: list[bytes] = []
     room = max_bytes
-    rest: Buffer = data
-    while rest:  # a gzip file may have several members
+    pos = 0
+    while pos < len(view):  # a gzip file may have several members
         unpacker = zlib.decompressobj(_GZIP_WBITS)
-        part = unpacker.decompress(rest, room + 1)
-        room -= len(part)
-        if room < 0:
-            raise _too_large(Codec.GZIP, max_bytes)
-        if not unpacker.eof:
-            raise CorruptMessage("gzip data ends too early")
-        out.append(part)
-        rest = unpacker.unused_data
-    return out[0] if len(out) == 1 else b"".join(out)
+        while not unpacker.eof:
+            if pos == len(view):
+                raise CorruptMessage("gzip data ends too early")
+            chunk = view[pos : pos + _GZIP_CHUNK_BYTES]
+            part = unpacker.decompress(chunk, room + 1)
+            room -= len(part)
+            if room < 0:
+                raise _too_large(Codec.GZIP, max_bytes)
+            if part:
+                out.append(part)
+            pos += len(chunk) - len(unpacker.unused_data)
+    return b"".join(out)
 
 
 # --- snappy, raw and in xerial's framing ----------------------------------------------------------
@@ -139,24 +150,32 @@ def _xerial_blocks(data: Buffer) -> Iterator[bytes]:
 
 def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnappy_blocks([view], max_bytes)
-    blocks: list[memoryview] = []
+    out: list[bytes] = []
+    room = max_bytes
+    for block in _snappy_blocks(view):
+        room -= cramjam.snappy.decompress_raw_len(block)
+        if room < 0:
+            raise _too_large(Codec.SNAPPY, max_bytes)
+        if plain := bytes(cramjam.snappy.decompress_raw(block)):
+            out.append(plain)
+    return b"".join(out)
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    """The blocks of xerial's framing one by one (there may be millions), or all of raw snappy."""
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield view
+        return
     position = len(_XERIAL_HEADER)
+    if len(view) < position:
+        raise CorruptMessage("snappy data ends inside its header")
     while position < len(view):
         (length,) = _INT32.unpack_from(view, position)
         position += _INT32.size
         if not 0 < length <= len(view) - position:
             raise CorruptMessage(f"a snappy block of {length} bytes does not fit its frame")
-        blocks.append(view[position : position + length])
+        yield view[position : position + length]
         position += length
-    return _unsnappy_blocks(blocks, max_bytes)
-
-
-def _unsnappy_blocks(blocks: list[memoryview], max_bytes: int) -> bytes:
-    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
-        raise _too_large(Codec.SNAPPY, max_bytes)
-    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
 # --- lz4 ------------------------------------------------------------------------------------------
@@ -174,18 +193,29 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
 
 # --- zstd -----------------------------------------------------------------------------------------
 
-_ZSTD_CHUNK_BYTES = 1 << 20
+_ZSTD_BLOCK_BYTES = 128 << 10
+"""What four bytes can stand for. So much goes in at once that what comes out is hardly more than what is allowed."""
 
 
 def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
     out: list[bytes] = []
     room = max_bytes
-    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        while chunk := reader.read(min(room + 1, _ZSTD_CHUNK_BYTES)):
-            room -= len(chunk)
+    pos = 0
+    frames = zstandard.ZstdDecompressor()
+    while pos < len(view):  # there may be several frames
+        unpacker = frames.decompressobj()
+        while not unpacker.eof:
+            if pos == len(view):
+                raise CorruptMessage("zstd data ends too early")
+            chunk = view[pos : pos + 4 * (room // _ZSTD_BLOCK_BYTES + 1)]
+            part = unpacker.decompress(chunk)
+            room -= len(part)
             if room < 0:
                 raise _too_large(Codec.ZSTD, max_bytes)
-            out.append(chunk)
+            if part:
+                out.append(part)
+            pos += len(chunk) - len(unpacker.unused_data)
     return out[0] if len(out) == 1 else b"".join(out)
 
 

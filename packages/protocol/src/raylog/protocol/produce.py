@@ -267,7 +267,7 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
 
         def known(tag: int, value: Reader) -> None:
             nonlocal leader
-            if tag == 0:
+            if tag == 0 and version >= 10:
                 leader_id, leader_epoch = value.unpack(_LEADER)
                 leader = leader_id, leader_epoch
 
@@ -286,7 +286,7 @@ def parse_produce_response(version: int, frame: Buffer) -> tuple[int, ProduceRes
     endpoints: list[NodeEndpoint] = []
 
     def known(tag: int, value: Reader) -> None:
-        if tag == 0:
+        if tag == 0 and version >= 10:
             endpoints.extend(read_node_endpoints(value))
 
     correlation_id = reader.int32()
