@@ -7,7 +7,7 @@ reader would misunderstand raises VERSION, which makes the older one refuse.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgpack
@@ -15,6 +15,8 @@ import msgpack
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicName
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -29,15 +31,39 @@ def unpack(kind: str, payload: bytes) -> dict[str, Any]:
     """The fields of a message; InvalidRequest when it is of another kind, of a newer version, or no message."""
     try:
         fields = msgpack.unpackb(payload, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list or map as a key
         raise InvalidRequest(f"a control message of {len(payload)} bytes is no msgpack: {error}") from error
     if not isinstance(fields, dict) or fields.get("kind") != kind:
         raise InvalidRequest(f"expected a control message {kind!r}")
-    if not isinstance(fields.get("v"), int) or fields["v"] > VERSION:
+    if type(fields.get("v")) is not int or fields["v"] > VERSION:
         raise InvalidRequest(
             f"control message version {fields.get('v')!r} is newer than {VERSION}: upgrade this broker"
         )
     return fields
+
+
+def of(kind: type[T], value: Any) -> T:
+    """``value`` if it is of exactly this kind (True is no number); TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, not {str(value)[:80]!r}")
+    return value
+
+
+def number(value: Any) -> int:
+    return of(int, value)
+
+
+def text(value: Any) -> str:
+    return of(str, value)
+
+
+def texts(value: Any) -> dict[str, str]:
+    """A map from text to text."""
+    return {text(key): text(each) for key, each in of(dict, value).items()}
+
+
+def _uuid(value: Any) -> UUID:
+    return UUID(bytes=of(bytes, value))
 
 
 def pack_broker(broker: BrokerInfo) -> dict[str, Any]:
@@ -53,17 +79,24 @@ def pack_broker(broker: BrokerInfo) -> dict[str, Any]:
     }
 
 
-def unpack_broker(fields: Mapping[str, Any]) -> BrokerInfo:
+def unpack_broker(fields: Any) -> BrokerInfo:
+    """Raises KeyError, TypeError or ValueError when it is none."""
+    of(dict, fields)
+    rack = fields.get("rack")
     return BrokerInfo(
-        id=BrokerId(fields["id"]),
-        epoch=BrokerEpoch(fields["epoch"]),
-        endpoints=tuple(Endpoint(*endpoint[:4]) for endpoint in fields["endpoints"]),
-        rack=fields.get("rack"),
-        node=fields.get("node", ""),
-        actor=fields.get("actor", ""),
-        directory_ids=tuple(UUID(bytes=directory) for directory in fields.get("dirs", ())),
-        clean_stop=fields.get("clean_stop", False),
+        id=BrokerId(number(fields["id"])),
+        epoch=BrokerEpoch(number(fields["epoch"])),
+        endpoints=tuple(_unpack_endpoint(*of(list, endpoint)) for endpoint in of(list, fields["endpoints"])),
+        rack=None if rack is None else text(rack),
+        node=text(fields.get("node", "")),
+        actor=text(fields.get("actor", "")),
+        directory_ids=tuple(map(_uuid, of(list, fields.get("dirs", [])))),
+        clean_stop=of(bool, fields.get("clean_stop", False)),
     )
+
+
+def _unpack_endpoint(listener: Any, host: Any, port: Any, security_protocol: Any, *_: Any) -> Endpoint:
+    return Endpoint(text(listener), text(host), number(port), text(security_protocol))
 
 
 def pack_topic(topic: TopicState) -> dict[str, Any]:
@@ -77,29 +110,25 @@ def pack_topic(topic: TopicState) -> dict[str, Any]:
     }
 
 
-def unpack_topic(fields: Mapping[str, Any]) -> TopicState:
+def unpack_topic(fields: Any) -> TopicState:
+    """Raises KeyError, TypeError or ValueError when it is none."""
+    of(dict, fields)
     return TopicState(
-        name=TopicName(fields["name"]),
-        id=TopicId(UUID(bytes=fields["id"])),
-        partitions=tuple(_unpack_partition(*partition) for partition in fields["partitions"]),
-        configs=fields.get("configs", {}),
+        name=TopicName(text(fields["name"])),
+        id=TopicId(_uuid(fields["id"])),
+        partitions=tuple(_unpack_partition(*of(list, partition)) for partition in of(list, fields["partitions"])),
+        configs=texts(fields.get("configs", {})),
     )
 
 
 def _unpack_partition(
-    replicas: list[int],
-    leader: int,
-    leader_epoch: int,
-    isr: list[int],
-    controller_epoch: int,
-    version: int,
-    *_: Any,
+    replicas: Any, leader: Any, leader_epoch: Any, isr: Any, controller_epoch: Any, version: Any, *_: Any
 ) -> PartitionState:
     return PartitionState(
-        replicas=tuple(map(BrokerId, replicas)),
-        leader=BrokerId(leader),
-        leader_epoch=LeaderEpoch(leader_epoch),
-        isr=tuple(map(BrokerId, isr)),
-        controller_epoch=ControllerEpoch(controller_epoch),
-        version=version,
+        replicas=tuple(BrokerId(number(each)) for each in of(list, replicas)),
+        leader=BrokerId(number(leader)),
+        leader_epoch=LeaderEpoch(number(leader_epoch)),
+        isr=tuple(BrokerId(number(each)) for each in of(list, isr)),
+        controller_epoch=ControllerEpoch(number(controller_epoch)),
+        version=number(version),
     )

@@ -22,7 +22,18 @@ from raylog.coordination.model import (
     PartitionState,
     TopicState,
 )
-from raylog.coordination.peer_codec import pack, pack_broker, pack_topic, unpack, unpack_broker, unpack_topic
+from raylog.coordination.peer_codec import (
+    number,
+    of,
+    pack,
+    pack_broker,
+    pack_topic,
+    text,
+    texts,
+    unpack,
+    unpack_broker,
+    unpack_topic,
+)
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
 
@@ -82,16 +93,18 @@ class UpdateState:
         fields = unpack("update", payload)
         try:
             return cls(
-                controller_id=BrokerId(fields["controller"]),
-                controller_epoch=ControllerEpoch(fields["controller_epoch"]),
-                broker_epoch=BrokerEpoch(fields["broker_epoch"]),
-                sequence=fields["sequence"],
-                full=fields["full"],
-                cluster_id=fields["cluster"],
-                brokers=tuple(unpack_broker(broker) for broker in fields["brokers"]),
-                topics=tuple(unpack_topic(topic) for topic in fields["topics"]),
-                deleted=tuple(TopicName(name) for name in fields["deleted"]),
-                broker_configs=fields.get("broker_configs", {}),
+                controller_id=BrokerId(number(fields["controller"])),
+                controller_epoch=ControllerEpoch(number(fields["controller_epoch"])),
+                broker_epoch=BrokerEpoch(number(fields["broker_epoch"])),
+                sequence=number(fields["sequence"]),
+                full=of(bool, fields["full"]),
+                cluster_id=text(fields["cluster"]),
+                brokers=tuple(map(unpack_broker, of(list, fields["brokers"]))),
+                topics=tuple(map(unpack_topic, of(list, fields["topics"]))),
+                deleted=tuple(TopicName(text(name)) for name in of(list, fields["deleted"])),
+                broker_configs={
+                    text(name): texts(configs) for name, configs in of(dict, fields.get("broker_configs", {})).items()
+                },
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
@@ -134,11 +147,11 @@ class Ack:
         fields = unpack("ack", payload)
         try:
             return cls(
-                AckStatus(fields["status"]),
-                BrokerId(fields["broker"]),
-                BrokerEpoch(fields["broker_epoch"]),
-                ControllerEpoch(fields["controller_epoch"]),
-                fields["sequence"],
+                AckStatus(number(fields["status"])),
+                BrokerId(number(fields["broker"])),
+                BrokerEpoch(number(fields["broker_epoch"])),
+                ControllerEpoch(number(fields["controller_epoch"])),
+                number(fields["sequence"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
