@@ -1,0 +1,422 @@
+"""Targets inside a broker: every request through its handler, control messages, metadata nodes, and files on disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from fuzz.target import Target, filled, fix_checksums
+from fuzz.targets_wire import fetch_frames, produce_frames
+from kit.faulty_files import LossyFileSystem
+from kit.node import LISTENER, Node
+from kit.partitions import NOW, TP, append, open_shelf, values
+from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.broker.partition import Partition
+from raylog.broker.storage.files import FileSystem, write_atomically
+from raylog.coordination import paths
+from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.protocol import fetch, produce
+from raylog.protocol.errors import (
+    CorruptMessage,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RaylogError,
+    UnsupportedVersion,
+)
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+from raylog.protocol.messages import decode_response, encode_request, parse_request_header, request_type
+from raylog.protocol.records import batch_headers
+
+# --- every request through its handler ---------------------------------------------------------------------------
+
+TOPIC = "t"
+ANY_TOPIC_ID = bytes(range(16))
+"""Stands in inputs for the topic's id, which is another one in each process."""
+
+FRESH_AFTER = 500
+"""After so many requests they meet a new broker: so that an input breaks something by itself, or nearly."""
+
+
+class _Defects(logging.Handler):
+    """Exceptions that a handler did not expect: it answers the client all the same, and logs them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[BaseException | str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append((record.exc_info and record.exc_info[1]) or record.getMessage())
+
+
+class _PlainNode(Node):
+    """A broker whose controller promises topics and partitions and makes none: the real one has a limit to them."""
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[CreatedTopic | RaylogError]:
+        return [CreatedTopic(new.name, TopicId(UUID(int=1)), max(new.partitions, 1), 1, new.configs) for new in topics]
+
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
+    ) -> Sequence[TopicName | RaylogError]:
+        return [new.name for new in topics]
+
+
+class _Broker:
+    """The broker under test, made anew now and then, on a file system in memory where there is one."""
+
+    def __init__(self) -> None:
+        memory = Path("/dev/shm")
+        self._root = tempfile.TemporaryDirectory(prefix="raylog-fuzz-", dir=memory if memory.is_dir() else None)
+        self._made = 0
+        self._requests = FRESH_AFTER
+        self._defects = _Defects()
+        log = logging.getLogger("raylog")
+        log.addHandler(self._defects)
+        log.propagate = False
+        self._node: Node | None = None
+
+    def answer(self, frame: bytes) -> None:
+        """One request; its answer must be readable, and must not hide a defect."""
+        node = self._fresh()
+        topic = node.table.state().topic(TopicName(TOPIC))
+        assert topic is not None
+        frame = _prepared(frame.replace(ANY_TOPIC_ID, topic.id.bytes))
+        self._defects.seen.clear()
+        try:
+            reply = node.answer(frame, Connection(LISTENER))
+        except (CloseConnection, InvalidRequest, UnsupportedVersion):
+            reply = None
+        if node.table.state().topic(TopicName(TOPIC)) is None:
+            self._requests = FRESH_AFTER
+        for defect in self._defects.seen:
+            raise AssertionError("a handler met what it did not expect") from (
+                defect if isinstance(defect, BaseException) else AssertionError(defect)
+            )
+        if reply is not None:
+            _check(frame, reply)
+
+    def _fresh(self) -> Node:
+        self._requests += 1
+        if self._node is None or self._requests > FRESH_AFTER:
+            self.close()
+            self._made, self._requests = self._made + 1, 0
+            directory = Path(self._root.name) / str(self._made)
+            self._node = _PlainNode(directory)
+            self._node.clock_ms = NOW
+            self._node.create_topic(TOPIC, partitions=2)
+            self._node.create_topic("elsewhere", leader=2)
+            append(self._node.partition(TOPIC), b"one", b"two", timestamps=(4, 2))
+        return self._node
+
+    def close(self) -> None:
+        """End the broker and delete what it wrote."""
+        if self._node is not None:
+            self._node.__exit__(None, None, None)
+            for directory in Path(self._root.name).iterdir():
+                shutil.rmtree(directory)
+
+
+def _prepared(frame: bytes) -> bytes:
+    """Checksums put right, and no wish to wait."""
+    changed = bytearray(frame)
+    try:
+        header = parse_request_header(changed)
+        if header.api_key == produce.API_KEY:
+            request = produce.parse_produce_request(header.version, memoryview(changed)[header.body_pos :])
+            for topic in request.topics:
+                for part in topic.partitions:
+                    if isinstance(part.records, memoryview):
+                        fix_checksums(part.records)
+        elif header.api_key == fetch.API_KEY:
+            at = header.body_pos + (4 if header.version < 15 else 0)
+            struct.pack_into(">i", changed, at, 0)
+    except (InvalidRequest, UnsupportedVersion, struct.error):
+        pass
+    return bytes(changed)
+
+
+def _check(frame: bytes, reply: Any) -> None:
+    header = parse_request_header(frame)
+    if isinstance(reply, bytes):
+        data = reply
+    else:
+        pieces = []
+        for part in reply:
+            if isinstance(part, bytes):
+                pieces.append(part)
+            else:
+                pieces.append(part.read())
+                part.release()
+        data = b"".join(pieces)
+    if header.api_key == produce.API_KEY:
+        correlation_id, _ = produce.parse_produce_response(header.version, data)
+    elif header.api_key == fetch.API_KEY:
+        correlation_id, _ = fetch.parse_fetch_response(header.version, data)
+    else:
+        known = any(row.key == header.api_key and row.max_version >= header.version >= 0 for row in TABLE)
+        correlation_id, _ = decode_response(header.api_key, header.version if known else 0, data)
+    assert correlation_id == header.correlation_id
+
+
+_broker: list[_Broker] = []
+
+
+def handlers(data: bytes) -> None:
+    """A request's frame without its length, through the handler that it asks for."""
+    if not _broker:
+        _broker.append(_Broker())
+    _broker[0].answer(data)
+
+
+def _handler_seeds() -> Iterator[bytes]:
+    yield from produce_frames()
+    yield from fetch_frames()
+    named = {"name": TOPIC, "topic": TOPIC, "topics": None, "resource_name": TOPIC, "resource_type": 2}
+    for row in TABLE:
+        if row.key in (produce.API_KEY, fetch.API_KEY):
+            continue
+        for version in range(row.min_version, row.max_version + 1):
+            kind = request_type(row.key, version)
+            options: list[dict[str, Any]] = [
+                {"name": TOPIC, "topic": TOPIC, "resource_name": TOPIC, "resource_type": 2, "current_leader_epoch": -1},
+                {"topic_id": UUID(bytes=ANY_TOPIC_ID), "name": None, "resource_type": 4, "resource_name": "1"},
+                named,
+            ]
+            for values_ in options:
+                try:
+                    yield encode_request(filled(kind, **values_), 1, "c")[4:]
+                except (TypeError, ValueError, AttributeError):
+                    continue  # a field of that name is of another kind in this message
+
+
+# --- control messages --------------------------------------------------------------------------------------------
+
+
+def control(data: bytes) -> None:
+    """What a broker takes from whoever claims to be its controller, and the controller from a broker."""
+    receiver = Receiver(BrokerId(1))
+    receiver.registered(BrokerEpoch(1))
+    for payload in (_UPDATE, data):
+        try:
+            received = receiver.receive(payload)
+        except InvalidRequest:
+            continue
+        local_changes(BrokerId(1), received.before, received.after)
+        assert Ack.decode(received.ack.encode()) == received.ack
+    try:
+        update = UpdateState.decode(data)
+    except InvalidRequest:
+        pass
+    else:
+        assert UpdateState.decode(update.encode()) == update
+    try:
+        ack = Ack.decode(data)
+    except InvalidRequest:
+        return
+    assert Ack.decode(ack.encode()) == ack
+
+
+def _update(*, sequence: int, full: bool) -> bytes:
+    partition = PartitionState((BrokerId(1), BrokerId(2)), BrokerId(1), LeaderEpoch(3), (BrokerId(1),))
+    broker = BrokerInfo(
+        BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "host", 9092),), "rack", "node", "actor", (UUID(int=5),)
+    )
+    return UpdateState(
+        BrokerId(1), ControllerEpoch(1), BrokerEpoch(1), sequence, full, "cluster", (broker,),
+        (TopicState(TopicName(TOPIC), TopicId(UUID(int=7)), (partition,), {"retention.ms": "5"}),),
+        (TopicName("gone"),), {"1": {"max.connections": "9"}},
+    ).encode()  # fmt: skip
+
+
+_UPDATE = _update(sequence=1, full=True)
+
+
+def _control_seeds() -> Iterator[bytes]:
+    yield _UPDATE
+    yield _update(sequence=2, full=False)
+    yield Ack(AckStatus.OK, BrokerId(1), BrokerEpoch(1), ControllerEpoch(1), 3).encode()
+
+
+# --- nodes of the metadata store ---------------------------------------------------------------------------------
+
+_TP = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
+_INFO = BrokerInfo(
+    BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "host", 9092),), "rack", "n", "a", (UUID(int=5),)
+)
+_STATE = PartitionState((BrokerId(1),), BrokerId(1), LeaderEpoch(3), (BrokerId(1),))
+
+_NODES = (
+    (paths.decode_controller_epoch, paths.encode_number(5)),
+    (lambda data: paths.decode_offset("/o", data), paths.encode_number(7)),
+    (paths.decode_cluster_id, paths.encode_cluster_id("id")),
+    (paths.decode_controller, paths.encode_controller(BrokerId(1), TimestampMs(5))),
+    (
+        lambda data: paths.decode_broker(BrokerId(1), data, None, BrokerEpoch(1)),
+        paths.encode_broker(_INFO, TimestampMs(5)),
+    ),
+    (
+        lambda data: paths.decode_broker(BrokerId(1), paths.encode_broker(_INFO, TimestampMs(5)), data, BrokerEpoch(1)),
+        paths.encode_raylog_broker(_INFO),
+    ),
+    (
+        lambda data: paths.decode_topic(TopicName(TOPIC), data),
+        paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=7)), ((BrokerId(1),),))),
+    ),
+    (
+        lambda data: paths.decode_partition_state(_TP, data, 0, (BrokerId(1),)),
+        paths.encode_partition_state(_STATE),
+    ),
+    (lambda data: paths.decode_config("/c", data), paths.encode_config({"retention.ms": "5"})),
+    (lambda data: paths.decode_config_change("/n", data), paths.encode_config_change("topics/t")),
+    (
+        paths.decode_producer_id_block,
+        paths.encode_producer_id_block(paths.ProducerIdBlock(BrokerId(1), 0, 999)),  # type: ignore[arg-type]
+    ),
+)
+
+
+def nodes(data: bytes) -> None:
+    """Which node, then its value, that another program may have written."""
+    if not data:
+        return
+    decode, _ = _NODES[data[0] % len(_NODES)]
+    try:
+        decode(data[1:])
+    except paths.CorruptMetadata:
+        pass
+
+
+def _node_seeds() -> Iterator[bytes]:
+    for number, (_, value) in enumerate(_NODES):
+        yield bytes([number]) + value
+
+
+# --- files on disk -----------------------------------------------------------------------------------------------
+
+_ROOT = Path("/disk")
+_SETTINGS = {"segment.bytes": "400", "index.interval.bytes": "0"}
+
+
+def _disk() -> dict[str, bytes]:
+    """A log directory's files after a clean stop: five segments' worth of batches, two producers, two epochs."""
+    fs = LossyFileSystem()
+    shelf = open_shelf(_ROOT, fs=fs, topic=_SETTINGS)
+    for number in range(12):
+        append(shelf.partition, b"v%d" % number, b"w" * 20, timestamps=(NOW + number, NOW - number))
+        append(shelf.partition, b"p%d" % number, producer=(number % 2, 0, number // 2))
+        if number == 6:
+            shelf.partition.become_leader(LeaderEpoch(4))
+    shelf.dirs.close(1)
+    return dict(_files(fs, _ROOT))
+
+
+def _files(fs: LossyFileSystem, directory: Path) -> Iterator[tuple[str, bytes]]:
+    for name in fs.list_dir(directory):
+        path = directory / name
+        try:
+            file = fs.open(path)
+        except IsADirectoryError:
+            yield from _files(fs, path)
+            continue
+        yield str(path.relative_to(_ROOT)), file.pread(file.size(), 0)
+        file.release()
+
+
+def _write(fs: FileSystem, name: str, content: bytes) -> None:
+    fs.make_dirs((_ROOT / name).parent)
+    write_atomically(fs, _ROOT / name, content)
+
+
+_disk_files: dict[str, bytes] = {}
+
+
+def files(data: bytes) -> None:
+    """Which file of a log directory, whether the stop was clean, then what that file holds now.
+
+    Whatever it is: the directory opens or says in one sentence why not, reading ends, and appending goes on.
+    """
+    if not _disk_files:
+        logging.getLogger("raylog").setLevel(logging.CRITICAL)
+        _disk_files.update(_disk())
+    if len(data) < 2:
+        return
+    names = sorted(_disk_files)
+    fs = LossyFileSystem()
+    spoilt = names[data[0] % len(names)]
+    for name, content in _disk_files.items():
+        if name != ".kafka_cleanshutdown" or data[1] & 1:
+            _write(fs, name, data[2:] if name == spoilt else content)
+    try:
+        shelf = open_shelf(_ROOT, fs=fs, topic=_SETTINGS, epoch=5, now_ms=NOW)
+    except RaylogError as error:
+        if spoilt not in ("meta.properties", f"{TP}/partition.metadata", f"{TP}/leader-epoch-checkpoint"):
+            raise AssertionError(f"a log directory does not open with a spoilt {spoilt}") from error
+        return
+    partition = shelf.partition
+    offsets = partition.offsets
+    assert 0 <= offsets.start <= offsets.high_watermark.offset <= offsets.end.offset < 2**63
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: _read_all(partition),
+        lambda: partition.offset_for_timestamp(TimestampMs(NOW + 5)),
+        partition.max_timestamp_offset,
+    )
+    for read in readers:
+        try:
+            read()
+        except (CorruptMessage, OffsetOutOfRange):
+            assert spoilt.endswith(".log"), spoilt  # everything else can be made anew
+    base = append(partition, b"after", timestamps=(NOW + 100,))
+    assert values(partition, base) == [b"after"]
+    shelf.dirs.close(1)
+
+
+def _read_all(partition: Partition) -> None:
+    """Read as consumers do; an end inside a batch is damage, for they would ask for the same offset for ever."""
+    at = partition.log_start_offset
+    while (info := partition.read(at, 1 << 20)).data is not None:
+        try:
+            headers = [header for _, header in batch_headers(info.data.read())]
+        finally:
+            info.data.release()
+        if not headers:
+            raise CorruptMessage(f"the log ends inside a batch at offset {at}")
+        assert headers[-1].next_offset > at
+        at = Offset(headers[-1].next_offset)
+
+
+def _file_seeds() -> Iterator[bytes]:
+    disk = _disk()
+    for number, name in enumerate(sorted(disk)):
+        yield bytes([number, 0]) + disk[name]
+        yield bytes([number, 1]) + disk[name]
+        yield bytes([number, 1]) + disk[name][:-1]
+
+
+BROKER_TARGETS = {
+    "handlers": Target(handlers, _handler_seeds, max_len=1024),
+    "control": Target(control, _control_seeds, max_len=1024),
+    "nodes": Target(nodes, _node_seeds, max_len=512),
+    "files": Target(files, _file_seeds, max_len=1024),
+}
