@@ -9,14 +9,15 @@ import random
 from pathlib import Path
 
 import pytest
-from kafka.codec import has_snappy
 
-from kit.clients import CLIENTS, Client, KafkaPython, Row
+from kit import kafka_java
+from kit.clients import PYTHON_CLIENTS, Client, KafkaPython, Kcat, Row
 from kit.cluster import InProcessCluster
 from raylog.protocol.records import BatchHeader, Codec, batch_headers
 
 pytestmark = pytest.mark.conformance
 
+NAMES = [client.name for client in (*PYTHON_CLIENTS, Kcat(), *kafka_java.RELEASES)]
 COMPRESSIONS = [codec.name.lower() for codec in Codec]
 
 rng = random.Random(11)
@@ -47,25 +48,15 @@ def batches_on_disk(cluster: InProcessCluster, topic: str) -> list[BatchHeader]:
     return [header for segment in segments for _, header in batch_headers(segment.read_bytes())]
 
 
-def rows_for(client: Client) -> list[Row]:
-    """The rows that the client can write."""
-    if client.null_headers:
-        return ROWS
-    return [(key, value, [header for header in headers if header[1] is not None]) for key, value, headers in ROWS]
-
-
-def needs_snappy(client: Client, compression: str) -> None:
-    if compression == "snappy" and isinstance(client, KafkaPython) and not has_snappy():
-        pytest.skip("kafka-python needs the package python-snappy for snappy")
-
-
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("writer", CLIENTS, ids=lambda client: client.name)
-def test_what_one_client_writes_every_client_reads(brokers: InProcessCluster, writer: Client, compression: str) -> None:
-    needs_snappy(writer, compression)
+@pytest.mark.parametrize("writer_name", NAMES)
+def test_what_one_client_writes_every_client_reads(
+    brokers: InProcessCluster, clients: dict[str, Client], writer: Client, compression: str
+) -> None:
     topic = f"{writer.name}-{compression}"
     brokers.create_topic(topic)
-    rows = rows_for(writer)
+    rows = writer.writable(ROWS)
     writer.write(brokers.bootstrap_servers, topic, 0, rows, compression)
 
     headers = batches_on_disk(brokers, topic)
@@ -74,18 +65,42 @@ def test_what_one_client_writes_every_client_reads(brokers: InProcessCluster, wr
     compressed = {header.codec for header in headers if header.record_count > 1}
     assert compressed == {Codec.from_name(compression)}
 
-    for reader in CLIENTS:
-        if not (compression == "snappy" and isinstance(reader, KafkaPython) and not has_snappy()):
-            assert reader.read(brokers.bootstrap_servers, topic, 0, len(rows)) == rows, reader.name
+    for reader in clients.values():
+        read = reader.read(brokers.bootstrap_servers, topic, 0, len(rows))
+        assert read == [reader.readable(row) for row in rows], reader.name
 
 
-@pytest.mark.parametrize("writer", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("writer_name", NAMES)
 def test_default_settings_write_with_a_producer_id_where_the_client_is_idempotent(
     brokers: InProcessCluster, writer: Client
 ) -> None:
-    """kafka-python and raylog are idempotent by default, librdkafka is not."""
+    """Java, kafka-python and raylog are idempotent by default; librdkafka and aiokafka are not."""
     topic = f"default-{writer.name}"
     brokers.create_topic(topic)
-    writer.write(brokers.bootstrap_servers, topic, 0, rows_for(writer)[:10], "none")
-    idempotent = {header.has_producer for header in batches_on_disk(brokers, topic)}
-    assert idempotent == {writer.name != "confluent-kafka"}
+    writer.write(brokers.bootstrap_servers, topic, 0, writer.writable(ROWS)[:10], "none")
+    assert {header.has_producer for header in batches_on_disk(brokers, topic)} == {writer.idempotent}
+
+
+@pytest.mark.parametrize("release", [(0, 11), (1, 0), (2, 0), (2, 4), (2, 8), (3, 7), (4, 0)], ids=str)
+def test_kafka_python_speaks_the_versions_of_older_releases(
+    brokers: InProcessCluster, release: tuple[int, ...]
+) -> None:
+    """Asked to, it uses the API versions of that release and does not ask which ones the broker has."""
+    client = KafkaPython(release)
+    brokers.create_topic(client.name)
+    rows = client.writable(ROWS)
+    client.write(brokers.bootstrap_servers, client.name, 0, rows, "gzip")
+    assert client.read(brokers.bootstrap_servers, client.name, 0, len(rows)) == rows
+
+
+def test_kcat_writes_and_shows_headers(brokers: InProcessCluster, clients: dict[str, Client]) -> None:
+    kcat = clients.get("kcat")
+    if not isinstance(kcat, Kcat):
+        pytest.skip("kcat is not installed")
+    brokers.create_topic("kcat-headers")
+    at = (brokers.bootstrap_servers, "kcat-headers", 0)
+    kcat.run("-P", *at, "-H", "a=1", "-H", "a=2", "-H", "empty=", stdin=b"value")
+    expected: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", b"2"), ("empty", b"")]
+    for reader in clients.values():
+        assert reader.read(*at, 1) == [reader.readable((None, b"value", expected))], reader.name
+    assert kcat.run("-C", *at, "-o", "beginning", "-c", 1, "-f", "%h") == b"a=1,a=2,empty="

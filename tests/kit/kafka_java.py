@@ -1,0 +1,172 @@
+"""Kafka's Java clients and its log reader: jars from Maven, kept outside the tree, and a JVM behind a line protocol.
+
+They run where ``java``, ``javac`` and ``mvn`` are. ``RAYLOG_JARS`` names the directory that keeps the jars
+(``~/.cache/raylog/jars`` else); Maven fills it on first use.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, Self
+
+from kit.clients import Row, Whole
+
+SOURCES = Path(__file__).parent.parent / "conformance" / "java"
+PROGRAMS = ("java", "javac", "mvn")
+MAVEN_TIMEOUT_S = 600
+TIMEOUT_S = 60
+
+
+class Release(NamedTuple):
+    """What Maven resolves: an artifact of org.apache.kafka and all that it needs."""
+
+    artifact: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return f"java-{self.version.partition('.')[0]}"
+
+
+KAFKA_4 = Release("kafka_2.13", "4.2.0")
+"""The broker's own package: the client and, beside it, DumpLogSegments."""
+KAFKA_3 = Release("kafka-clients", "3.9.1")
+RELEASES = (KAFKA_4, KAFKA_3)
+
+
+def missing_programs() -> list[str]:
+    """Those of the programs that are not on this machine."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def jars(release: Release) -> Path:
+    """The directory with the release's jars and our compiled sources; resolved by Maven when it is not there yet.
+
+    It appears whole or not at all, since several test runs may want it at the same time.
+    """
+    cache = Path(os.environ.get("RAYLOG_JARS", Path.home() / ".cache" / "raylog" / "jars"))
+    home = cache / f"{release.artifact}-{release.version}"
+    if not home.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = cache / f".{home.name}-{os.getpid()}"
+        try:
+            resolve(release, fresh)
+            fresh.rename(home)
+        except OSError:
+            if not home.exists():
+                raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return home
+
+
+def resolve(release: Release, target: Path) -> None:
+    """Let Maven copy the release's jars to ``target``. CalledProcessError with Maven's words when it cannot."""
+    subprocess.run(
+        [
+            "mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies",
+            f"-Dartifact={release.artifact}", f"-Dkafka.version={release.version}", f"-DoutputDirectory={target}",
+        ],
+        check=True,
+        timeout=MAVEN_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def dump_log(segment: Path) -> str:
+    """What Kafka's DumpLogSegments says of a segment or index, records included."""
+    done = subprocess.run(
+        [
+            "java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(KAFKA_4)}/*", "kafka.tools.DumpLogSegments",
+            "--deep-iteration", "--print-data-log", "--files", str(segment),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class JavaClient(Whole):
+    """One release of the Java client in a JVM that is started on first use; see ``conformance/java/Rows.java``."""
+
+    idempotent = True
+
+    def __init__(self, release: Release, classes: Path) -> None:
+        """``classes``: an empty directory of this test run, for what javac makes."""
+        self.name = release.name
+        self._release = release
+        self._classes = classes
+        self._jvm: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._jvm is not None:
+            stdin, stdout = self._pipes()
+            stdin.close()
+            try:
+                self._jvm.wait(TIMEOUT_S)
+            finally:
+                self._jvm.kill()
+                self._jvm.wait()
+                stdout.close()
+
+    def write(self, servers: str, topic: str, partition: int, rows: Sequence[Row], compression: str) -> None:
+        self._ask(["write", servers, topic, partition, compression, "true", len(rows)], [_text(row) for row in rows])
+
+    def read(self, servers: str, topic: str, partition: int, count: int) -> list[Row]:
+        return [_row(line) for line in self._ask(["read", servers, topic, partition, count])]
+
+    def _ask(self, words: Sequence[object], rows: Sequence[str] = ()) -> list[str]:
+        stdin, stdout = self._pipes()
+        stdin.write("\n".join([" ".join(map(str, words)), *rows]) + "\n")
+        stdin.flush()
+        kind, _, rest = stdout.readline().rstrip("\n").partition(" ")
+        assert kind == "ok", f"{self.name}: {rest or 'the JVM ended'}"
+        return [stdout.readline().rstrip("\n") for _ in range(int(rest))]
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        if self._jvm is None:
+            path = f"{jars(self._release)}/*"
+            subprocess.run(
+                ["javac", "-cp", path, "-d", self._classes, SOURCES / "Rows.java"], check=True, timeout=TIMEOUT_S
+            )
+            self._jvm = subprocess.Popen(
+                ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._classes}:{path}", "Rows"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        return self._jvm.stdin, self._jvm.stdout
+
+
+def _text(row: Row) -> str:
+    key, value, headers = row
+    fields = [key, value]
+    for name, content in headers:
+        fields += [name.encode(), content]
+    return " ".join("-" if field is None else "=" + base64.b64encode(field).decode() for field in fields)
+
+
+def _row(line: str) -> Row:
+    fields = [None if field == "-" else base64.b64decode(field[1:]) for field in line.split(" ")]
+    names, contents = fields[2::2], fields[3::2]
+    return (
+        fields[0],
+        fields[1],
+        [((name or b"").decode(), content) for name, content in zip(names, contents, strict=True)],
+    )
