@@ -42,11 +42,12 @@ def test_the_tour(three_brokers: RunningCluster) -> None:
     assert "bootstrap_servers" in printed
 
     address = three_brokers.status()["bootstrap_servers"].partition(",")[0]
-    confluent, ours, handles, spark = blocks("python")
+    confluent, ours, columns, handles, spark = blocks("python")
     run(three_brokers, sys.executable, "-c", confluent.replace("127.0.0.1:9092", address))
     printed = run(three_brokers, sys.executable, "-c", ours)
     assert len(printed.splitlines()) == 100
     assert "{'page': 99}" in printed
+    assert int(run(three_brokers, sys.executable, "-c", columns)) > 0
     printed = run(three_brokers, sys.executable, "-c", handles + "print(high_watermark - offsets[-1])")
     assert printed == "1\n"
     assert "spark.read(session, subscribe=" in spark  # the quickstart and tests/system/test_spark_read.py run it
