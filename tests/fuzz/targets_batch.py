@@ -14,6 +14,7 @@ from raylog.protocol.records import (
     decode_batch,
     decode_batches,
     encode_batch,
+    record_times,
     stamp,
     stamp_log_append_time,
     validate_batch,
@@ -61,9 +62,14 @@ def batch(data: bytes) -> None:
         except ERRORS:
             pass
     try:
+        list(record_times(batches, max_bytes=MAX_BYTES))
+    except ERRORS:
+        pass
+    try:
         records = decode_batch(batches, max_bytes=MAX_BYTES)
     except ERRORS:
         return
+    assert list(record_times(batches, max_bytes=MAX_BYTES)) == [(each.offset, each.timestamp) for each in records]
     if records:
         _comes_back(records, Codec(read_header(batches).attributes & 7))
 

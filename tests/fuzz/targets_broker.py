@@ -76,7 +76,6 @@ class _PlainNode(Node):
     ) -> Sequence[CreatedTopic | RaylogError]:
         return [CreatedTopic(new.name, TopicId(UUID(int=1)), max(new.partitions, 1), 1, new.configs) for new in topics]
 
-
     def create_partitions(
         self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
     ) -> Sequence[TopicName | RaylogError]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,7 @@ from raylog.protocol.records import (
     decode_batches,
     encode_batch,
     read_header,
+    record_times,
     validate_batch,
 )
 from raylog.protocol.rows import encode_varint
@@ -277,3 +279,28 @@ def test_log_append_time_is_everybody_s() -> None:
         [Record(b"a", timestamp=5), Record(b"b", timestamp=9)], timestamp_type=TimestampType.LOG_APPEND_TIME
     )
     assert [record.timestamp for record in decode_batch(batch)] == [9, 9]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("kind", list(TimestampType))
+def test_times_are_scanned_as_they_are_decoded(codec: Codec, kind: TimestampType) -> None:
+    records = [Record(b"v" * 300, b"k", [("h", b"x")], time) for time in (1 << 40, (1 << 40) - 5, -1, (1 << 40) + 9999)]
+    batch = encode_batch(records, codec=codec, base_offset=7, timestamp_type=kind)
+    expected = [(record.offset, record.timestamp) for record in decode_batch(batch)]
+    assert list(record_times(batch)) == expected
+    assert list(record_times(b"before" + batch, 6)) == expected
+    with pytest.raises(CorruptMessage):
+        list(record_times(batch[:-1] + b"\x7f"))
+
+
+def test_the_times_of_millions_of_records_take_no_object_each() -> None:
+    """A hostile batch of a few kilobytes, and a look-up by time in the broker."""
+    count, record = 200_000, record_of(0, 0, -1, -1, 0)
+    batch = batch_of(record * count, count, codec=Codec.ZSTD)
+    tracemalloc.start()
+    try:
+        assert sum(1 for each in record_times(batch) if each == (100, NOW)) == count
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(record) * count  # decoded, they take many times as much

@@ -9,7 +9,7 @@ batch's find every overrun.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raylog.protocol.errors import CorruptMessage
@@ -222,6 +222,26 @@ def _decode_into(
             raise CorruptMessage(f"record {len(records)} in a batch does not fill its length")
         append(new(value, key, headers, base_timestamp + ((time >> 1) ^ -(time & 1)), base_offset + delta))
     return pos
+
+
+def scan_times(data: bytes, count: int, *, base_offset: int, base_timestamp: int) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each of ``count`` records in ``data``, looking at nothing else and keeping nothing.
+
+    Raises CorruptMessage at a record that does not lie within ``data``.
+    """
+    pos = 0
+    for number in range(count):
+        try:
+            length, pos = _long(data, pos)
+            end = pos + (length >> 1)
+            time, pos = _long(data, pos + 1)  # behind the attributes
+            delta, pos = _long(data, pos)
+        except IndexError:
+            raise CorruptMessage(f"record {number} of {count} in a batch is damaged") from None
+        if length & 1 or not pos <= end <= len(data):
+            raise CorruptMessage(f"record {number} of {count} in a batch does not fill its length")
+        pos = end
+        yield base_offset + _signed(delta), base_timestamp + _signed(time)
 
 
 def _signed(number: int) -> int:

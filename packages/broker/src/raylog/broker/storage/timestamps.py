@@ -1,14 +1,15 @@
-"""Offsets by time (ListOffsets): the indexes find the batch, decoding that one batch finds the record."""
+"""Offsets by time (ListOffsets): the indexes find the batch, a scan of that one batch the record."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from raylog.broker.storage.first_read import check_first_read
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.segment import Located, Segment
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
-from raylog.protocol.records import BatchHeader, TimestampType, decode_batch
+from raylog.protocol.records import BatchHeader, TimestampType, record_times
 
 
 class TimestampedOffset(NamedTuple):
@@ -32,13 +33,15 @@ def offset_for_timestamp(log: Log, timestamp: TimestampMs, bound: Offset) -> Tim
         if segment.max_timestamp < timestamp:
             continue
         with log.health.guard(f"look-up of a timestamp in {log.tp}"):
-            found = _in_segment(segment, timestamp, start, bound)
+            found = _in_segment(log, segment, timestamp, start, bound)
         if found is not None:
             return found
     return None
 
 
-def _in_segment(segment: Segment, timestamp: TimestampMs, start: Offset, bound: Offset) -> TimestampedOffset | None:
+def _in_segment(
+    log: Log, segment: Segment, timestamp: TimestampMs, start: Offset, bound: Offset
+) -> TimestampedOffset | None:
     try:
         near = segment.time_index.lookup(timestamp)
     except CorruptMessage:
@@ -51,6 +54,8 @@ def _in_segment(segment: Segment, timestamp: TimestampMs, start: Offset, bound: 
     for position, header in segment.headers(located.position):
         if header.base_offset >= bound:
             return None
+        if position < segment.unchecked_end:
+            check_first_read(log, segment, Located(position, header.size, Offset(header.base_offset)), header.size)
         if header.max_timestamp < timestamp or header.last_offset < start:
             continue
         found = _in_batch(segment, Located(position, header.size, Offset(header.base_offset)), header, timestamp, start)
@@ -65,9 +70,9 @@ def _in_batch(
     epoch = LeaderEpoch(header.leader_epoch)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return TimestampedOffset(Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp), epoch)
-    for record in decode_batch(segment.read_batch(located)):
-        if record.timestamp >= timestamp and record.offset >= start:
-            return TimestampedOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
+    for offset, time in record_times(segment.read_batch(located)):
+        if time >= timestamp and offset >= start:
+            return TimestampedOffset(Offset(offset), TimestampMs(time), epoch)
     return None
 
 
@@ -96,5 +101,5 @@ def _highest(segment: Segment, start: Offset, bound: Offset) -> int:
             highest = header.max_timestamp
         else:
             data = segment.read_batch(Located(position, header.size, Offset(header.base_offset)))
-            highest = max(highest, *(record.timestamp for record in decode_batch(data) if record.offset >= start))
+            highest = max(highest, max((time for offset, time in record_times(data) if offset >= start), default=-1))
     return highest
