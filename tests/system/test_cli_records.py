@@ -16,6 +16,8 @@ from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
+from raylog.client.cli.consume import Ends, print_records
+from raylog.client.cli.records import formatter
 
 pytestmark = pytest.mark.system
 
@@ -59,6 +61,20 @@ def test_reading_begins_where_it_is_told_and_ends_at_the_end(cluster: InProcessC
     assert consumed(cluster, "--partition", "1", "--offset", "0", "--max-messages", "3", "--format", "%o %s\n") == [
         "0 v1", "1 v3", "2 v5",
     ]  # fmt: skip
+
+
+def test_the_end_is_where_it_was_when_reading_began(
+    cluster: InProcessCluster, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    fill(cluster)
+    with Consumer(cluster.bootstrap_servers, ["t"]) as consumer:
+        consumer.seek_to_beginning()
+        ends = Ends(consumer, [("t", 0), ("t", 1)])
+        fill(cluster)
+        print_records(consumer, formatter("%p-%o\n"), None, ends)
+    assert sorted(capsysbinary.readouterr().out.decode().split()) == sorted(
+        f"{partition}-{offset}" for partition in (0, 1) for offset in range(10)
+    )
 
 
 def test_what_cannot_be_read_is_told_loudly(cluster: InProcessCluster) -> None:

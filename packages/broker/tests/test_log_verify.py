@@ -146,6 +146,13 @@ def test_snapshots_and_checkpoints_are_checked(stopped: Path) -> None:
     assert [finding.path for finding in damaged(stopped)] == [stopped / checkpoint.HIGH_WATERMARKS, snapshot]
 
 
+def test_a_snapshot_of_what_is_gone_is_noted(stopped: Path) -> None:
+    snapshot = max((stopped / str(TP)).glob("*.snapshot"))
+    beyond = snapshot.rename(snapshot.with_name("00000000000000000031.snapshot"))
+    (finding,) = findings(stopped)
+    assert (finding.level, finding.path) == (Level.NOTED, beyond)
+
+
 def test_checkpoints_that_lead_out_of_the_log_are_told(stopped: Path) -> None:
     for name in (checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS):
         (stopped / name).write_text(f"0\n1\n{TP.topic} {TP.partition} 31\n")

@@ -93,8 +93,8 @@ def consume(
         consumer.assign(chosen)
         if place or "auto.offset.reset" not in settings:
             _seek(consumer, chosen, place)
-        ends = _Ends(consumer, chosen) if until_end else None
-        _print(consumer, line, max_messages, ends)
+        ends = Ends(consumer, chosen) if until_end else None
+        print_records(consumer, line, max_messages, ends)
 
 
 def _place(from_beginning: bool, offset: str | None, timestamp: str | None, partition: list[int] | None) -> str:
@@ -156,7 +156,7 @@ def _seek(consumer: client.Consumer, partitions: Partitions, place: str) -> None
             consumer.seek(*tp, wanted)
 
 
-class _Ends:
+class Ends:
     """Where the partitions end now: there is nothing to print at or behind it."""
 
     def __init__(self, consumer: client.Consumer, partitions: Partitions) -> None:
@@ -168,9 +168,10 @@ class _Ends:
         return all(self._consumer.position(*tp) >= end for tp, end in self.of.items())
 
 
-def _print(
-    consumer: client.Consumer, line: Callable[[Any], bytes], max_messages: int | None, ends: _Ends | None
+def print_records(
+    consumer: client.Consumer, line: Callable[[Any], bytes], max_messages: int | None, ends: Ends | None
 ) -> None:
+    """Write records to stdout as they come, up to ``max_messages`` or to the ``ends``; without both, for ever."""
     left = max_messages
     while (left is None or left > 0) and not (ends is not None and ends.reached()):
         for tp, records in consumer.poll(_POLL_MS, max_records=left).items():
