@@ -208,6 +208,9 @@ class _MemoryLock:
     def __init__(self, locked: set[Path], path: Path) -> None:
         self._locked, self._path = locked, path
 
+    def is_in_place(self) -> bool:
+        return self._path in self._locked
+
     def release(self) -> None:
         self._locked.discard(self._path)
 

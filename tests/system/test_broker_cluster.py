@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from raylog.protocol.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RaylogError,
+    StorageError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -194,6 +196,37 @@ def test_an_emptied_log_dir_is_told(tmp_path: Path) -> None:
         broker = cluster.start(0)
         assert broker.describe()["missing_log_dirs"] == [directory]
         assert values(cluster, "t") == []
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_log_dir_that_is_emptied_under_the_broker_goes_offline(tmp_path: Path, replaced: bool) -> None:
+    """Its lock is on a file that nobody finds any more, so another broker could take the directory."""
+    with InProcessCluster(tmp_path) as cluster:
+        cluster.create_topic("t")
+        broker, log_dir = cluster.brokers[0], tmp_path / "broker-0/log"
+        broker.produce("t", 0, batch(b"a"))
+        shutil.rmtree(log_dir)
+        if replaced:
+            log_dir.mkdir()
+            (log_dir / ".lock").touch()
+        wait_until(lambda: broker.describe()["offline_log_dirs"], WAIT_S, "the directory is offline")
+        with pytest.raises(StorageError, match="another broker may write here"):
+            broker.produce("t", 0, batch(b"b"))
+
+
+def test_an_append_that_outlives_the_lease_is_not_acknowledged(tmp_path: Path) -> None:
+    """The lease is asked again before the reply (D9c): the write may be what took so long."""
+    with InProcessCluster(tmp_path, session_timeout_ms=2_000) as cluster, ThreadPoolExecutor(1) as pool:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        [partition] = broker.partitions.led().values()
+        with partition.log.lock:
+            answer = pool.submit(broker.produce, "t", 0, batch(b"a"))
+            cluster.stores[0].suspend()
+            wait_until(lambda: not broker.describe()["lease_held"], WAIT_S, "the lease lapses")
+            assert not answer.done()
+        with pytest.raises(NotLeaderOrFollower, match="lost touch with the metadata store"):
+            answer.result(WAIT_S)
 
 
 def test_a_log_dir_has_one_broker(tmp_path: Path) -> None:

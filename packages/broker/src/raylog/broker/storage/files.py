@@ -63,6 +63,9 @@ class File(Protocol):
 class FileLock(Protocol):
     """A lock on a file against other processes; it ends with the process, too."""
 
+    def is_in_place(self) -> bool:
+        """False once another file, or none, is at its path: then others can lock what is there."""
+
     def release(self) -> None: ...
 
 
@@ -205,8 +208,15 @@ class RealFile:
 class _Flock:
     """A flock: it survives other descriptors of the file being closed, as lockf does not."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
+
+    def is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
@@ -260,7 +270,7 @@ class RealFileSystem:
         except BaseException:
             os.close(fd)
             raise
-        return _Flock(fd)
+        return _Flock(fd, path)
 
     def space(self, path: Path) -> Space:
         at = os.statvfs(path)

@@ -6,6 +6,7 @@ start; ``….ID-stray`` is one that was set aside and is kept for a human; the r
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 from collections.abc import Callable
@@ -78,6 +79,12 @@ class LogDir:
             self._lock = self._fs.lock(self.path / checkpoint.LOCK)
         if self._lock is None:
             raise StorageError(f"log directory {self.path} is in use by another broker; stop it or choose another")
+
+    def check_lock(self) -> None:
+        """Take the directory offline when it was emptied or replaced under us: another broker can lock it then."""
+        if self._lock is not None and not self.health.failure and not self._lock.is_in_place():
+            gone = OSError(errno.ESTALE, f"{checkpoint.LOCK} was removed or replaced, so another broker may write here")
+            self.health.fail(gone, "keeping of the lock")
 
     def identify(self, cluster_id: str, broker_id: BrokerId) -> None:
         """Check ``meta.properties``, or write it; StorageError when the directory is somebody else's."""

@@ -154,6 +154,8 @@ class LogDirs:
         now_ms = self._clock.now_ms(now_ms, uptime_ms)
         retention = uptime_ms - self._last_retention_ms >= self._config[rows.LOG_RETENTION_CHECK_INTERVAL_MS]
         checkpoints = uptime_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        for directory in self.dirs:
+            directory.check_lock()
         for directory in self._usable():
             for _, log in list(directory.logs.values()):
                 try:
