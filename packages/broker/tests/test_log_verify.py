@@ -65,7 +65,7 @@ def test_a_stopped_brokers_directory_is_sound(stopped: Path) -> None:
 
 def test_a_running_brokers_directory_is_sound(tmp_path: Path) -> None:
     shelf = filled(tmp_path)
-    shelf.dirs.maintain(NOW)
+    shelf.dirs.maintain(NOW, NOW)
     assert findings(tmp_path) == []
     shelf.dirs.abandon()
 
