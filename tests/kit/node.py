@@ -130,6 +130,10 @@ class Node:
         """The reply to one request without any socket."""
         return answer(connection or Connection(LISTENER), memoryview(bytearray(frame)), self.ports)
 
+    def maintain(self, uptime_ms: int) -> None:
+        """The housekeeping that a broker does once a second, so long after its start, by both clocks."""
+        self._log_dirs.maintain(TimestampMs(self.now_ms() + uptime_ms), uptime_ms)
+
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.table.get(TopicPartition(TopicName(topic), PartitionIndex(index)))
 

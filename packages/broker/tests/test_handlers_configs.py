@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,25 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.waiting import wait_until
 from kit.wire import request
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS, SEGMENT_BYTES
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, Operation, Resource
+from raylog.broker.ports import StoredConfigs
+from raylog.coordination import configs, paths
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.registration import ensure_cluster
 from raylog.protocol.ids import TopicName
 from raylog.protocol.messages import decode_response
+from raylog.protocol.records import Record, encode_batch
 
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
 KEYS = {row.name: row.key for row in TABLE}
 TOPIC, SELF, ALL = (2, "t"), (4, str(BROKER)), (4, "")
 SET, DELETE, APPEND, SUBTRACT = range(4)
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -259,3 +268,39 @@ def test_types_are_told_from_version_3_on(node: Node) -> None:
     }
     assert told["log.retention.ms"].config_type == 5
     assert all(config.documentation for config in told.values())
+
+
+def test_a_setting_of_the_broker_reaches_its_log_directories(node: Node) -> None:
+    """producer.id.expiration.ms has no topic's row: it is read where all logs are kept."""
+    producers = node.partition("t").log.producers
+    batch = encode_batch([Record(b"v", timestamp=1)], producer_id=7, producer_epoch=0, base_sequence=0)
+    node.partition("t").append(memoryview(bytearray(batch)), now_ms=node.now_ms())
+    for hours in range(3):
+        node.maintain(hours * HOUR_MS)
+    assert len(producers) == 1
+    alter(node, SELF, (SET, "producer.id.expiration.ms", "1000"))
+    node.maintain(3 * HOUR_MS)
+    assert len(producers) == 0
+
+
+# --- the port to the metadata store
+
+
+def test_a_change_returns_once_this_broker_knows_it(node: Node) -> None:
+    """So that who changes a setting and asks the same broker for it is not told the old one."""
+    store = MemoryStore(MemoryTree())
+    store.start()
+    ensure_cluster(store)
+    store.create(paths.topic_config(TopicName("t")), paths.encode_config({}))
+    port = StoredConfigs(store, node.table)
+    changing = threading.Thread(
+        target=port.alter_topic, args=("t", lambda old: {"flush.ms": "1"}), kwargs={"validate_only": False}
+    )
+    changing.start()
+    wait_until(lambda: configs.topic_configs(store, TopicName("t")), 5, "it is written")
+    changing.join(0.1)
+    assert changing.is_alive(), "the controller has not told yet"
+    node.create_topic("t", config={"flush.ms": "1"})
+    changing.join(1)
+    assert not changing.is_alive()
+    assert overrides(node) == {"flush.ms": "1"}
