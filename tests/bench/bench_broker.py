@@ -22,12 +22,19 @@ from pathlib import Path
 from statistics import mean, median, quantiles
 
 import load
+import load_many
 from served import Served
+
+from raylog.protocol.records import Record, encode_batch
 
 BATCH_BYTES = 64 * 1024
 RATE = 5_000.0
 E2E_RECORDS = 10_000
 IDLE_CONNECTIONS = 500
+LARGE_BATCH_BYTES = 1024 * 1024
+ONE_RECORD_REQUESTS = 30_000
+TAILING_CONSUMERS, TAILED_RECORDS = 100, 50
+IDLE_TOPICS, IDLE_PARTITIONS, IDLE_FETCHES = 10, 100, 50
 
 CPUS = sorted(os.sched_getaffinity(0))
 ALL_CPUS, LOAD_CPUS, SERVER_CPUS = set(CPUS), set(CPUS[:1]), set(CPUS[1:] or CPUS)
@@ -40,6 +47,7 @@ TARGETS: dict[str, Callable[[float], bool]] = {
     "e2e_p50_to_rtt": lambda value: value <= 5,
     "e2e_p99_minus_rtt_ms": lambda value: value <= 1,
     "idle_500_connections_mb": lambda value: value < 100,
+    "fetch_1000_idle_partitions_session_us": lambda value: value <= 500,
 }
 
 
@@ -54,7 +62,12 @@ def measure(broker: Served, limits: Served, rounds: int, total: int) -> dict[str
     """Medians over all rounds, ratios taken round by round."""
     rows = []
     for number in range(rounds):
-        row = bulk(broker, limits, f"bulk-{number}", total) | small(broker, limits, f"small-{number}")
+        row = (
+            bulk(broker, limits, f"bulk-{number}", total)
+            | small(broker, limits, f"small-{number}")
+            | many(broker, limits, f"many-{number}", total)
+        )
+        row["produce_1m_ratio"] = row["produce_1m"] / row["loopback"]
         row["produce_ratio"] = row["produce"] / row["loopback"]
         row["fetch_ratio"] = row["fetch"] / row["sendfile"]
         row["e2e_ratio"] = row["e2e_p50"] / row["rtt_p50"]
@@ -112,6 +125,35 @@ def small(broker: Served, limits: Served, name: str) -> dict[str, float]:
     }
 
 
+def many(broker: Served, limits: Served, name: str, total: int) -> dict[str, float]:
+    """Large batches, small requests, many consumers of one partition, many partitions of one consumer."""
+    place(ALL_CPUS, ALL_CPUS, broker, limits)
+    address = broker.address()
+    batch, records = load.sized_batch(LARGE_BATCH_BYTES)
+    with broker.topic(f"{name}-large") as topic:
+        large = load.produce(address, topic, batch, records, total)
+    one = encode_batch([Record(bytes(100))])
+    with broker.topic(f"{name}-one") as topic:
+        requests = load.produce(address, topic, one, 1, len(one) * ONE_RECORD_REQUESTS) / len(one)
+    with broker.topic(f"{name}-tail") as topic:
+        tailing = load_many.tailing(address, topic, TAILING_CONSUMERS, TAILED_RECORDS)
+    with ExitStack() as stack:
+        topics = [stack.enter_context(broker.topic(f"{name}-idle-{n}", IDLE_PARTITIONS)) for n in range(IDLE_TOPICS)]
+        full, incremental = (
+            load_many.idle_fetches(address, topics, IDLE_PARTITIONS, IDLE_FETCHES, session=session)
+            for session in (False, True)
+        )
+    return {
+        "produce_1m": large,
+        "requests": requests,
+        "tail_first": median(tailing.first),
+        "tail_middle": median(tailing.middle),
+        "tail_last": median(tailing.last),
+        "idle_full": full,
+        "idle_incremental": incremental,
+    }
+
+
 def idle_connections(broker: Served) -> float:
     """Resident bytes that idle connections add, each after one 64 KB batch, a fetch of it and a while of silence."""
     batch, _ = load.sized_batch(BATCH_BYTES)
@@ -152,6 +194,14 @@ def main() -> int:
         "e2e_p50_to_rtt": round(figures["e2e_ratio"], 2),
         "e2e_p99_minus_rtt_ms": round(figures["e2e_p99_extra"] * 1e3, 3),
         "idle_500_connections_mb": round(idle / 1e6, 1),
+        "produce_1m_to_loopback": round(figures["produce_1m_ratio"], 3),
+        "produce_1m_mb_s": round(figures["produce_1m"] / 1e6),
+        "one_record_requests_s": round(figures["requests"]),
+        "tail_100_consumers_first_ms": round(figures["tail_first"] * 1e3, 2),
+        "tail_100_consumers_middle_ms": round(figures["tail_middle"] * 1e3, 2),
+        "tail_100_consumers_last_ms": round(figures["tail_last"] * 1e3, 2),
+        "fetch_1000_idle_partitions_us": round(figures["idle_full"] * 1e6),
+        "fetch_1000_idle_partitions_session_us": round(figures["idle_incremental"] * 1e6),
         "loopback_64k_mb_s": round(figures["loopback"] / 1e6),
         "produce_64k_mb_s": round(figures["produce"] / 1e6),
         "sendfile_mb_s": round(figures["sendfile"] / 1e6),

@@ -238,8 +238,8 @@ def receive_one(sock: socket.socket, buffer: memoryview) -> int:
 class Request:
     """A Fetch request that is only written once; then its offset is changed in place."""
 
-    def __init__(self, topic: str) -> None:
-        self._frame = bytearray(fetch_frame(topic, MARK))
+    def __init__(self, topic: str, *, max_wait_ms: int = 500) -> None:
+        self._frame = bytearray(fetch_frame(topic, MARK, max_wait_ms=max_wait_ms))
         self._at = self._frame.index(MARK.to_bytes(8, "big"))
 
     def at(self, offset: int) -> bytearray:

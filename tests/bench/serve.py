@@ -52,7 +52,7 @@ def serve_broker(directory: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with InProcessCluster(Path(directory)) as cluster:
 
-        def create(topic: str, partitions: str) -> None:
+        def create(topic: str, partitions: str = "1") -> None:
             cluster.create_topic(topic, partitions=int(partitions))
 
         def delete(topic: str) -> None:
