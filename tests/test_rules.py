@@ -41,7 +41,7 @@ ONLY_IN = {
         "coordination/ray_token",
         "broker/actor", "broker/ray_driver", "broker/supervisor",
         "client/cluster", "client/consumer_actor", "client/group", "client/data",
-        "client/cli", "spark/session",
+        "spark/session",
     },
     "kazoo": {"coordination/zk_store"},
     "raydp": {"spark/session"},

@@ -53,7 +53,8 @@ def describe(
     if output is Output.JSON:
         show_json(rows)
     else:
-        show_table(rows, "name", "value", "source", "type", "read_only")
+        shown = ({**row, "value": "(hidden)"} if row["sensitive"] else row for row in rows)
+        show_table(shown, "name", "value", "source", "type", "read_only")
 
 
 @app.command("alter")
@@ -102,10 +103,11 @@ def _one_of(topic: str | None, broker: int | None, all_brokers: bool) -> str:
 def _row(entry: client.ConfigEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "value": "(hidden)" if entry.is_sensitive else entry.value,
+        "value": entry.value,
         "source": entry.source,
         "type": entry.type,
         "read_only": entry.is_read_only,
+        "sensitive": entry.is_sensitive,
         "synonyms": dict(entry.synonyms),
         "documentation": entry.documentation,
     }
