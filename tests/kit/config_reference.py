@@ -13,10 +13,16 @@ from raylog.protocol.settings import Setting, SettingsTable
 SECTIONS: tuple[tuple[str, str, SettingsTable], ...] = (
     (
         "Topics",
-        "Set with `raylog topics create --config name=value` or any Kafka admin client.",
+        "Set with `raylog topics create --config name=value`, changed with `raylog configs alter` or any Kafka admin "
+        "client. A topic without an override follows its brokers' setting, which stands in brackets.",
         TOPIC_SETTINGS,
     ),
-    ("Brokers", "Set with `raylog up --config name=value`.", BROKER_SETTINGS),
+    (
+        "Brokers",
+        "Set with `raylog up --config name=value`. Those of scope cluster change while brokers run, for all brokers or "
+        "for one, with `raylog configs alter` or any Kafka admin client.",
+        BROKER_SETTINGS,
+    ),
     ("Producer", "Keyword arguments of `Cluster.producer`, with underscores for dots.", PRODUCER_SETTINGS),
     ("Consumer", "Keyword arguments of `Cluster.consumer`, with underscores for dots.", CONSUMER_SETTINGS),
 )

@@ -259,6 +259,29 @@ def test_the_broker_without_a_name_tells_what_was_set_for_all(node: Node, versio
     assert synonyms_of(told["num.partitions"]) == [("num.partitions", "4", 3)]
 
 
+def test_an_empty_list_of_names_asks_for_all_settings(node: Node) -> None:
+    asked = {"resource_type": 2, "resource_name": "t", "configuration_keys": []}
+    [result] = ask(node, "DescribeConfigs", 4, resources=[asked]).results
+    assert {config.name for config in result.configs} == set(describe(node, TOPIC))
+
+
+@pytest.mark.parametrize(
+    ("which", "code"),
+    [
+        ((2, "unknown"), ErrorCode.unknown_topic_or_partition),
+        ((2, "no/good"), ErrorCode.invalid_topic_exception),
+        ((4, "99"), ErrorCode.invalid_request),
+        ((4, "x"), ErrorCode.invalid_request),
+        ((8, "1"), ErrorCode.invalid_request),
+    ],
+)
+def test_what_has_no_settings_here_is_told_so(node: Node, which: tuple[int, str], code: ErrorCode) -> None:
+    asked = {"resource_type": which[0], "resource_name": which[1], "configuration_keys": None}
+    [result] = ask(node, "DescribeConfigs", 4, resources=[asked]).results
+    assert (result.error_code, result.configs) == (code, ())
+    assert result.error_message
+
+
 def test_types_are_told_from_version_3_on(node: Node) -> None:
     told = describe(node, SELF, version=3)
     assert {name: told[name].config_type for name in ("num.partitions", "auto.create.topics.enable", "log.dirs")} == {

@@ -79,7 +79,7 @@ MAX_CONNECTIONS_PER_IP = Setting(
     "max.connections.per.ip",
     ValueType.INT,
     2**31 - 1,
-    Scope.BROKER,
+    Scope.CLUSTER,
     "Connections from one address held at once; more are closed at accept.",
     check=at_least(0),
 )

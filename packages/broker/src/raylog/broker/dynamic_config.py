@@ -59,18 +59,12 @@ def check_topic_overrides(configs: Mapping[str, str]) -> None:
     TOPIC_SETTINGS.parse(configs)
 
 
-def check_broker_overrides(configs: Mapping[str, str], *, for_all: bool) -> None:
-    """Raises InvalidRequest, as Kafka does (KAFKA-13609), when a running broker cannot take these overrides.
-
-    ``for_all``: they are meant for every broker, so those that must differ from broker to broker are refused.
-    """
+def check_broker_overrides(configs: Mapping[str, str]) -> None:
+    """Raises InvalidRequest, as Kafka does (KAFKA-13609), when a running broker cannot take these overrides."""
     try:
         BROKER_SETTINGS.parse(configs)
     except InvalidConfig as error:
         raise InvalidRequest(str(error)) from error
     for name in configs:
-        scope = BROKER_SETTINGS[name].scope
-        if scope is Scope.STATIC:
+        if BROKER_SETTINGS[name].scope is Scope.STATIC:
             raise InvalidRequest(f"{name} cannot change while a broker runs: set it where the broker is started")
-        if scope is Scope.BROKER and for_all:
-            raise InvalidRequest(f"{name} differs from broker to broker: name the broker")

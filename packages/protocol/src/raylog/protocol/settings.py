@@ -22,8 +22,7 @@ class Scope(StrEnum):
     """Where a setting may be changed."""
 
     STATIC = "static"  # at the broker's start
-    BROKER = "broker"  # per broker, while it runs
-    CLUSTER = "cluster"  # for all brokers, while they run
+    CLUSTER = "cluster"  # while brokers run, for all of them or for one
     TOPIC = "topic"
     CLIENT = "client"
 

@@ -74,7 +74,7 @@ class Target:
         if self._is_topic:
             check_topic_overrides(overrides)
         else:
-            check_broker_overrides(overrides, for_all=not self._name)
+            check_broker_overrides(overrides)
 
     def alter(self, change: Change, *, validate_only: bool) -> None:
         """Raises UnknownTopicOrPartition, BrokerNotAvailable, RequestTimedOut."""

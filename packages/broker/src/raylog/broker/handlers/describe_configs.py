@@ -25,6 +25,7 @@ from raylog.broker.handlers.config_entries import (
 )
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
@@ -61,6 +62,7 @@ def _settings(ctx: RequestContext, ports: Ports, resource: Any) -> Settings:
         case ResourceType.TOPIC:
             if not allows(ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
                 raise TopicAuthorizationFailed(f"{ctx.principal} may not describe the settings of topic {name}")
+            check_topic_name(name)
             return ports.configs.topic(TopicName(name))
         case ResourceType.BROKER:
             if not allows(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
@@ -74,7 +76,7 @@ def _settings(ctx: RequestContext, ports: Ports, resource: Any) -> Settings:
 
 def _entries(ctx: RequestContext, request: Any, resource: Any, settings: Settings) -> tuple[Any, ...]:
     of_all_brokers = resource.resource_type == ResourceType.BROKER and not resource.resource_name
-    asked = resource.configuration_keys
+    asked = resource.configuration_keys or None  # an empty list asks for all, too
     entries = []
     for row in settings.table:
         if asked is not None and row.name not in asked:
