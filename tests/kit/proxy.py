@@ -30,9 +30,13 @@ class FrameProxy:
             """A free address, for the broker to listen at."""
         self.on_request: Callable[[int], Fate] = lambda _: Fate.PASS
         self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
+        self.edit_request: Callable[[bytes], bytes] = lambda frame: frame
+        """What becomes of a request's frame (without its length) on its way."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.requests: Counter[int] = Counter()
         """How many requests came, by API key."""
+        self.last_bytes: dict[int, int] = {}
+        """How long the last request was, by API key."""
         self.connections = 0
         """How many connections were made."""
         self.port: int = self._listener.getsockname()[1]
@@ -95,21 +99,29 @@ class FrameProxy:
             api_key = int.from_bytes(frame[:2], "big")
             keys[int.from_bytes(frame[4:8], "big")] = api_key
             self.requests[api_key] += 1
+            self.last_bytes[api_key] = len(frame)
             return self.on_request(api_key)
 
-        self._pump(client, broker, decide)
+        self._pump(client, broker, decide, lambda frame: self.edit_request(frame))
 
     def _answers(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
         self._pump(broker, client, lambda frame: self.on_answer(keys.get(int.from_bytes(frame[:4], "big"), -1)))
 
-    def _pump(self, source: socket.socket, sink: socket.socket, decide: Callable[[bytes], Fate]) -> None:
+    def _pump(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        decide: Callable[[bytes], Fate],
+        edit: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         try:
             while True:
                 length = _exactly(source, 4)
                 frame = _exactly(source, int.from_bytes(length, "big"))
                 match decide(frame):
                     case Fate.PASS:
-                        sink.sendall(length + frame)
+                        sent = edit(frame)
+                        sink.sendall(len(sent).to_bytes(4, "big") + sent)
                     case Fate.CUT:
                         return
                     case Fate.DROP:

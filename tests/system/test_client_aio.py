@@ -155,7 +155,7 @@ async def test_cancelling_loses_nothing(cluster: InProcessCluster) -> None:
         assert (await delivery).offset == 0
         assert (await anext(consumer)).value == b"one"
         asking = asyncio.create_task(consumer.end_offsets([("t", 0)]))
-        await asyncio.sleep(0)
+        await asyncio.wait((asking,), timeout=0)
         asking.cancel()
         assert await consumer.end_offsets([("t", 0)]) == {("t", 0): 1}
 
@@ -259,7 +259,7 @@ async def test_closing_settles_everything_and_later_calls_are_refused(proxied: t
 async def test_a_consumer_is_for_one_task_at_a_time(cluster: InProcessCluster) -> None:
     async with AsyncConsumer(cluster.bootstrap_servers, ["t"]) as consumer:
         polling = asyncio.create_task(consumer.poll(500))
-        await asyncio.sleep(0)
+        await asyncio.wait((polling,), timeout=0)
         with pytest.raises(RaylogError, match="for one at a time"):
             await consumer.poll(0)
         assert await polling == {}

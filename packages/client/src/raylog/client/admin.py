@@ -12,7 +12,7 @@ from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from raylog.client import admin_requests as ask
 from raylog.client.admin_calls import Calls
 from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
-from raylog.client.fetcher import list_offsets_request, read_list_offsets, to_partitions
+from raylog.client.offset_queries import list_offsets_request, read_list_offsets, to_partitions
 from raylog.client.results import (
     ClusterDescription,
     ConfigEntry,

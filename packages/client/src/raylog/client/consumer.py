@@ -13,7 +13,7 @@ from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
-from raylog.client.fetcher import to_partitions
+from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.ids import TopicPartition
@@ -152,7 +152,7 @@ class Consumer(ConsumerCore):
         if self._fork.forked:
             return
         with self._user:
-            self._network.close()
+            self._close()
             if self._admin is not None:
                 self._admin.close()
 

@@ -24,9 +24,10 @@ from raylog.client.config import (
     client_settings,
 )
 from raylog.client.fetch_state import Gap, PartitionBuffer
-from raylog.client.fetcher import Fetcher, log, to_partitions
+from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
 from raylog.client.network import Network
+from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
@@ -61,6 +62,7 @@ class ConsumerCore:
         self._fetcher = Fetcher(settings, self._network, self._subscription, key, value)
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")
+        self._ended = False
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions."""
@@ -109,6 +111,12 @@ class ConsumerCore:
             raise InvalidRequest(f"timestamp {timestamp} is not in milliseconds since 1970")
         for tp in to_partitions(partitions) or self.assignment():
             self._place(*tp).seek_to(timestamp)
+
+    def _close(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._fetcher.close()
+            self._network.close()
 
     def _find_partitions(self, topic: str, begun: float) -> tuple[int, ...] | None:
         """The partitions of ``topic``; None while they may come. ``begun``: since when they are waited for."""

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
-
-from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.list_offsets.v8.response import ListOffsetsResponse
-from kio.schema.types import BrokerId as KioBrokerId
-from kio.schema.types import TopicName as KioTopicName
-from kio.static.primitive import i8, i32, i64
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from raylog.client.config import (
     CHECK_CRCS,
@@ -27,23 +21,33 @@ from raylog.client.config import (
     RETRY_BACKOFF_MS,
 )
 from raylog.client.connection import Address, Reply
+from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import CONNECT_POLL_MS, Network
+from raylog.client.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.pool import monotonic_ms
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place, Subscription
-from raylog.protocol.errors import OffsetOutOfRange, RaylogError, UnknownTopicOrPartition, exception_for, is_retriable
+from raylog.protocol.errors import (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    OffsetOutOfRange,
+    RaylogError,
+    UnknownTopicOrPartition,
+    exception_for,
+    is_retriable,
+)
 from raylog.protocol.fetch import (
     API_KEY,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    ForgottenTopic,
     encode_fetch_request,
     parse_fetch_response,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire import NodeEndpoint
 
@@ -51,6 +55,7 @@ log = logging.getLogger(__name__)
 
 FETCH_VERSION = 12
 _IDLE_MS = 60_000
+_CLOSING = 8  # requests under way to a broker beyond which it isn't told that its session is over
 _MISSING_GRACE_MS = 2_000
 """How long a topic that no broker knows may be one that was just created."""
 
@@ -94,6 +99,7 @@ class Fetcher:
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
         self._backoff_ms = settings[RETRY_BACKOFF_MS]
         self._fetching: set[Address] = set()
+        self._sessions: dict[Address, FetchSession] = {}
         self._asking: dict[tuple[TopicPartition, int], int] = {}
         """Offsets asked for and not answered: the generation that asked."""
         self._resting: dict[TopicPartition, int] = {}
@@ -187,17 +193,31 @@ class Fetcher:
 
     def _send_fetch(self, address: Address, buffers: list[PartitionBuffer], max_wait_ms: int) -> None:
         view = self._network.metadata.view
-        topics: dict[TopicName, list[FetchPartition]] = {}
+        wanted = {}
         for buffer in buffers:
             tp = buffer.place.tp
-            topics.setdefault(tp.topic, []).append(
-                FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, view.leader_of(tp)[1])
-            )
+            epoch = view.leader_of(tp)[1]
+            wanted[tp] = FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, epoch)
+        asked = self._sessions.setdefault(address, FetchSession()).request(wanted)
+        generations = {buffer.place.tp: buffer.generation for buffer in buffers}
+        self._send(address, asked, max_wait_ms, _Fetch(address, generations))
+        self._fetching.add(address)
+
+    def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object) -> None:
+        topics: dict[TopicName, list[FetchPartition]] = {}
+        for tp, partition in asked.partitions:
+            topics.setdefault(tp.topic, []).append(partition)
+        forgotten: dict[TopicName, list[int]] = {}
+        for tp in asked.forgotten:
+            forgotten.setdefault(tp.topic, []).append(tp.partition)
         request = FetchRequest(
             max_wait_ms,
             self._min_bytes,
             [FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
             max_bytes=self._max_bytes,
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            forgotten=[ForgottenTopic(topic, NO_TOPIC_ID, indexes) for topic, indexes in forgotten.items()],
         )
         client_id = self._network.pool.client_id
         self._network.pool.send(
@@ -207,24 +227,44 @@ class Fetcher:
             lambda correlation_id: (
                 encode_fetch_request(FETCH_VERSION, request, correlation_id=correlation_id, client_id=client_id),
             ),
-            _Fetch(address, {buffer.place.tp: buffer.generation for buffer in buffers}),
+            context,
             timeout_ms=self._timeout_ms,
         )
-        self._fetching.add(address)
+
+    def close(self) -> None:
+        """Tell brokers, without waiting, that their sessions are over: they keep room for so many only."""
+        for address, session in self._sessions.items():
+            if session.id and self._network.pool.capacity(address, _CLOSING):
+                self._send(address, SessionRequest(session.id, FINAL_EPOCH, [], []), 0, session)
+        self._network.pool.poll(0)
 
     def _take_fetched(self, reply: Reply, fetch: _Fetch) -> None:
         self._fetching.discard(fetch.address)
+        session = self._sessions[fetch.address]
         try:
             if reply.error is not None:
                 raise reply.error
             _, response = parse_fetch_response(FETCH_VERSION, reply.frame)
             if response.error_code:
                 raise exception_for(response.error_code, f"fetching from {fetch.address}")
+        except (FetchSessionIdNotFound, InvalidFetchSessionEpoch) as error:
+            log.debug("%s; beginning a new fetch session", error)
+            session.failed(unknown=True)
+            return
         except RaylogError as error:
+            session.failed()
             self._network.metadata.need_update()
             if not is_retriable(error):
                 self.errors.append(error)
             return
+        session.answered(
+            response.session_id,
+            [
+                TopicPartition(TopicName(t.name), PartitionIndex(p.partition))
+                for t in response.topics
+                for p in t.partitions
+            ],
+        )
         for topic in response.topics:
             for fetched in topic.partitions:
                 tp = TopicPartition(TopicName(topic.name), PartitionIndex(fetched.partition))
@@ -327,42 +367,3 @@ class Fetcher:
         """Tell the user, once until it was read, of a partition that can't be read."""
         if not any(str(known) == str(error) for known in self.errors):
             self.errors.append(error)
-
-
-def list_offsets_request(at: dict[TopicPartition, int]) -> ListOffsetsRequest:
-    """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader."""
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, timestamp in at.items():
-        topics.setdefault(tp.topic, []).append(
-            ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(timestamp))
-        )
-    return ListOffsetsRequest(
-        replica_id=KioBrokerId(-1),
-        isolation_level=i8(0),
-        topics=tuple(
-            ListOffsetsTopic(name=KioTopicName(name), partitions=tuple(partitions))
-            for name, partitions in topics.items()
-        ),
-    )
-
-
-def read_list_offsets(reply: Reply) -> dict[TopicPartition, tuple[int, int, int] | RaylogError]:
-    """Offset, timestamp and leader epoch per partition, or its error. Raises what hit the whole request."""
-    if reply.error is not None:
-        raise reply.error
-    _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
-    answers: dict[TopicPartition, tuple[int, int, int] | RaylogError] = {}
-    for topic in cast(ListOffsetsResponse, entity).topics:
-        for partition in topic.partitions:
-            tp = TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition_index))
-            code = partition.error_code.value
-            if code:
-                answers[tp] = exception_for(code, f"{tp}: asking for offsets")
-            else:
-                answers[tp] = (partition.offset, partition.timestamp, partition.leader_epoch)
-    return answers
-
-
-def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    """Plain pairs as the type that has their names."""
-    return [TopicPartition(TopicName(topic), PartitionIndex(partition)) for topic, partition in partitions]

@@ -14,7 +14,7 @@ from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
-from raylog.client.fetcher import to_partitions
+from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import RaylogError
@@ -144,7 +144,7 @@ class AsyncConsumer(ConsumerCore):
             self._closed = True
             if self._asking is not None:
                 await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
-            self._network.close()
+            self._close()
             if self._admin is not None:
                 self._admin.close()
 

@@ -1,0 +1,56 @@
+"""◆ ListOffsets (version 8): the question for some partitions of one leader, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v8.response import ListOffsetsResponse
+from kio.schema.types import BrokerId as KioBrokerId
+from kio.schema.types import TopicName as KioTopicName
+from kio.static.primitive import i8, i32, i64
+
+from raylog.client.connection import Reply
+from raylog.protocol.errors import RaylogError, exception_for
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.messages import decode_response
+
+
+def list_offsets_request(at: dict[TopicPartition, int]) -> ListOffsetsRequest:
+    """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, timestamp in at.items():
+        topics.setdefault(tp.topic, []).append(
+            ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(timestamp))
+        )
+    return ListOffsetsRequest(
+        replica_id=KioBrokerId(-1),
+        isolation_level=i8(0),
+        topics=tuple(
+            ListOffsetsTopic(name=KioTopicName(name), partitions=tuple(partitions))
+            for name, partitions in topics.items()
+        ),
+    )
+
+
+def read_list_offsets(reply: Reply) -> dict[TopicPartition, tuple[int, int, int] | RaylogError]:
+    """Offset, timestamp and leader epoch per partition, or its error. Raises what hit the whole request."""
+    if reply.error is not None:
+        raise reply.error
+    _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
+    answers: dict[TopicPartition, tuple[int, int, int] | RaylogError] = {}
+    for topic in cast(ListOffsetsResponse, entity).topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition_index))
+            code = partition.error_code.value
+            if code:
+                answers[tp] = exception_for(code, f"{tp}: asking for offsets")
+            else:
+                answers[tp] = (partition.offset, partition.timestamp, partition.leader_epoch)
+    return answers
+
+
+def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Plain pairs as the type that has their names."""
+    return [TopicPartition(TopicName(topic), PartitionIndex(partition)) for topic, partition in partitions]

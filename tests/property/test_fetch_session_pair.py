@@ -1,0 +1,111 @@
+"""The client's and the broker's fetch sessions, joined by a fake wire that loses requests and answers.
+
+After every request that arrives the broker looks for exactly what the client wants, and what an answer named, taken or
+not, is asked for anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.fetch_sessions import FetchSessions
+from raylog.client.fetch_session import FetchSession, SessionRequest
+from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+
+TPS = [TopicPartition(TopicName("t"), PartitionIndex(n)) for n in range(4)]
+SLOTS = 2
+
+
+def by_topic(kind: Any, found: list[Any]) -> list[Any]:
+    return [kind("t", NO_TOPIC_ID, found)] if found else []
+
+
+def on_the_wire(asked: SessionRequest) -> FetchRequest:
+    return FetchRequest(
+        0,
+        0,
+        by_topic(FetchTopic, [partition for _, partition in asked.partitions]),
+        session_id=asked.session_id,
+        session_epoch=asked.epoch,
+        forgotten=by_topic(ForgottenTopic, [tp.partition for tp in asked.forgotten]),
+    )
+
+
+class Pair(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = FetchSession()
+        self.ids = itertools.count(1)
+        self.now_ms = 0
+        self.wanted = {tp: FetchPartition(tp.partition, 0, 100) for tp in TPS}
+        self.named: set[TopicPartition] = set()
+        self.a_new_broker()
+
+    @rule()
+    def a_new_broker(self) -> None:
+        """It knows no session."""
+        delayed = DelayedFetches(threading.Lock())
+        self.broker = FetchSessions(SLOTS, delayed, new_id=lambda: next(self.ids), lock=threading.Lock())
+
+    @rule()
+    def others_fill_the_cache(self) -> None:
+        request = FetchRequest(0, 0, [FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 1)])], session_epoch=0)
+        self.now_ms += 130_000
+        for _ in range(SLOTS):
+            self.broker.create(request, [FetchedPartition(0)], by_id=False, now_ms=self.now_ms)
+
+    @rule(tp=st.sampled_from(TPS), offset=st.integers(0, 3))
+    def want(self, tp: TopicPartition, offset: int) -> None:
+        self.wanted[tp] = FetchPartition(tp.partition, offset, 100)
+
+    @rule(tp=st.sampled_from(TPS[1:]))
+    def want_no_more(self, tp: TopicPartition) -> None:
+        self.wanted.pop(tp, None)
+
+    @rule(named=st.sets(st.sampled_from(TPS)), lost=st.sampled_from(["", "", "", "request", "answer"]))
+    def fetch(self, named: set[TopicPartition], lost: str) -> None:
+        asked = self.client.request(self.wanted)
+        if asked.epoch > 0:
+            assert self.named & self.wanted.keys() <= {tp for tp, _ in asked.partitions}
+            self.named = set()
+        if lost == "request":
+            self.client.failed()
+            return
+        try:
+            session_id = self.arrive(asked)
+        except (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
+            assert asked.epoch > 0, "a full request is never refused"
+            self.client.failed(unknown=True)
+            return
+        if lost == "answer":
+            self.client.failed()
+            return
+        self.client.answered(session_id, named)
+        self.named = named
+
+    def arrive(self, asked: SessionRequest) -> int:
+        request = on_the_wire(asked)
+        incremental = self.broker.begin(request, by_id=False, now_ms=self.now_ms)
+        if incremental is not None:
+            session_id = incremental.session_id
+        else:
+            told = [FetchedPartition(tp.partition) for tp, _ in asked.partitions]
+            session_id = self.broker.create(request, told, by_id=False, now_ms=self.now_ms)
+        if session_id:
+            remembered = self.broker._sessions[session_id].partitions
+            assert {key[2]: known.wanted for key, known in remembered.items()} == {
+                tp.partition: partition for tp, partition in self.wanted.items()
+            }
+        assert len(self.broker) <= SLOTS
+        return session_id
+
+
+TestPair = Pair.TestCase
