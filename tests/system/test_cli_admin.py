@@ -170,7 +170,8 @@ def test_brokers_are_listed_and_described(cluster: InProcessCluster) -> None:
     assert facts["log_dirs"][0]["state"] == "online"
     assert [row["topic"] for row in facts["partitions"]] == ["t"]
     assert "usable_bytes" in run(cluster, "brokers", "describe", "1").stdout
-    one_line(run(cluster, "brokers", "describe", "9"), "broker 9 is not up", "0, 1")
+    for command in (["brokers", "describe", "9"], ["configs", "describe", "--broker", "9"]):
+        one_line(run(cluster, *command), "broker 9 is not up", "0, 1")
 
 
 def test_a_topic_is_trimmed(cluster: InProcessCluster) -> None:

@@ -68,8 +68,18 @@ class Calls:
         return self._network.address_of(self._network.metadata.view.controller)
 
     def broker(self, broker_id: int) -> Where:
-        """That broker."""
-        return lambda: self._network.address_of(broker_id)
+        """That broker; make it anew for each call. BrokerNotAvailable once fresh metadata does not know it."""
+        metadata = self._network.metadata
+        stale = metadata.view.version
+
+        def address() -> Address | None:
+            known = metadata.view
+            if broker_id not in known.brokers and known.version > stale:
+                alive = ", ".join(map(str, sorted(known.brokers)))
+                raise BrokerNotAvailable(f"broker {broker_id} is not up; these are: {alive}")
+            return self._network.address_of(broker_id)
+
+        return address
 
     def close(self) -> None:
         """Close all connections."""
@@ -182,7 +192,7 @@ class Calls:
         network = self._network
         while (address := where()) is None or not network.pool.ready(address):
             if time.monotonic() >= deadline:
-                raise network.unreachable()
+                raise self._unreachable(address)
             if address is None:
                 network.metadata.need_update()
             network.poll(CONNECT_POLL_MS)
@@ -194,6 +204,13 @@ class Calls:
                     if reply.error is not None:
                         raise reply.error
                     return reply
+
+    def _unreachable(self, address: Address | None) -> RaylogError:
+        """Why nothing could be sent: that one broker can't be reached, or none."""
+        problem = None if address is None else self._network.pool.problem(address)
+        if problem is None:
+            return self._network.unreachable()
+        return BrokerNotAvailable(f"no broker answers at {address} ({problem}); check that it is up")
 
     def _rest(self) -> None:
         """Let the retry backoff pass, with the metadata taken care of."""
