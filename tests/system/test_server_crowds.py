@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
 import subprocess
 import sys
 import time
@@ -160,3 +161,41 @@ def test_max_connections_holds_as_it_is_now(tmp_path: Path) -> None:
             assert refused(three)
             assert node.server is not None
             assert node.server.connections() == {"PLAINTEXT": 2}
+
+
+def test_large_requests_that_never_end_are_bounded_and_small_ones_go_on(tmp_path: Path) -> None:
+    """Each of twenty clients sends 4 MB of an 8 MB request: the broker holds 16 MB of that and cuts off the others."""
+    limit = 16 << 20
+    with Node(tmp_path, config={"queued.max.request.bytes": str(limit)}) as node:
+        node.create_topic("t")
+        address = node.serve()
+        server = node.server
+        assert server is not None
+        clients = [WireClient(address) for _ in range(20)]
+        try:
+            for client in clients:
+                client.sock.setblocking(False)
+            unsent = {client: memoryview(struct.pack(">i", 8 << 20) + bytes(4 << 20)) for client in clients}
+
+            def all_sent_or_cut_off() -> bool:
+                for client, data in list(unsent.items()):
+                    try:
+                        unsent[client] = data[client.sock.send(data) :]
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        del unsent[client]
+                return not any(unsent.values())
+
+            wait_until(all_sent_or_cut_off, 30, "what can be sent is sent")
+            wait_until(lambda: server.connection_count <= limit >> 20, 30, "those without memory are cut off")
+            assert server.connection_count > 0
+            with WireClient(address) as small:
+                assert small.produce("t", SMALL).topics[0].partitions[0].error_code == 0
+        finally:
+            for client in clients:
+                client.sock.close()
+        wait_until(lambda: server.connection_count == 0, 15, "the connections have ended")
+        with WireClient(address) as large:
+            batch = encode_batch([Record(os.urandom(1_000_000))])
+            assert large.produce("t", batch).topics[0].partitions[0].error_code == 0

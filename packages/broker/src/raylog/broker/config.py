@@ -27,6 +27,10 @@ def _only_producer(codec: str) -> str | None:
     return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
 
 
+def _most(name: str, doc: str) -> Setting[int]:
+    return Setting(name, ValueType.INT, 2**31 - 1, Scope.CLUSTER, doc, check=at_least(0))
+
+
 # --- broker: identity and network -----------------------------------------------------------------
 
 BROKER_ID = Setting(
@@ -67,22 +71,17 @@ SOCKET_REQUEST_MAX_BYTES = Setting(
     unit="bytes",
     check=at_least(1),
 )
-MAX_CONNECTIONS = Setting(
-    "max.connections",
-    ValueType.INT,
-    2**31 - 1,
+QUEUED_MAX_REQUEST_BYTES = Setting(
+    "queued.max.request.bytes",
+    ValueType.LONG,
+    1024**3,
     Scope.CLUSTER,
-    "Connections held at once; more are closed at accept.",
-    check=at_least(0),
+    "Memory for requests above 256 KB while they come in; a client that gets none in 5 s is cut off; -1: no limit.",
+    unit="bytes",
+    check=at_least(-1),
 )
-MAX_CONNECTIONS_PER_IP = Setting(
-    "max.connections.per.ip",
-    ValueType.INT,
-    2**31 - 1,
-    Scope.CLUSTER,
-    "Connections from one address held at once; more are closed at accept.",
-    check=at_least(0),
-)
+MAX_CONNECTIONS = _most("max.connections", "Connections held at once; more are closed at accept.")
+MAX_CONNECTIONS_PER_IP = _most("max.connections.per.ip", "The same, for those from one address.")
 CONNECTIONS_MAX_IDLE_MS = Setting(
     "connections.max.idle.ms",
     ValueType.LONG,
@@ -309,6 +308,7 @@ BROKER_SETTINGS = SettingsTable(
         LISTENERS,
         ADVERTISED_LISTENERS,
         SOCKET_REQUEST_MAX_BYTES,
+        QUEUED_MAX_REQUEST_BYTES,
         MAX_CONNECTIONS,
         MAX_CONNECTIONS_PER_IP,
         CONNECTIONS_MAX_IDLE_MS,

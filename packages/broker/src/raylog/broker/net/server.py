@@ -23,6 +23,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import CloseConnection, Connection, Ports, Reply
 from raylog.broker.net.admission import Admission, Refusals
+from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
@@ -80,6 +81,7 @@ class SocketServer:
         self._closed = Counters()
         self._admission = Admission(ports.configs.broker)
         self._refusals = Refusals()
+        self._memory = RequestMemory(ports.configs.broker)
         self._stopping = threading.Event()
 
     @property
@@ -188,7 +190,7 @@ class SocketServer:
             self._refused(listener, address, refusal)
             return
         try:
-            client = _Client(sock, address, listener.name, self._ports, self._settings)
+            client = _Client(sock, address, listener.name, self._ports, self._settings, self._memory)
             self._start(client)
         except (OSError, RuntimeError):
             self._admission.leave(address[0])
@@ -257,7 +259,13 @@ class _Client:
     """One connection, used by its own thread; only :meth:`shutdown` may be called by others."""
 
     def __init__(
-        self, sock: socket.socket, address: tuple[str, int], listener: str, ports: Ports, settings: Settings
+        self,
+        sock: socket.socket,
+        address: tuple[str, int],
+        listener: str,
+        ports: Ports,
+        settings: Settings,
+        memory: RequestMemory,
     ) -> None:
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -272,6 +280,8 @@ class _Client:
         self._ports = ports
         self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
         self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
+        self._memory = memory
+        self._counted = self._frames.capacity
         self._hang_up = select.poll()
         self._hang_up.register(sock, select.POLLRDHUP)
         self.connection = Connection(listener=listener, peer=self)
@@ -293,6 +303,7 @@ class _Client:
             while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
                 dropped += len(data)
         self._sock.close()
+        self._memory.resize(self._counted, 0)
 
     def serve(self, stopping: threading.Event) -> None:
         """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
@@ -345,17 +356,27 @@ class _Client:
         frames = self._frames
         quiet_ms = 0
         while True:
+            room = frames.writable()
+            if frames.capacity != self._counted:
+                self._count_memory()
             try:
-                count = self._sock.recv_into(frames.writable())
+                count = self._sock.recv_into(room)
             except BlockingIOError:
                 quiet_ms += int(QUIET_S * 1000)
                 frames.trim()
+                self._count_memory()
                 if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
                     log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
                     return False
                 continue
             frames.advance(count)
             return count > 0
+
+    def _count_memory(self) -> None:
+        """Before a buffer that has grown is filled, and after it was given back."""
+        capacity = self._frames.capacity
+        self._memory.resize(self._counted, capacity)
+        self._counted = capacity
 
     def _wait(self, waited_ms: int) -> bool:
         """Wait for something to read; False when nothing comes within the idle limit."""
