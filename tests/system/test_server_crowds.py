@@ -25,9 +25,11 @@ import pytest
 
 from bench.served import Served
 from kit import crowd
+from kit.cluster import InProcessCluster
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient
+from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.records import Record, encode_batch
 
@@ -199,3 +201,17 @@ def test_large_requests_that_never_end_are_bounded_and_small_ones_go_on(tmp_path
         with WireClient(address) as large:
             batch = encode_batch([Record(os.urandom(1_000_000))])
             assert large.produce("t", batch).topics[0].partitions[0].error_code == 0
+
+
+def test_max_connections_is_altered_without_a_restart(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        host, port = cluster.bootstrap_servers.split(":")
+        with WireClient((host, int(port))) as before:
+            assert not refused(before)
+            admin.alter_broker_configs(0, {"max.connections": "1"})
+            with WireClient((host, int(port))) as after:
+                assert refused(after)
+            assert not refused(before)
+            admin.alter_broker_configs(0, {"max.connections": None})
+            with WireClient((host, int(port))) as again:
+                assert not refused(again)

@@ -29,7 +29,18 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def facts(node: Node, counters: Counters | None = None) -> Facts:
-    return Facts(counters or Counters(), {"PLAINTEXT": 3}, node.table.state(), node.table.led(), 2, 0, True)
+    return Facts(
+        counters=counters or Counters(),
+        connections={"PLAINTEXT": 3},
+        state=node.table.state(),
+        led=node.table.led(),
+        logs=2,
+        offline_log_dirs=0,
+        waiting_fetches=4,
+        fetch_sessions=5,
+        fetch_session_partitions=60,
+        is_controller=True,
+    )
 
 
 def told(facts: Facts) -> dict[str, float]:
@@ -61,6 +72,9 @@ def test_what_the_broker_has_and_leads(node: Node) -> None:
     assert values["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert values['kafka_topic_partition_in_sync_replica{topic="t",partition="1"}'] == 1
     assert values['kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT"}'] == 3
+    assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'] == 4
+    assert values["kafka_server_fetchsessioncache_numincrementalfetchsessions"] == 5
+    assert values["kafka_server_fetchsessioncache_numincrementalfetchpartitionscached"] == 60
     node.create_topic("t", partitions=2, leader=2, leader_epoch=1)
     values = told(facts(node))
     assert values["kafka_server_replicamanager_leadercount"] == 0

@@ -94,6 +94,7 @@ class _Parts:
     controller: ControllerRuntime
     topics: ControllerTopics
     server: SocketServer
+    ports: Ports
 
 
 class Broker:
@@ -201,7 +202,7 @@ class Broker:
         stopping.callback(table.resign_all)
         stopping.callback(server.stop)
         endpoints = listeners.endpoints(self.settings, server.endpoints, self._place.host)
-        return _Parts(cluster_id, endpoints, log_dirs, table, membership, controller, topics, server)
+        return _Parts(cluster_id, endpoints, log_dirs, table, membership, controller, topics, server, ports)
 
     def _join(self, parts: _Parts) -> None:
         stopping, table = self._stack, parts.partitions
@@ -288,6 +289,9 @@ class Broker:
             led=parts.partitions.led(),
             logs=self.log_count,
             offline_log_dirs=len(parts.log_dirs.offline()),
+            waiting_fetches=parts.ports.delayed.waiting,
+            fetch_sessions=len(parts.ports.fetch_sessions),
+            fetch_session_partitions=parts.ports.fetch_sessions.partition_count,
             is_controller=parts.controller.is_active,
         )
         return list(samples(facts))

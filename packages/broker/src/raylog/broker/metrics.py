@@ -60,6 +60,9 @@ class Facts:
     logs: int
     """Partitions on this broker's disks."""
     offline_log_dirs: int
+    waiting_fetches: int
+    fetch_sessions: int
+    fetch_session_partitions: int
     is_controller: bool
 
 
@@ -80,6 +83,13 @@ _OFFLINE_PARTITIONS = Metric(
     "kafka_controller_kafkacontroller_offlinepartitionscount", _G, "Partitions without a leader; 0 off the controller."
 )
 _CONNECTIONS = Metric("kafka_server_socket_server_metrics_connection_count", _G, "Open connections.", ("listener",))
+_WAITING = Metric(
+    "kafka_server_delayedoperationpurgatory_purgatorysize", _G, "Requests that wait for data.", ("delayedOperation",)
+)
+_SESSIONS = Metric("kafka_server_fetchsessioncache_numincrementalfetchsessions", _G, "Fetch sessions.")
+_SESSION_PARTITIONS = Metric(
+    "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _G, "Partitions in all fetch sessions."
+)
 _TIMES = "kafka_network_requestmetrics_totaltimems"
 _TIME_DOC = "Milliseconds from a whole request to its reply, waiting included."
 _TIME_BUCKET = Metric(f"{_TIMES}_bucket", _G, _TIME_DOC, ("request", "le"))
@@ -108,6 +118,9 @@ def samples(facts: Facts) -> Iterator[Sample]:
         yield from _histogram(_API_NAMES[api_key], times)
     for listener, count in facts.connections.items():
         yield Sample(_CONNECTIONS, (listener,), count)
+    yield Sample(_WAITING, ("Fetch",), facts.waiting_fetches)
+    yield Sample(_SESSIONS, (), facts.fetch_sessions)
+    yield Sample(_SESSION_PARTITIONS, (), facts.fetch_session_partitions)
     yield Sample(_PARTITIONS, (), facts.logs)
     yield Sample(_OFFLINE_DIRS, (), facts.offline_log_dirs)
     yield Sample(_ACTIVE, (), int(facts.is_controller))
