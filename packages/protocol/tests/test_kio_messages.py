@@ -21,8 +21,16 @@ from raylog.protocol.messages import (
     encode_response,
     parse_request_header,
 )
+from raylog.protocol.wire import MAX_REQUEST_ITEMS, Reader, Writer
 
 METADATA, CREATE_TOPICS, API_VERSIONS = 3, 19, 18
+BYTE = struct.Struct(">B")
+
+
+def uvarint(number: int) -> bytes:
+    writer = Writer(flexible=True)
+    writer.uvarint(number)
+    return b"".join(writer.parts())
 
 
 def metadata_request(*names: str) -> v12.MetadataRequest:
@@ -157,3 +165,28 @@ def test_an_error_code_of_the_future_is_an_unknown_error() -> None:
     _, response = decode_response(API_VERSIONS, 3, frame)
     assert isinstance(response, ApiVersionsResponse)
     assert response.error_code is ErrorCode.unknown_server_error
+
+
+def test_a_request_has_a_bounded_number_of_items() -> None:
+    """Twelve megabytes of a hostile request would become gigabytes of objects; an answer is as long as it is."""
+    too_many = MAX_REQUEST_ITEMS + 1
+    topic, rest = b"\x02t\0", bytes(4)  # Metadata version 9: a compact name without tags; three flags, no tags
+    with pytest.raises(InvalidRequest, match="more array items than the 1000000"):
+        decode_request(METADATA, 9, uvarint(too_many + 1) + topic * too_many + rest)
+    assert decode_request(METADATA, 9, uvarint(1001) + topic * 1000 + rest)
+
+
+def test_items_are_counted_over_arrays_within_arrays_and_tagged_fields() -> None:
+    data = b"\0\0\0\3" + b"\0\0\0\2ab" * 3
+    reader = Reader(data, flexible=False)
+    reader.items = 9
+    assert reader.array(lambda: bytes(reader.array(lambda: reader.unpack(BYTE)[0]))) == [b"ab"] * 3
+    assert reader.items == 0
+    reader = Reader(data, flexible=False)
+    reader.items = 8
+    with pytest.raises(InvalidRequest, match="more array items"):
+        reader.array(lambda: reader.array(lambda: reader.unpack(BYTE)))
+    reader = Reader(b"\1\0\3\3ab", flexible=True)  # one tagged field, number 0, three bytes: an array of two
+    reader.items = 1
+    with pytest.raises(InvalidRequest, match="more array items"):
+        reader.tags(lambda _, value: value.array(lambda: value.unpack(BYTE)))

@@ -46,10 +46,14 @@ class Slice(Protocol):
         """In bytes."""
 
 
+MAX_REQUEST_ITEMS = 1_000_000
+"""How many array items a request may have in all: a byte can stand for an object of hundreds."""
+
+
 class Reader:
     """Reads a message from ``data``, from ``pos`` on; whatever is malformed raises ``error``."""
 
-    __slots__ = ("data", "end", "error", "flexible", "pos")
+    __slots__ = ("data", "end", "error", "flexible", "items", "pos")
 
     def __init__(
         self, data: Buffer, pos: int = 0, *, flexible: bool, error: type[RaylogError] = InvalidRequest
@@ -59,6 +63,7 @@ class Reader:
         self.end = len(data)
         self.flexible = flexible
         self.error = error
+        self.items = MAX_REQUEST_ITEMS if error is InvalidRequest else self.end  # answers come from who was asked
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """The fields of ``layout``."""
@@ -135,6 +140,9 @@ class Reader:
             raise self.error(f"the array before byte {self.pos} has {count} items")
         if count > self.end - self.pos:  # each item takes a byte at the least
             raise self.error(f"an array of {count} items does not fit {self.end - self.pos} bytes")
+        self.items -= count
+        if self.items < 0:
+            raise self.error(f"the message has more array items than the {MAX_REQUEST_ITEMS} that are allowed")
         return [item() for _ in range(count)]
 
     def array(self, item: Callable[[], T]) -> list[T]:
@@ -155,7 +163,10 @@ class Reader:
             tag = self.uvarint()
             value = self._slice(self.uvarint())
             if known is not None and value is not None:
-                known(tag, Reader(value, flexible=True, error=self.error))
+                inner = Reader(value, flexible=True, error=self.error)
+                inner.items = self.items
+                known(tag, inner)
+                self.items = inner.items
 
     def finish(self) -> None:
         """Must be called at the message's end: bytes that are left over are an error, too."""
