@@ -293,6 +293,25 @@ def test_types_are_told_from_version_3_on(node: Node) -> None:
     assert all(config.documentation for config in told.values())
 
 
+def test_retention_follows_without_a_restart(node: Node) -> None:
+    alter(node, ALL, (SET, "log.segment.bytes", "150"))
+    partition = node.partition("t")
+    for _ in range(5):
+        batch = encode_batch([Record(b"v" * 60, timestamp=1_000_000)])
+        partition.append(memoryview(bytearray(batch)), now_ms=node.now_ms())
+    for hours in range(2):
+        node.maintain(hours * HOUR_MS)
+    assert partition.log_start_offset == 5, "all are too old"
+    alter(node, ALL, (SET, "log.retention.ms", "-1"))
+    for _ in range(5):
+        partition.append(memoryview(bytearray(batch)), now_ms=node.now_ms())
+    node.maintain(2 * HOUR_MS)
+    assert partition.log_start_offset == 5, "nothing is too old any more"
+    alter(node, ALL, (SET, "log.retention.bytes", "250"))
+    node.maintain(3 * HOUR_MS)
+    assert 5 < partition.log_start_offset < 10
+
+
 def test_a_setting_of_the_broker_reaches_its_log_directories(node: Node) -> None:
     """producer.id.expiration.ms has no topic's row: it is read where all logs are kept."""
     producers = node.partition("t").log.producers

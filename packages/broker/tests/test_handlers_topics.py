@@ -113,7 +113,7 @@ def test_topics_come_sorted_with_their_partitions(node: Node) -> None:
         (BROKER,),
         (BROKER,),
     )
-    assert (first.error_code, first.eligible_leader_replicas, first.last_known_elr) == (ErrorCode.none, None, None)
+    assert (first.error_code, first.eligible_leader_replicas, first.last_known_elr) == (ErrorCode.none, (), ())
 
 
 def test_topics_that_are_asked_for_and_not_there_are_errors_of_their_own(node: Node) -> None:

@@ -141,7 +141,10 @@ class PartitionTable:
 
     def _reconfigure(self, state: ClusterState) -> None:
         """The broker's dynamic settings changed: take them, and give topics their synonyms' new values."""
+        before = self._settings
         self._settings = settings = broker_settings(self._static, self.broker_id, state.broker_configs)
+        changed = [row for row in settings.table if settings[row] != before[row]]
+        logger.info("settings changed", **{row.name: row.format(settings[row]) for row in changed if not row.sensitive})
         self._log_dirs.configure(settings)
         for name in list(self._topic_settings):
             topic = state.topic(name)
