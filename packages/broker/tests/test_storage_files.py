@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from kit.faulty_files import FailingFileSystem
-from raylog.broker.storage.files import FileSlice, RealFileSystem, read_bytes, remove_tree, write_atomically
+from raylog.broker.storage.files import (
+    PIECE_BYTES,
+    FileSlice,
+    RealFileSystem,
+    read_bytes,
+    remove_tree,
+    write_atomically,
+)
 from raylog.protocol.ids import FilePosition
 
 FS = RealFileSystem()
@@ -77,3 +84,12 @@ def test_directories(tmp_path: Path) -> None:
     assert FS.list_dir(tmp_path / "a" / "b") == ["c"]
     remove_tree(FS, tmp_path / "a" / "b" / "c")
     assert not FS.exists(tmp_path / "a" / "b" / "c")
+
+
+@pytest.mark.parametrize("sizes", [[PIECE_BYTES + 1], [1, 3 * PIECE_BYTES, 7], [PIECE_BYTES, PIECE_BYTES]])
+def test_large_writes_land_whole_and_in_order(tmp_path: Path, sizes: list[int]) -> None:
+    file = RealFileSystem().open(tmp_path / "f", create=True)
+    buffers = [os.urandom(size) for size in sizes]
+    assert file.pwritev(buffers, 5) == sum(sizes)
+    assert (tmp_path / "f").read_bytes() == bytes(5) + b"".join(buffers)
+    file.release()

@@ -27,6 +27,11 @@ _fallocate = ctypes.CDLL(None).fallocate  # os.posix_fallocate would make the fi
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 
+PIECE_BYTES = 128 * 1024
+"""The most that one system call writes. For more, the kernel caches it in as large pieces of free memory, and where
+these are rare or were never used, a write costs up to seven times as much (docs/performance.md).
+"""
+
 
 class File(Protocol):
     """An open file with positioned reads and writes; safe to share between threads."""
@@ -172,12 +177,20 @@ class RealFile:
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         total = sum(map(len, buffers))
+        if total > PIECE_BYTES:
+            for buffer in buffers:
+                self._write_in_pieces(memoryview(buffer), position)
+                position += len(buffer)
+            return total
         written = os.pwritev(self._fd, buffers, position)
         if written != total:
-            rest = memoryview(b"".join(buffers))
-            while written < total:
-                written += os.pwrite(self._fd, rest[written:], position + written)
+            self._write_in_pieces(memoryview(b"".join(buffers))[written:], position + written)
         return total
+
+    def _write_in_pieces(self, data: memoryview, position: int) -> None:
+        done = 0
+        while done < len(data):  # the kernel may take less than it is given
+            done += os.pwrite(self._fd, data[done : done + PIECE_BYTES], position + done)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
