@@ -125,6 +125,9 @@ def test_progress_shows_on_a_terminal_only() -> None:
             progress.add(1, 1)
         progress.add(1, 1)
         progress.end()
+    typing = Terminal()
+    Progress(None, of_bytes=True, quiet=True, stream=typing).end()
+    assert typing.getvalue() == ""
     assert pipe.getvalue() == ""
     assert "records/s" in terminal.getvalue()
     assert "%" in terminal.getvalue()

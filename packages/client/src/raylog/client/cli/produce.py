@@ -68,7 +68,7 @@ def produce(
     settings = client_settings(config)
     with ExitStack() as stack:
         source, size = _opened(file, stack)
-        progress = Progress(size, of_bytes=True)
+        progress = Progress(size, of_bytes=True, quiet=source.isatty())
         stack.callback(progress.end)
         sent, failed = _send_lines(servers, topic, partition, source, read, settings, progress)
     if failed:

@@ -12,11 +12,14 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """Counts records and bytes; ``total`` is how many of ``unit`` there will be, if that is known."""
+    """Counts records and bytes; ``total`` is how many records, or bytes, there will be, if that is known.
 
-    def __init__(self, total: int | None, *, of_bytes: bool, stream: TextIO | None = None) -> None:
+    ``quiet``: show nothing on a terminal either, as when somebody types there.
+    """
+
+    def __init__(self, total: int | None, *, of_bytes: bool, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._shows = self._stream.isatty()
+        self._shows = self._stream.isatty() and not quiet
         self._total = total
         self._of_bytes = of_bytes
         self._records = self._bytes = 0
