@@ -155,6 +155,38 @@ def test_a_notice_of_another_program_is_heard_and_one_that_is_rubbish_does_no_ha
         assert store.children(paths.CONFIG_CHANGES) == []
 
 
+def test_overrides_that_nobody_can_read_count_as_none_and_can_be_set_again(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("t", config={"flush.ms": "5"})
+        store = cluster.stores[cluster.controller.broker_id]
+        store.set(paths.topic_config(TopicName("t")), b"rubbish")
+        store.create(paths.CONFIG_CHANGE_PREFIX, b'{"version":2,"entity_path":"topics/t"}', sequence=True)
+        somewhere = cluster.brokers[0]
+        topic = TopicName("t")
+        wait_until(lambda: not somewhere.partitions.state().topics[topic].configs, WAIT_S, "the change is heard")
+        old = cluster.controller.broker_id
+        cluster.restart(old)
+        cluster.create_topic("after")
+        assert alter(cluster.brokers[old], TOPIC, "t", flush_ms="7").error_code is ErrorCode.none
+        assert describe(cluster.brokers[old], TOPIC, "t", "flush.ms") == ("7", 1)
+
+
+def test_a_controller_that_cannot_read_a_topic_says_so_and_goes_on_once_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program wrote the node. The topic may be whole on the disks, so it is not left out as if deleted."""
+    with InProcessCluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("t")
+        store = cluster.stores[0]
+        store.create("/brokers/topics/strange", b"rubbish")
+        wait_until(lambda: not any(broker.is_controller for broker in cluster.brokers.values()), WAIT_S, "it stops")
+        assert cluster.leader("t", 0).produce("t", 0, encode_batch([Record(b"v", timestamp=1)])) == (0, 0)
+        said = "/brokers/topics/strange holds no JSON"
+        wait_until(lambda: caplog.text.count(said) > 1, WAIT_S, "it tries again, and names the node each time")
+        store.delete("/brokers/topics/strange")
+        assert create(cluster.controller, "after").error_code is ErrorCode.none
+
+
 # --- more partitions
 
 

@@ -42,6 +42,7 @@ logger = EventLog(__name__)
 
 TICK_S = 0.1
 RETRY_S = 0.2
+UNREADABLE_RETRY_S = 1.0
 REPLY_GRACE_S = 2.0
 """How much longer than its deadline a request waits for the machine to say that the deadline is over."""
 
@@ -140,19 +141,17 @@ class ControllerRuntime:
     # --- the thread ---
 
     def _run(self) -> None:
-        while True:
-            self._campaign_when_due()
+        stopping = False
+        while not stopping:
             try:
-                item = self._queue.get(timeout=TICK_S)
-            except queue.Empty:
-                item = core.Tick(_monotonic_ms())
-            if isinstance(item, _Stop):
-                break
-            try:
-                self._take(item)
+                stopping = self._turn()
             except StoreError as error:
                 logger.warning("controller starts over: the metadata store failed", reason=error)
                 self._depose(campaign_in_s=RETRY_S)
+            except paths.CorruptMetadata as error:
+                # Nobody can tell what was meant, so nothing is decided until somebody has mended it.
+                logger.error("controller waits: another program wrote what cannot be read", reason=error)
+                self._depose(campaign_in_s=UNREADABLE_RETRY_S)
             except Exception:
                 # A defect must not end the thread: it starts over from what the store says.
                 logger.exception("controller starts over: a defect")
@@ -163,24 +162,31 @@ class ControllerRuntime:
             logger.info("controller could not resign, the session's end will do it", reason=error)
         self._depose(campaign_in_s=None)
 
+    def _turn(self) -> bool:
+        """Campaign when it is time, and take one item in; True when it says to stop."""
+        self._campaign_when_due()
+        try:
+            item = self._queue.get(timeout=TICK_S)
+        except queue.Empty:
+            item = core.Tick(_monotonic_ms())
+        if isinstance(item, _Stop):
+            return True
+        self._take(item)
+        return False
+
     def _campaign_when_due(self) -> None:
         if self._campaign_at is None or time.monotonic() < self._campaign_at:
             return
         self._campaign_at = None
-        try:
-            now = TimestampMs(time.time_ns() // 1_000_000)
-            mandate = election.campaign(self._store, self._broker_id, now, self._queue)
-            if mandate == self._mandate:
-                return
-            self._depose(campaign_in_s=None)
-            if mandate is None:
-                return
-            configs.take_changes(self._store, self._queue)  # before the snapshot, which holds them all
-            found = snapshot.load(self._store, self._queue)
-        except StoreError as error:
-            logger.warning("controller election failed, trying again", reason=error)
-            self._depose(campaign_in_s=RETRY_S)
+        now = TimestampMs(time.time_ns() // 1_000_000)
+        mandate = election.campaign(self._store, self._broker_id, now, self._queue)
+        if mandate == self._mandate:
             return
+        self._depose(campaign_in_s=None)
+        if mandate is None:
+            return
+        configs.take_changes(self._store, self._queue)  # before the snapshot, which holds them all
+        found = snapshot.load(self._store, self._queue)
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._liveness.watch(found.state.brokers.values())

@@ -43,7 +43,16 @@ def broker_configs(store: MetadataStore, broker: str) -> Mapping[str, str]:
 
 def _read(store: MetadataStore, path: str) -> Mapping[str, str]:
     found = store.get(path)
-    return {} if found is None or not found.data else paths.decode_config(path, found.data)
+    return {} if found is None else readable_overrides(path, found.data)
+
+
+def readable_overrides(path: str, data: bytes) -> Mapping[str, str]:
+    """The overrides that a node holds; none, as with Kafka, when another program wrote what cannot be read."""
+    try:
+        return paths.decode_config(path, data) if data else {}
+    except paths.CorruptMetadata as error:
+        logger.error("overrides ignored: %s", error)
+        return {}
 
 
 def alter_topic_configs(store: MetadataStore, topic: TopicName, change: Change) -> Mapping[str, str]:
@@ -67,7 +76,7 @@ def _alter(store: MetadataStore, path: str, entity: str, change: Change) -> Mapp
         found = store.get(path)
         if found is None:
             raise NoNode(f"{path} does not exist", path)
-        old = paths.decode_config(path, found.data) if found.data else {}
+        old = readable_overrides(path, found.data)
         new = change(old)
         if new == old:
             return old

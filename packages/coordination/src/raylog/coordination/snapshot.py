@@ -84,5 +84,5 @@ def _topic(store: MetadataStore, name: TopicName, assigned: Versioned, config: V
         PartitionState(of_it) if state is None else paths.decode_partition_state(tp, state.data, state.version, of_it)
         for tp, of_it, state in zip(tps, replicas, states, strict=True)
     )
-    overrides = paths.decode_config(paths.topic_config(name), config.data) if config and config.data else {}
+    overrides = configs.readable_overrides(paths.topic_config(name), config.data) if config else {}
     return TopicState(name, topic_id, partitions, overrides)
