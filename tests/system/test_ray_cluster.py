@@ -184,6 +184,8 @@ def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster
         status = guest.status()
         assert status["cluster_id"] != three_brokers.file()["cluster_id"]
         create_topic(status["bootstrap_servers"], "guests", partitions=2)
+        examined = guest.raylog("doctor").stdout
+        assert "reached from local, this machine" in examined
         zookeeper = EmbeddedZooKeeper(guest.data_dir / "zookeeper")
         guest.down()
         assert not zookeeper.is_running

@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
-from raylog.broker.places import PLACE_LABEL
+from raylog.broker.local_ray import PLACE_LABEL
 from raylog.client.admin import Admin
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.records import Record, encode_batch

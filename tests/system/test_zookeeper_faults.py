@@ -20,6 +20,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
+from raylog.broker.config import SEGMENT_BYTES
 from raylog.coordination import configs
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.processes import ProcessRef
@@ -130,7 +131,7 @@ def change_behind_the_controllers_back(address: str) -> None:
 
 def written(store: ZkStore) -> bool:
     try:
-        configs.write_topic_configs(store, TOPIC, {"segment.bytes": "123456"})
+        configs.alter_topic_configs(store, TOPIC, lambda old: {**old, SEGMENT_BYTES.name: "123456"})
     except StoreError:
         return False
     return True
@@ -147,7 +148,7 @@ def check_recovery(what: str, cluster: InProcessCluster, load: Load, begun: floa
             f"all again {back:.1f} s later; stuck partitions {len(load.stuck(over))}"
         )
     wait_until(
-        lambda: all(b.partitions.topic(TOPIC).overrides == {"segment.bytes": 123456} for b in cluster.brokers.values()),
+        lambda: all(b.partitions.topic(TOPIC)[SEGMENT_BYTES] == 123456 for b in cluster.brokers.values()),
         WAIT_S,
         "no change was missed",
     )

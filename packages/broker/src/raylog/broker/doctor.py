@@ -19,6 +19,7 @@ from raylog.broker import doctor_checks, ray_driver
 from raylog.broker.cluster_file import ClusterFile, RayInfo, raylog_home
 from raylog.broker.doctor_checks import Finding, State
 from raylog.broker.doctor_facts import NodeFacts, Question, look
+from raylog.broker.local_ray import PLACE_LABEL
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.store import StoreError
 from raylog.coordination.zk_store import ZkStore
@@ -75,32 +76,14 @@ def _stopped(cluster: ClusterFile) -> Iterator[Finding]:
 
 
 def _running(cluster: ClusterFile) -> Iterator[Finding]:
-    ids = [broker.id for broker in cluster.brokers]
     begun_ms = _now_ms()
-    answers = ray_driver.describe(cluster.namespace, ids)
+    answers = ray_driver.describe(cluster.namespace, [broker.id for broker in cluster.brokers])
     ended_ms = _now_ms()
     serving = {broker_id: answer for broker_id, answer in answers.items() if answer["state"] == "serving"}
-    addresses = [
-        (address, cluster.cluster_id) for answer in serving.values() for address in answer["listeners"].values()
-    ]
-    facts: dict[str, NodeFacts] = {}
-    lost: list[Finding] = []
-    if not cluster.ray.is_local:
-        facts[HERE] = look(Question(addresses=addresses))
-    for place in ray_driver.places(local=cluster.ray.is_local):
-        on_it = [broker for broker in cluster.brokers if broker.place == place.name]
-        if on_it:
-            pids = {broker.id: serving[broker.id]["pid"] for broker in on_it if broker.id in serving}
-            kept_in = [serving.get(broker.id, {}).get("log_dirs", [broker.data_dir]) for broker in on_it]
-            question = Question(list(chain.from_iterable(kept_in)), addresses, pids, is_ray_worker=True)
-            try:
-                # A task on this machine, too: what Ray's processes have counts, not what our shell has.
-                facts[place.name] = ray_driver.run_at(place, look, question, timeout_s=LOOK_TIMEOUT_S)
-            except RaylogError as error:
-                lost.append(Finding("node", place.name, State.FAIL, str(error), "see Ray's logs of that node"))
+    facts, missing = _look_everywhere(cluster, serving)
     open_files = dict(chain.from_iterable(found.open_files.items() for found in facts.values()))
     reached = {(name, at): error for name, found in facts.items() for at, error in found.reached.items()}
-    yield from lost
+    yield from missing
     yield from doctor_checks.brokers(answers, open_files)
     yield from doctor_checks.told_addresses(serving, reached, is_local=cluster.ray.is_local)
     yield from doctor_checks.shared_addresses(serving)
@@ -109,6 +92,41 @@ def _running(cluster: ClusterFile) -> Iterator[Finding]:
     for name, found in facts.items():
         needs_java = name == HERE and cluster.zookeeper.embedded
         yield from doctor_checks.node(name, found, needs_java=needs_java, here_version=_version())
+
+
+def _look_everywhere(
+    cluster: ClusterFile, serving: Mapping[int, Mapping[str, Any]]
+) -> tuple[dict[str, NodeFacts], list[Finding]]:
+    """The facts of every node with brokers, by its name, and of this machine; and the nodes that tell none."""
+    addresses = [
+        (address, cluster.cluster_id) for answer in serving.values() for address in answer["listeners"].values()
+    ]
+    facts: dict[str, NodeFacts] = {}
+    missing: list[Finding] = []
+    if not cluster.ray.is_local:
+        facts[HERE] = look(Question(addresses=addresses))
+    places = {place.name: place for place in ray_driver.places(local=cluster.ray.is_local)}
+    for name in sorted({broker.place for broker in cluster.brokers}):
+        if name not in places:
+            missing.append(_no_node(name))
+            continue
+        on_it = [broker for broker in cluster.brokers if broker.place == name]
+        pids = {broker.id: serving[broker.id]["pid"] for broker in on_it if broker.id in serving}
+        kept_in = [serving.get(broker.id, {}).get("log_dirs", [broker.data_dir]) for broker in on_it]
+        question = Question(list(chain.from_iterable(kept_in)), addresses, pids, is_ray_worker=True)
+        try:
+            # A task on this machine, too: what Ray's processes have counts, not what our shell has.
+            facts[name] = ray_driver.run_at(places[name], look, question, timeout_s=LOOK_TIMEOUT_S)
+        except RaylogError as error:
+            missing.append(Finding("node", name, State.FAIL, str(error), "see Ray's logs of that node"))
+    return facts, missing
+
+
+def _no_node(name: str) -> Finding:
+    return Finding(
+        "node", name, State.FAIL, "Ray has no live node of this name, and brokers have their data there",
+        f"start Ray there, with --labels {PLACE_LABEL}={name} if it had that label",
+    )  # fmt: skip
 
 
 def _beyond(then_ms: int, begun_ms: int, ended_ms: int) -> int:
