@@ -196,6 +196,19 @@ async def test_senders_wait_for_memory_and_leave_the_loop_free(proxied: tuple[Fr
 
 
 @in_loop
+async def test_who_waits_for_memory_hurries_what_lingers(cluster: InProcessCluster) -> None:
+    config = {"buffer_memory": 8_000, "batch_size": 4_000, "linger_ms": 1_000 * LIMIT_S}
+    async with AsyncProducer(cluster.bootstrap_servers, **config) as producer:
+        for partition in (0, 1):  # connections are made, and nothing else is to happen by itself
+            await producer.aiosend("t", b"first", partition=partition)
+        await producer.flush()
+        lingers = [await producer.aiosend("t", b"small", partition=partition) for partition in (0, 1)]
+        await asyncio.wait((asyncio.ensure_future(asyncio.to_thread(bool)),))
+        await asyncio.wait_for(producer.aiosend("t", b"x" * 3_900, partition=0), LIMIT_S / 3)
+        assert any(delivery.done() for delivery in lingers)
+
+
+@in_loop
 async def test_what_goes_wrong_is_raised_where_it_is_awaited(proxied: tuple[FrameProxy, str]) -> None:
     proxy, servers = proxied
     config = {"buffer_memory": 10_000, "batch_size": 4_000, "linger_ms": 0, "max_block_ms": 200}

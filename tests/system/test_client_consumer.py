@@ -315,6 +315,11 @@ def test_paused_partitions_keep_their_place(filled: InProcessCluster) -> None:
         assert rest == COUNT // 2 - sum(before)
         with pytest.raises(InvalidRequest, match="t-9 is not assigned"):
             consumer.pause(("t", 9))
+    with Consumer(filled.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        consumer.pause()
+        assert [consumer.position("t", partition) for partition in range(4)] == [0] * 4
+        assert consumer.poll(300) == {}
+        assert not any(buffer.has_data() for buffer in consumer._fetcher.buffers.values()), "nothing was fetched"
 
 
 def test_seeking_to_a_time(filled: InProcessCluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -402,6 +403,7 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: InProcessCluster) -> No
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.alarm(20)  # a child that hangs must not stay
             answers = []
             for use in (lambda: producer.send("t", b"child"), lambda: producer.flush(5), lambda: consumer.poll(0)):
                 try:

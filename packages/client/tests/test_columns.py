@@ -137,3 +137,18 @@ def test_columns_that_are_not_what_they_should_be_are_refused() -> None:
         integers([1, None], "timestamps")
     with pytest.raises(InvalidRecord, match="headers must be lists"):
         header_column([5])
+
+
+@pytest.mark.parametrize("number", [b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x00", b"\xff" * 12])
+@pytest.mark.parametrize("place", ["timestamp", "offset", "key"])
+def test_numbers_of_up_to_64_bits_are_read_and_longer_ones_refused(number: bytes, place: str) -> None:
+    fields = {"timestamp": b"\x00", "offset": b"\x00", "key": b"\x01"} | {place: number}
+    record = b"\x00" + fields["timestamp"] + fields["offset"] + fields["key"] + b"\x01\x00"
+    data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
+    if place == "timestamp" and number[-1] == 1:
+        assert as_records(columns_of(data)) == normal(decode_batch(data))
+        return
+    with pytest.raises(CorruptMessage):
+        decode_batch(data)
+    with pytest.raises(CorruptMessage):
+        columns_of(data)
