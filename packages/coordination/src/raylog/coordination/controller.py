@@ -46,7 +46,7 @@ from raylog.coordination.controller_events import (
     Written,
 )
 from raylog.coordination.controller_peers import Peers
-from raylog.coordination.controller_requests import Request, Requests, Result, Waiting, refuse
+from raylog.coordination.controller_requests import Request, Requests, Result, Waiting, named_twice, refuse
 from raylog.coordination.controller_topics import plan, plan_growth
 from raylog.coordination.controller_writes import (
     creation,
@@ -63,7 +63,6 @@ from raylog.coordination.model import BrokerInfo, ClusterState, TopicState
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
 from raylog.protocol.errors import (
-    InvalidRequest,
     RaylogError,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -301,10 +300,11 @@ class Controller:
         """Do topic after topic, then wait for the brokers."""
         results: list[Result] = []
         request, revision = waiting.request, self._peers.revision
+        refused = named_twice(request)
         try:
             for index in range(len(request.topics)):
                 try:
-                    results.append((yield from self._do_one(request, index)))
+                    results.append(refused.get(index) or (yield from self._do_one(request, index)))
                 except RaylogError as error:
                     results.append(error)
         except _Aborted:
@@ -318,14 +318,12 @@ class Controller:
             case TopicCreateRequested():
                 return (yield from self._create_one(request, index))
             case PartitionsCreateRequested():
-                return (yield from self._grow_one(request, request.topics[index]))
+                return (yield from self._grow_one(request.topics[index], validate_only=request.validate_only))
             case TopicDeleteRequested():
                 return (yield from self._delete_one(request.topics[index]))
 
     def _create_one(self, request: TopicCreateRequested, index: int) -> Generator[Write, StoreError | None, Result]:
         new, topic_id = request.topics[index], request.ids[index]
-        if sum(other.name == new.name for other in request.topics) > 1:
-            raise InvalidRequest(f"topic {new.name} stands twice in the request")
         partitions = plan(new, self.state, defaults=self._defaults(self.state), check_configs=self._check_configs)
         topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
         created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
@@ -339,13 +337,9 @@ class Controller:
         self._now(self.state.with_topics(written), topic.name)
         return created
 
-    def _grow_one(
-        self, request: PartitionsCreateRequested, new: NewPartitions
-    ) -> Generator[Write, StoreError | None, Result]:
-        if sum(other.name == new.name for other in request.topics) > 1:
-            raise InvalidRequest(f"topic {new.name} stands twice in the request")
+    def _grow_one(self, new: NewPartitions, *, validate_only: bool) -> Generator[Write, StoreError | None, Result]:
         added = plan_growth(new, self.state)
-        if request.validate_only:
+        if validate_only:
             return new.name
         topic = self.state.topics[new.name]
         grown = replace(topic, partitions=(*topic.partitions, *added))

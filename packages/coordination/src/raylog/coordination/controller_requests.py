@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from raylog.coordination.controller_events import (
@@ -12,7 +13,7 @@ from raylog.coordination.controller_events import (
     TopicDeleteRequested,
 )
 from raylog.coordination.controller_peers import Peers
-from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
+from raylog.protocol.errors import InvalidRequest, NotController, RaylogError, RequestTimedOut
 from raylog.protocol.ids import TopicName
 
 Result = CreatedTopic | TopicName | RaylogError
@@ -69,6 +70,19 @@ class Requests:
         waiting, self._waiting = self._waiting, []
         refusal = NotController("this broker is no longer the controller: ask the new one")
         return [Reply(each.request.token, each.results or (refusal,) * len(each.request.topics)) for each in waiting]
+
+
+def named_twice(request: Request) -> dict[int, InvalidRequest]:
+    """The places of topics that a request names more than once: it is not clear which is meant."""
+    if isinstance(request, TopicDeleteRequested):
+        return {}  # the second finds it gone
+    names = [topic.name for topic in request.topics]
+    times = Counter(names)
+    return {
+        index: InvalidRequest(f"topic {name} is in the request more than once")
+        for index, name in enumerate(names)
+        if times[name] > 1
+    }
 
 
 def refuse(request: Request) -> Reply:

@@ -12,6 +12,7 @@ controller that Metadata names.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from raylog.broker.config import topic_settings
@@ -32,11 +33,11 @@ from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TopicName
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     results: dict[TopicName, CreatedTopic | RaylogError] = {}
-    names = [topic.name for topic in request.topics]
+    times = Counter(topic.name for topic in request.topics)
     wanted: list[NewTopic] = []
     for topic in request.topics:
         name = topic.name
-        if names.count(name) > 1:
+        if times[name] > 1:
             results[name] = InvalidRequest(f"topic {name} is in the request more than once")
         elif not _may_create(ctx, ports, name):
             results[name] = TopicAuthorizationFailed(f"{ctx.principal} may not create topic {name}")
@@ -51,7 +52,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         validate_only=request.validate_only,
     )
     results.update({topic.name: result for topic, result in zip(wanted, created, strict=True)})
-    return _response(ctx, [_result(ctx, ports, name, results[name]) for name in dict.fromkeys(names)])
+    return _response(ctx, [_result(ctx, ports, name, results[name]) for name in times])
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
