@@ -126,7 +126,7 @@ def run(name: str, checkout: Path, work: Path, not_applicable: Rules, only: str)
         with InProcessCluster(Path(scratch) / "broker", config=config):
             subprocess.run(
                 [
-                    python, "-m", "pytest", "-q", "-p", "raylog_upstream", "-p", "no:cacheprovider", "--tb=short",
+                    python, "-m", "pytest", "-v", "-p", "raylog_upstream", "-p", "no:cacheprovider", "--tb=short",
                     f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=signal", "-o", "log_level=WARNING",
                     *suite.options, *suite.tests, *(("-k", only) if only else ()),
                 ],
