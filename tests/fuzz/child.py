@@ -5,6 +5,7 @@ libFuzzer never returns: it ends the process, with another code than 0 when it h
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ def main() -> None:
     name, *options = sys.argv[1:]
     with atheris.instrument_imports(include=["raylog"]):
         target = import_module("fuzz.targets").TARGETS[name]
-    atheris.Setup([sys.argv[0], *options], target.run)
+    again = shlex.join([sys.executable, str(Path(__file__).resolve()), name])  # a merge starts itself anew by a shell
+    atheris.Setup([again, *options], target.run)
     atheris.Fuzz()
 
 

@@ -85,7 +85,8 @@ def _comes_back(records: list[Record], codec: Codec) -> None:
         assert (one.key, one.value, list(one.headers)) == (other.key, other.value, list(other.headers))
 
 
-def _batch_seeds() -> Iterator[bytes]:
+def batch_seeds() -> Iterator[bytes]:
+    """A byte, then batches of every codec and kind."""
     for codec in Codec:
         yield b"\1" + encode_batch(_RECORDS, codec=codec, base_offset=7)
     yield b"\1" + encode_batch(_RECORDS[:1], producer_id=5, producer_epoch=1, base_sequence=9, transactional=True)
@@ -139,7 +140,7 @@ def _compressed_seeds() -> Iterator[bytes]:
 
 
 BATCH_TARGETS = {
-    "batch": Target(batch, _batch_seeds, max_len=1024),
+    "batch": Target(batch, batch_seeds, max_len=1024),
     "records": Target(records, _record_seeds, max_len=512),
     "compressed": Target(compressed, _compressed_seeds, max_len=2048),
 }
