@@ -11,6 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
+from raylog.coordination.memory_store import MemoryStore
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     InvalidRequiredAcks,
@@ -140,6 +141,23 @@ def test_after_a_lost_session_nothing_is_served_before_the_controllers_word(tmp_
         cluster.cut_off.clear()
         wait_until(lambda: other.describe()["lease_held"], WAIT_S, "it may serve again")
         assert other.produce("t", partition, batch(b"a")) == (0, 0)
+
+
+def test_a_broker_whose_id_was_taken_says_so_until_it_is_free(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path) as cluster, MemoryStore(cluster.tree) as other:
+        broker, store = cluster.brokers[0], cluster.stores[0]
+        registration = other.get("/brokers/ids/0")
+        assert registration is not None
+        assert broker.describe()["trouble"] == ""
+        store.suspend()
+        cluster.tree.expire(store.session.id)
+        other.create("/brokers/ids/0", registration.data, ephemeral=True)
+        store.resume()
+        wait_until(lambda: "broker id 0 is registered by" in broker.describe()["trouble"], WAIT_S, "it says so")
+        assert not broker.describe()["lease_held"]
+        other.delete("/brokers/ids/0")
+        wait_until(lambda: broker.describe()["lease_held"], WAIT_S, "it serves again")
+        wait_until(lambda: broker.describe()["trouble"] == "", WAIT_S, "it says nothing any more")
 
 
 def test_without_the_store_the_lease_lapses_and_the_broker_refuses(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_java_must_be_where_zookeeper_runs() -> None:
     [
         ({"state": "starting", "trouble": "a port is in use"}, "broker", "starting: a port is in use"),
         ({"state": "missing"}, "broker", "missing"),
-        ({"lease_held": False}, "broker", "does not reach ZooKeeper"),
+        ({"lease_held": False, "trouble": "no answer"}, "broker", "refuses to serve: no answer"),
+        ({"lease_held": False}, "broker", "refuses to serve: the controller"),
         ({"offline_log_dirs": {"/d": "fsync failed"}}, "log dir", "/d: fsync failed"),
         ({"missing_log_dirs": ["abc"]}, "log dir", "abc"),
         ({"open_files": (950, 1000)}, "open files", "950 of 1000"),

@@ -359,6 +359,7 @@ class Broker:
             "broker_epoch": parts.membership.epoch,
             "live_brokers": sorted(parts.partitions.state().brokers),
             "lease_held": parts.membership.lease_held,
+            "trouble": parts.membership.trouble,
         }
 
     @property

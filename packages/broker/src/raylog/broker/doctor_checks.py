@@ -134,9 +134,8 @@ def brokers(answers: Mapping[int, Mapping[str, Any]], open_files: Mapping[int, t
 
 def _serving(name: str, answer: Mapping[str, Any]) -> Finding:
     if not answer["lease_held"]:
-        return Finding(
-            "broker", name, State.FAIL, "it does not reach ZooKeeper, and refuses to serve", "see ZooKeeper's findings"
-        )
+        found = f"it refuses to serve: {answer['trouble'] or 'the controller has not told it what it leads'}"
+        return Finding("broker", name, State.FAIL, found, "see what is said of ZooKeeper, and its broker.log")
     role = ", controller" if answer["controller_id"] == answer["id"] else ""
     return Finding(
         "broker", name, State.OK, f"serves {answer['partitions']} partitions as process {answer['pid']}{role}"

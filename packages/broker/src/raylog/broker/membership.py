@@ -48,6 +48,8 @@ class Membership:
         self._registration = registration
         self._partitions = partitions
         self._broker: BrokerInfo | None = None
+        self.trouble = ""
+        """What keeps it from renewing its lease at the moment; empty when nothing does."""
         self.missing_directories: list[str] = []
         """Ids of log directories that the run before this process's had and that are gone."""
         self._lease = Lease()
@@ -132,10 +134,14 @@ class Membership:
             if not self._registration.is_current:
                 self._register(self.broker)
             self._renew()
-        except StoreUnavailable:
-            pass  # the lease runs out by itself; the next round tries again
+        except StoreUnavailable as error:
+            self.trouble = str(error)  # the lease runs out by itself; the next round tries again
         except RaylogError as error:
-            logger.error("broker cannot register, trying again", broker_epoch=self.epoch, reason=error)
+            if str(error) != self.trouble:  # else it was told before: rounds are short
+                logger.error("broker cannot register, trying again", broker_epoch=self.epoch, reason=error)
+            self.trouble = str(error)
+        else:
+            self.trouble = ""
 
     def _register(self, broker: BrokerInfo) -> None:
         def register() -> BrokerEpoch:
