@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -28,7 +28,7 @@ from kit import crowd
 from kit.cluster import InProcessCluster
 from kit.node import Node
 from kit.waiting import wait_until
-from kit.wire import WireClient
+from kit.wire import WireClient, produce_request
 from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.records import Record, encode_batch
@@ -114,6 +114,23 @@ def test_a_crowd_takes_little_memory_and_nobody_waits_for_it(
     )
     assert max(added) < max_mb
     assert min(of_best, of_medians) <= max_ratio
+
+
+def test_connections_that_were_busy_once_give_their_memory_back(broker: Served) -> None:
+    """Each sends a batch of 64 KB, for which its buffer grows to 256 KB, and is silent then."""
+    count, max_kb_each = 200, 50
+    frame = produce_request("t", encode_batch([Record(os.urandom(64_000))]))
+    before = broker.tell()["rss"]
+    with ExitStack() as stack:
+        for _ in range(count):
+            client = stack.enter_context(WireClient(broker.address()))
+            client.send(frame)
+            client.receive()
+        wait_until(
+            lambda: broker.tell()["rss"] - before < count * max_kb_each * 1000,
+            10,
+            f"{count} connections take less than {max_kb_each} KB each",
+        )
 
 
 def test_out_of_descriptors_the_log_goes_on(tmp_path: Path) -> None:

@@ -362,6 +362,7 @@ class _Client:
             try:
                 count = self._sock.recv_into(room)
             except BlockingIOError:
+                del room  # a view would keep the memory that is given back
                 quiet_ms += int(QUIET_S * 1000)
                 frames.trim()
                 self._count_memory()
