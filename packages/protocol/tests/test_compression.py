@@ -141,12 +141,12 @@ def test_a_cut_second_member_is_refused(codec: Codec) -> None:
             decompress(codec, packed + packed[:end])
 
 
-def test_a_megabyte_of_tiny_gzip_members_takes_little_time() -> None:
+def test_millions_of_bytes_in_tiny_gzip_members_take_little_time() -> None:
     """All that follows a member is copied, unless little goes in at once."""
-    packed = compress(Codec.GZIP, b"") * 50_000
+    packed = compress(Codec.GZIP, b"") * 250_000
     begun = time.process_time()
     assert decompress(Codec.GZIP, packed) == b""
-    assert time.process_time() - begun < 1  # 0.05 s; 9 s when all goes in at once
+    assert time.process_time() - begun < 3  # 0.25 s; over 9 s when all goes in at once
 
 
 def test_many_tiny_snappy_blocks_take_little_memory() -> None:

@@ -107,7 +107,7 @@ _GZIP_WBITS = 31
 
 _GZIP_CHUNK_BYTES = 16 << 10
 """What goes in at once. What is left of it after a member is copied, so that all of it at once would take a time that
-grows with the square of the members: a megabyte of tiny ones took a minute."""
+grows with the square of the members: five megabytes of tiny ones took nine seconds."""
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
