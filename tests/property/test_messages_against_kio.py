@@ -28,7 +28,9 @@ from raylog.protocol.wire import ZERO_UUID, NodeEndpoint
 SERVED = {
     "list_offsets": 2, "metadata": 3, "find_coordinator": 10, "api_versions": 18, "create_topics": 19,
     "delete_topics": 20, "init_producer_id": 22, "offset_for_leader_epoch": 23, "describe_configs": 32,
-    "describe_cluster": 60, "join_group": 11, "offset_commit": 8, "offset_fetch": 9, "consumer_group_heartbeat": 68,
+    "describe_cluster": 60, "delete_records": 21, "alter_configs": 33, "describe_log_dirs": 35, "create_partitions": 37,
+    "incremental_alter_configs": 44, "describe_producers": 61, "describe_topic_partitions": 75,
+    "join_group": 11, "offset_commit": 8, "offset_fetch": 9, "consumer_group_heartbeat": 68,
 }  # fmt: skip
 a_few = settings(max_examples=max(settings().max_examples // 10, 1))  # there are many kinds of messages
 some = settings(max_examples=max(settings().max_examples // 3, 1))
