@@ -14,20 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.context import Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.metadata import partition_fields
+from raylog.broker.handlers.metadata import find_topic, partition_fields
 from raylog.coordination.model import ClusterState, TopicState
-from raylog.coordination.topic_names import check_topic_name
-from raylog.protocol.errors import (
-    ErrorCode,
-    InvalidRequest,
-    InvalidTopic,
-    RaylogError,
-    TopicAuthorizationFailed,
-    UnknownTopicOrPartition,
-    code_of,
-)
+from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, code_of
 from raylog.protocol.ids import NO_TOPIC_ID, TopicName
 
 MAX_PARTITIONS = 2_000
@@ -70,16 +61,10 @@ def _limit(request: Any) -> int:
 
 
 def _find(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName) -> Found:
-    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-        return name, TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {name}")
-    topic = state.topic(name)
-    if topic is not None:
-        return topic
     try:
-        check_topic_name(name)
-    except InvalidTopic as error:
+        return find_topic(ctx, ports, state, name)
+    except RaylogError as error:
         return name, error
-    return name, UnknownTopicOrPartition(f"there is no topic {name}")
 
 
 def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], start: tuple[str, int], limit: int) -> Any:

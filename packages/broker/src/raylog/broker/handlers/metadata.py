@@ -31,7 +31,6 @@ from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     ErrorCode,
     InvalidRequest,
-    InvalidTopic,
     RaylogError,
     TopicAuthorizationFailed,
     UnknownTopicId,
@@ -79,22 +78,30 @@ def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterStat
 def _answer(
     ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName | None, topic_id: TopicId
 ) -> Answer:
-    by_id = name is None
-    topic = state.topic_by_id(topic_id) if name is None else state.topic(name)
-    if topic is None and by_id:
-        return None, topic_id, UnknownTopicId(f"no topic has the id {topic_id}")
-    name = topic.name if topic else name
-    assert name is not None
-    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-        shown = None if by_id else name
-        return shown, topic_id, TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {name}")
-    if topic is not None:
-        return topic
+    wanted = name
+    if wanted is None:
+        topic = state.topic_by_id(topic_id)
+        if topic is None:
+            return None, topic_id, UnknownTopicId(f"no topic has the id {topic_id}")
+        wanted = topic.name
     try:
+        return find_topic(ctx, ports, state, wanted)
+    except RaylogError as error:
+        return name, topic_id if name is None else NO_TOPIC_ID, error
+
+
+def find_topic(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName) -> TopicState:
+    """The topic that a client asks about by name.
+
+    Raises TopicAuthorizationFailed, InvalidTopic when no topic can have that name, UnknownTopicOrPartition.
+    """
+    if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+        raise TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {name}")
+    topic = state.topic(name)
+    if topic is None:
         check_topic_name(name)
-    except InvalidTopic as error:
-        return name, NO_TOPIC_ID, error
-    return name, NO_TOPIC_ID, UnknownTopicOrPartition(f"there is no topic {name}")
+        raise UnknownTopicOrPartition(f"there is no topic {name}")
+    return topic
 
 
 def _id_of(topic: Any) -> TopicId:
