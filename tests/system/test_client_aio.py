@@ -139,6 +139,28 @@ async def test_a_waiting_consumer_leaves_the_loop_free_and_is_woken(cluster: InP
 
 
 @in_loop
+async def test_a_backlog_leaves_others_their_turns(cluster: InProcessCluster) -> None:
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        await producer.send_batch("t", [b"x" * 100] * 30_000, partition=1)
+    turns, loop = 0, asyncio.get_running_loop()
+
+    def take_turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not ended:
+            loop.call_soon(take_turn)
+
+    ended = False
+    async with AsyncConsumer(cluster.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        await anext(consumer)
+        take_turn()
+        for _ in range(10_000):
+            await anext(consumer)
+        ended = True
+        assert turns > 3
+
+
+@in_loop
 async def test_cancelling_loses_nothing(cluster: InProcessCluster) -> None:
     servers = cluster.bootstrap_servers
     async with AsyncConsumer(servers, ["t"], **EARLIEST) as consumer, AsyncProducer(servers, linger_ms=0) as producer:

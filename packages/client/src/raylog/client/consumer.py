@@ -15,6 +15,7 @@ from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
+from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
@@ -31,8 +32,16 @@ class Consumer(ConsumerCore):
     go on behind it. What can be read before that is handed out first.
     """
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], topics: Iterable[str] = (), **config: Any) -> None:
-        super().__init__(bootstrap_servers, **config)
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        topics: Iterable[str] = (),
+        *,
+        key_deserializer: str | Deserializer | None = None,
+        value_deserializer: str | Deserializer | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config)
         self._admin: Admin | None = None
         try:
             self.assign((topic, partition) for topic in topics for partition in self.partitions_for(topic))
@@ -168,7 +177,8 @@ class Consumer(ConsumerCore):
         """Talk to brokers; wait for them until ``deadline``, monotonic, unless there is something to hand out."""
         self._fork.check()
         with self._user:
-            self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
+            if not self._busy():
+                self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
 
     def _wait_for(self, timeout_ms: float, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
         """Some records, of one batch; None when none come in time."""

@@ -7,7 +7,7 @@ event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -39,16 +39,18 @@ _NEW_TOPIC_GRACE_S = 2.0
 """How long a topic that no broker knows may be one that was just created."""
 
 
+_EXCHANGE_S = 0.003
+
+
 class ConsumerCore:
     """Positions, what was fetched, and how it is handed out."""
 
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
-        *,
-        key_deserializer: str | Deserializer | None = None,
-        value_deserializer: str | Deserializer | None = None,
-        **config: Any,
+        key_deserializer: str | Deserializer | None,
+        value_deserializer: str | Deserializer | None,
+        config: Mapping[str, Any],
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
         settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
@@ -63,6 +65,10 @@ class ConsumerCore:
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")
         self._ended = False
+        self._serving: PartitionBuffer | None = None
+        """Whose answer is being handed out."""
+        self._exchanged = 0.0
+        """When brokers were talked to last, monotonic."""
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions."""
@@ -141,15 +147,21 @@ class ConsumerCore:
         return place.position
 
     def _take(self, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
-        """Decoded records, of one batch, of the partition whose turn it is."""
-        for _, buffer in self._buffers():
-            if buffer.has_data():
-                gaps: list[Gap] = []
-                records = buffer.take(max_records, gaps)
-                _tell_gaps(gaps)
-                if records:
-                    self._fetcher.turn(buffer)
-                    return buffer, records
+        """Decoded records, of one batch, of the partition whose turn it is: one answer long, then others come."""
+        buffer = self._serving
+        if buffer is None or not self._valid(buffer) or not buffer.has_data():
+            buffer = self._serving = next((other for other in self._buffers() if other.has_data()), None)
+        while buffer is not None:
+            answer = buffer.chunks[0] if buffer.chunks else None
+            gaps: list[Gap] = []
+            records = buffer.take(max_records, gaps)
+            _tell_gaps(gaps)
+            if not buffer.chunks or buffer.chunks[0] is not answer:
+                self._fetcher.turn(buffer)
+                self._serving = None
+            if records:
+                return buffer, records
+            buffer = self._serving = next((other for other in self._buffers() if other.has_data()), None)
         return None
 
     def _take_up_to(self, left: int) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -166,12 +178,12 @@ class ConsumerCore:
         return polled
 
     def _take_raw(self) -> dict[TopicPartition, Batches]:
-        return {tp: raw for tp, buffer in self._buffers() if (raw := buffer.raw()) is not None}
+        return {buffer.place.tp: raw for buffer in self._buffers() if (raw := buffer.raw()) is not None}
 
     def _take_columns(self, schema: pa.Schema) -> pa.Table:
         """One answer of each partition; without rows when nothing is here."""
         found: list[pa.RecordBatch] = []
-        for _, buffer in self._buffers():
+        for buffer in self._buffers():
             gaps: list[Gap] = []
             try:
                 columns = buffer.columns(schema, gaps)
@@ -184,18 +196,37 @@ class ConsumerCore:
                 found.append(columns)
         return pa.Table.from_batches(found, schema)
 
-    def _buffers(self) -> list[tuple[TopicPartition, PartitionBuffer]]:
-        """Buffers that are still valid: no seek or assignment has happened since they were filled."""
-        return [
-            (tp, buffer)
-            for tp, buffer in self._fetcher.buffers.items()
-            if buffer.generation == buffer.place.generation
-            and self._subscription.get(tp) is buffer.place
-            and not buffer.place.paused
-        ]
+    def _buffers(self) -> Iterator[PartitionBuffer]:
+        """Those that something may be taken from, in turn."""
+        return filter(self._valid, self._fetcher.buffers.values())
+
+    def _valid(self, buffer: PartitionBuffer) -> bool:
+        """True unless a seek, an assignment or a pause has happened since it was filled."""
+        place = buffer.place
+        return (
+            buffer.generation == place.generation
+            and not place.paused
+            and self._fetcher.buffers.get(place.tp) is buffer
+            and self._subscription.get(place.tp) is place
+        )
 
     def _has_data(self) -> bool:
-        return any(buffer.has_data() for _, buffer in self._buffers())
+        buffer = self._serving
+        if buffer is not None and buffer.has_data() and self._valid(buffer):
+            return True
+        return any(other.has_data() for other in self._buffers())
+
+    def _busy(self) -> bool:
+        """True when brokers need not be talked to now: there is something to hand out, and the last talk is fresh.
+
+        An exchange looks at every partition. One a batch would be too many when there are a thousand, and more often
+        than every few milliseconds wins nothing: the next answer is fetched while this one is read.
+        """
+        now = time.monotonic()
+        if now - self._exchanged < _EXCHANGE_S and self._has_data():
+            return True
+        self._exchanged = now
+        return False
 
     def _raise_error(self) -> None:
         if self._fetcher.errors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import current_thread
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +12,8 @@ from typing import Any, Self
 from raylog.client.delivery import BatchDelivery, DeliveryThread, refuse_to_wait
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.pool import monotonic_ms
-from raylog.client.producer_core import ProducerCore
+from raylog.client.producer_core import Partitioner, ProducerCore
+from raylog.client.serde import Serializer
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,16 @@ class Producer(ProducerCore):
     name or a function of (key bytes or None, all partitions, those with a leader). Raises InvalidConfig.
     """
 
-    def __init__(self, *args: Any, **config: Any) -> None:
-        super().__init__(*args, **config)
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        partitioner: str | Partitioner | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config)
         self._stopping = False
         self._thread = DeliveryThread(target=self._run, name="raylog-producer", daemon=True)
         self._thread.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Condition
 from typing import Any
 
@@ -88,15 +88,14 @@ class ProducerCore:
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
-        *,
-        key_serializer: str | Serializer | None = None,
-        value_serializer: str | Serializer | None = None,
-        partitioner: str | Partitioner | None = None,
-        **config: Any,
+        key_serializer: str | Serializer | None,
+        value_serializer: str | Serializer | None,
+        partitioner: str | Partitioner | None,
+        config: Mapping[str, Any],
     ) -> None:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
-            config["partitioner"] = partitioner
+            config = {**config, "partitioner": partitioner}
         settings = client_settings(PRODUCER_SETTINGS, bootstrap_servers, config)
         producer_guarantees(settings)
         self._serialize_key = serializer(key_serializer)

@@ -16,6 +16,7 @@ from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
+from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
@@ -47,8 +48,16 @@ class AsyncConsumer(ConsumerCore):
     lost nothing: the next one goes on where the last stopped.
     """
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], topics: Iterable[str] = (), **config: Any) -> None:
-        super().__init__(bootstrap_servers, **config)
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        topics: Iterable[str] = (),
+        *,
+        key_deserializer: str | Deserializer | None = None,
+        value_deserializer: str | Deserializer | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config)
         self._topics = list(topics)
         """Topics whose partitions are still to be assigned."""
         self._loop = asyncio.get_running_loop()
@@ -192,8 +201,9 @@ class AsyncConsumer(ConsumerCore):
         await self._begin()
         deadline = time.monotonic() + timeout_ms / 1_000
         with self._user:
-            if self._has_data():
+            if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
+                await asyncio.sleep(0)  # a backlog must not keep the loop from its other tasks
             while not self._has_data() and not self._fetcher.errors:
                 left_ms = (deadline - time.monotonic()) * 1_000
                 await self._exchange(max(0.0, left_ms))

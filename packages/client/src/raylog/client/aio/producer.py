@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.network import CONNECT_POLL_MS
-from raylog.client.producer_core import Headers, ProducerCore
+from raylog.client.producer_core import Headers, Partitioner, ProducerCore
 from raylog.client.results import RecordMetadata
+from raylog.client.serde import Serializer
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,19 @@ class AsyncProducer(ProducerCore):
 
     _delivery = AsyncDelivery
 
-    def __init__(self, *args: Any, **config: Any) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        partitioner: str | Partitioner | None = None,
+        **config: Any,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        super().__init__(*args, **config)
+        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config)
         self._loop.add_reader(self._network.pool.fileno(), self._step)
         self._step()
 
