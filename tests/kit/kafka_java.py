@@ -79,7 +79,7 @@ def resolve(release: Release, target: Path) -> None:
 
 
 def dump_log(segment: Path) -> str:
-    """What Kafka's DumpLogSegments says of a segment or index, records included."""
+    """What Kafka's DumpLogSegments says of a segment or index, records included: on stdout, mismatches on stderr."""
     done = subprocess.run(
         [
             "java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(KAFKA_4)}/*", "kafka.tools.DumpLogSegments",
@@ -91,7 +91,8 @@ def dump_log(segment: Path) -> str:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    mismatches = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("SLF4J")]
+    return "".join([done.stdout, *mismatches])
 
 
 class JavaClient(Whole):
