@@ -1,0 +1,116 @@
+"""What goes wrong with other brokers: a topic made by asking for it, an idempotent producer over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+
+from kit import kafka_java
+from kit.clients import PYTHON_CLIENTS, TIMEOUT_S, Client, Kcat, Raylog, Row
+from kit.cluster import InProcessCluster
+from raylog.client import Producer
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+pytestmark = pytest.mark.conformance
+
+NAMES = [client.name for client in (*PYTHON_CLIENTS, Kcat(), *kafka_java.RELEASES) if client.name != "raylog"]
+
+
+@pytest.fixture(scope="module")
+def automatic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    """Three brokers that make topics when they are asked for, as Kafka's do by default."""
+    with InProcessCluster(tmp_path_factory.mktemp("automatic"), brokers=3, config={"num.partitions": "2"}) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("writer_name", NAMES)
+def test_writing_makes_the_topic(automatic: InProcessCluster, writer: Client) -> None:
+    """Its first Metadata says that the topic is not there yet; the client asks again and goes on."""
+    rows: list[Row] = [(b"key", b"%d" % n, []) for n in range(10)]
+    topic = f"made-by-{writer.name}"
+    writer.write(automatic.bootstrap_servers, topic, 1, rows, "none")
+    assert Raylog().read(automatic.bootstrap_servers, topic, 1, len(rows)) == rows
+
+
+KEPT = TopicPartition(TopicName("kept"), PartitionIndex(0))
+Send = Callable[[bytes], None]
+"""Sends one value to partition 0 of the topic and waits until it is acknowledged; raises when it is not."""
+
+
+def with_confluent(servers: str, topic: str, use: Callable[[Send], None]) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    errors: list[object] = []
+
+    def send(value: bytes) -> None:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(TIMEOUT_S) == 0
+        assert errors.pop() is None
+
+    use(send)
+
+
+def with_kafka_python(servers: str, topic: str, use: Callable[[Send], None]) -> None:
+    producer = kafka.KafkaProducer(bootstrap_servers=servers.split(","), enable_idempotence=True)
+    try:
+        use(lambda value: producer.send(topic, value, partition=0).get(TIMEOUT_S))
+    finally:
+        producer.close()
+
+
+def with_aiokafka(servers: str, topic: str, use: Callable[[Send], None]) -> None:
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers.split(","), enable_idempotence=True)
+        await producer.start()
+        try:
+            loop = asyncio.get_running_loop()
+
+            def send(value: bytes) -> None:
+                sent = asyncio.run_coroutine_threadsafe(producer.send_and_wait(topic, value, partition=0), loop)
+                sent.result(TIMEOUT_S)
+
+            await asyncio.to_thread(use, send)
+        finally:
+            await producer.stop()
+
+    asyncio.run(run())
+
+
+def with_raylog(servers: str, topic: str, use: Callable[[Send], None]) -> None:
+    with Producer(servers) as producer:
+        use(lambda value: producer.send(topic, value, partition=0).result(TIMEOUT_S))
+
+
+@pytest.mark.parametrize("client", [with_confluent, with_kafka_python, with_aiokafka, with_raylog])
+def test_an_idempotent_producer_goes_on_after_a_restart(
+    tmp_path: Path, client: Callable[[str, str, Callable[[Send], None]], None]
+) -> None:
+    """It keeps its id and counts on: the broker has its sequence from the snapshot, and from the log where it has none.
+
+    The second restart finds no snapshot, as after a crash.
+    """
+    with InProcessCluster(tmp_path) as cluster:
+        cluster.create_topic("kept")
+
+        def use(send: Send) -> None:
+            send(b"0")
+            send(b"1")
+            cluster.restart(0)
+            send(b"2")
+            cluster.stop(0)
+            for snapshot in tmp_path.glob("broker-0/**/kept-0/*.snapshot"):
+                snapshot.unlink()
+            for clean in tmp_path.glob("broker-0/**/.kafka_cleanshutdown"):
+                clean.unlink()
+            cluster.start(0)
+            send(b"3")
+
+        client(cluster.bootstrap_servers, "kept", use)
+        rows = Raylog().read(cluster.bootstrap_servers, "kept", 0, 4)
+        assert [value for _, value, _ in rows] == [b"0", b"1", b"2", b"3"]
+        assert cluster.leader("kept", 0).partitions.get(KEPT).log_end_offset == len(rows)
