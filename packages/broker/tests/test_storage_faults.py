@@ -9,7 +9,6 @@ import pytest
 
 from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
-from raylog.broker.partition import Isolation
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import PartitionIndex, TimestampMs
@@ -134,5 +133,5 @@ def test_a_retry_is_answered_only_once_it_is_synced(tmp_path: Path, fs: FailingF
         shelf.partition.append(data, now_ms=NOW)
     with pytest.raises(StorageError):
         shelf.partition.append(data, now_ms=NOW)
-    assert shelf.partition.bytes_available(0, Isolation.HIGH_WATERMARK) == 0
+    assert shelf.partition.high_watermark == 0
     shelf.dirs.close()

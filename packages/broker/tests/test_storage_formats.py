@@ -63,8 +63,8 @@ def test_a_log_directory_holds_what_kafka_expects(tmp_path: Path) -> None:
     assert sorted(p.name for p in log.iterdir()) == [
         "00000000000000000000.index", "00000000000000000000.log", "00000000000000000000.timeindex",
         "00000000000000000004.index", "00000000000000000004.log", "00000000000000000004.snapshot",
-        "00000000000000000004.timeindex", "00000000000000000008.snapshot", "leader-epoch-checkpoint",
-        "partition.metadata",
+        "00000000000000000004.timeindex", "00000000000000000008.snapshot", "index-checksums",
+        "leader-epoch-checkpoint", "partition.metadata",
     ]  # fmt: skip
     assert (log / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
     # an entry for the batch that begins more than the interval after the last entry: its last offset, its position

@@ -298,10 +298,6 @@ class Partition:
         data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch)
         return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
 
-    def bytes_available(self, offset: Offset, isolation: Isolation = Isolation.HIGH_WATERMARK) -> int:
-        """How many bytes reads from ``offset`` on could return now (for fetch.min.bytes), 0 beyond the limit."""
-        return self.log.bytes_between(offset, self._bound(isolation, self.log.offsets))
-
     def offset_for_timestamp(
         self,
         timestamp: TimestampMs,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.broker.events import EventLog
-from raylog.broker.storage.log import Log, number_at
+from raylog.broker.storage.log import Log
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
+from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import load_producers, remove_snapshots
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
@@ -156,11 +157,13 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
             for segment in reversed(log.segments[len(whole) + (cut is not None) :]):
                 _drop(log, segment, end)
             if cut is not None:
+                log.sums.forget(cut.base_offset)
+                log.sums.save({segment.base_offset for segment in whole})
                 cut.truncate(position, end)
                 cut.seal()
                 cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
                 log.unsaved.append(cut)
-            active = Segment.create(log.fs, log.directory, end, now_ms)
+            active = Segment.create(log.fs, log.directory, end, now_ms, log.sums)
             log.fs.fsync_dir(log.directory)
             log.set_segments((*whole, *((cut,) if cut else ()), active))
             if log.epochs.truncate_from_end(end):

@@ -21,12 +21,18 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import ClassVar
 
+from crc32c import crc32c
+
 from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
 
 Columns = tuple["array[int]", "array[int]"]
 """Keys, which grow, and what they lead to. Appended values first, so that readers need no lock."""
+
+
+Sum = tuple[int, int]
+"""Length and CRC-32C of a file."""
 
 
 class _Index:
@@ -40,6 +46,8 @@ class _Index:
         self._base = base_offset
         self._columns: Columns | None = None
         self._saved = False
+        self._sum: Sum = (0, 0)
+        """What the saved file must be."""
 
     def _columns_in_memory(self) -> Columns:
         columns = self._columns
@@ -48,10 +56,8 @@ class _Index:
         return columns
 
     def _checked(self, data: bytes | None) -> bytes:
-        if data is None:
-            raise CorruptMessage(f"{self.path} is missing")
-        if len(data) % self.ENTRY_SIZE:
-            raise CorruptMessage(f"{self.path} is torn: {len(data)} bytes are no whole entries")
+        if data is None or (len(data), crc32c(data)) != self._sum:
+            raise CorruptMessage(f"{self.path} is missing or damaged")
         return data
 
     def __len__(self) -> int:
@@ -66,12 +72,13 @@ class _Index:
         self._columns = self._decode(b"")
         self._saved = False
 
-    def save(self) -> None:
+    def save(self) -> Sum:
         """Write the entries, durably and all or none; no work when they are there already."""
-        if self._saved:
-            return
-        write_atomically(self._fs, self.path, self._encode(self._columns_in_memory()))
-        self._saved = True
+        if not self._saved:
+            data = self._encode(self._columns_in_memory())
+            write_atomically(self._fs, self.path, data)
+            self._saved, self._sum = True, (len(data), crc32c(data))
+        return self._sum
 
     def unlink(self) -> None:
         """Delete the file, if there is one; :meth:`save` writes it anew."""
@@ -84,24 +91,20 @@ class _Index:
         if self._saved:
             self._columns = None
 
-    def open_saved(self) -> tuple[int, int] | None:
-        """Take up a saved file without loading it; answers its last entry (key, value), None when it has none.
+    def open_saved(self, must_be: Sum) -> bool:
+        """Take up a saved file without loading it; False when there is none of that length.
 
-        Raises CorruptMessage when it is missing or torn.
+        Whoever needs it first loads it, and gets CorruptMessage when its checksum is another.
         """
-        file = self._fs.open(self.path) if self._fs.exists(self.path) else None
-        if file is None:
-            raise CorruptMessage(f"{self.path} is missing")
+        if not self._fs.exists(self.path):
+            return False
+        file = self._fs.open(self.path)
         try:
             size = file.size()
-            last = file.pread(self.ENTRY_SIZE, max(size - self.ENTRY_SIZE, 0))
         finally:
             file.release()
-        if size % self.ENTRY_SIZE:
-            raise CorruptMessage(f"{self.path} is torn: {size} bytes are no whole entries")
-        self._columns, self._saved = None, True
-        keys, values = self._decode(last)
-        return (keys[0], values[0]) if keys else None
+        self._columns, self._saved, self._sum = None, True, must_be
+        return size == must_be[0]
 
     def _append(self, key: int, value: int) -> None:
         keys, values = self._columns_in_memory()

@@ -10,35 +10,28 @@ An OSError takes the log directory offline and surfaces as StorageError (health.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from pathlib import Path
 
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
+from raylog.broker.storage.first_read import first_read, missing
 from raylog.broker.storage.health import Health
+from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import Placed, Segment, placed
+from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import save_producers
-from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
 
 SEALED_INDEXES_KEPT = 4
 """Closed segments per log whose indexes stay in memory once they were needed."""
-
-
-_base = attrgetter("base_offset")
-
-
-def number_at(segments: Sequence[Segment], offset: Offset) -> int:
-    """The number of the segment in which ``offset`` lies, or would."""
-    return max(bisect_right(segments, offset, key=_base) - 1, 0)
 
 
 class Log:
@@ -55,6 +48,7 @@ class Log:
         offsets: LogOffsets,
         epochs: LeaderEpochs,
         producers: Producers,
+        sums: IndexSums,
     ) -> None:
         self.tp = tp
         self.directory = directory
@@ -65,6 +59,7 @@ class Log:
         """True once the topic's own settings are here: nothing is deleted by defaults alone."""
         self.epochs = epochs
         self.producers = producers
+        self.sums = sums
         self.lock = threading.RLock()
         self.save_checkpoints: Callable[[], None] = lambda: None
         """Makes recovery point, start and high watermark durable; set by the log directory."""
@@ -173,6 +168,8 @@ class Log:
         self.check_open()
         config = self.config
         base = offset = self._offsets.end.offset
+        if leader_epoch != self.epochs.latest:  # its row went away with a truncation
+            self.assign_epoch(leader_epoch, base)
         entries: list[Placed] = []
         pos = 0
         for header in headers:
@@ -230,7 +227,7 @@ class Log:
             old.seal()
             old.unlink_indexes()  # of an earlier stop: whole ones come with the next flush
             save_producers(self.fs, self.directory, self.producers, end)
-            segment = Segment.create(self.fs, self.directory, end, now_ms)
+            segment = Segment.create(self.fs, self.directory, end, now_ms, self.sums)
         self.unsaved.append(old)
         self.set_segments((*self._segments, segment))
         return segment
@@ -263,6 +260,7 @@ class Log:
                 while self.unsaved and self.unsaved[0] is not segments[-1]:
                     self._save(self.unsaved[0])
                     self.unsaved.popleft()
+                self.sums.save({segment.base_offset for segment in segments})
                 if not sealed_only and not segments[-1].sync():
                     raise StorageError(f"{self.tp} was closed before its last records were flushed")
             self._flushed = max(self._flushed, segments[-1].base_offset if sealed_only else end)
@@ -293,6 +291,8 @@ class Log:
                 try:
                     located = segment.find(offset)
                     end = self._end_in(segment, number, segments, bound)
+                except CorruptMessage:
+                    raise missing(self, segment, offset) from None
                 except OSError as error:
                     if not segment.file.acquire():
                         break  # deleted meanwhile: look again
@@ -300,6 +300,8 @@ class Log:
                     raise self.health.fail(error, f"read of {self.tp} at offset {offset}") from error
                 if located is None or located.position >= end:
                     continue
+                if located.base_offset > offset:
+                    raise missing(self, segment, offset)
                 self._keep_warm(segment)
                 length = end - located.position
                 if length > max_bytes:
@@ -307,9 +309,13 @@ class Log:
                         return None
                     length = max(max_bytes, located.size)
                 if segment.file.acquire():
+                    if located.position < segment.unchecked_end:
+                        length = first_read(self, segment, located, length)
                     return FileSlice(segment.file, located.position, length)
                 break
             else:
+                if segments is self._segments and offset < self._offsets.high_watermark.offset:
+                    raise missing(self, segments[-1], offset)
                 return None
 
     def check_open(self) -> None:
@@ -355,15 +361,10 @@ class Log:
             located = segment.find(offset)
         return Mark(offset, segment.base_offset, located.position if located else FilePosition(segment.size))
 
-    def bytes_between(self, offset: Offset, bound: Mark) -> int:
-        """About the bytes from ``offset``'s batch to ``bound``; exact where both are known positions."""
-        if offset >= bound.offset or self._closed:
-            return 0
-        at = self.mark(max(offset, self._offsets.start))
-        if at.segment_base == bound.segment_base:
-            return max(bound.position - at.position, 0)
-        middle = [s.size for s in self._segments if at.segment_base <= s.base_offset < bound.segment_base]
-        return sum(middle) - at.position + bound.position
+    def end_of(self, segment: Segment) -> Offset:
+        """The offset after a segment's last; the caller holds the lock."""
+        number = number_at(self._segments, segment.base_offset) + 1
+        return self._segments[number].base_offset if number < len(self._segments) else self._offsets.end.offset
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -376,6 +377,7 @@ class Log:
             with self.health.guard(f"close of {self.tp}"):
                 self._segments[-1].seal()
                 self._segments[-1].save_indexes()
+                self.sums.save({segment.base_offset for segment in self._segments})
                 save_producers(self.fs, self.directory, self.producers, self._offsets.end.offset)
             self.abandon()
 

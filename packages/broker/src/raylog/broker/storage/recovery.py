@@ -10,7 +10,7 @@ time by the unflushed part.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.health import Health
-from raylog.broker.storage.log import Log, number_at
+from raylog.broker.storage.index_sums import IndexSums
+from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.segment import (
@@ -32,9 +33,10 @@ from raylog.broker.storage.segment import (
     Segment,
     placed,
 )
+from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
-from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import NO_EPOCH, FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, validate_batch
 
 logger = EventLog(__name__)
@@ -78,23 +80,23 @@ def load_log(
 
     Raises OSError; nothing that a crash or a flipped bit leaves behind raises.
     """
-    saved = _saved_epochs(fs, directory)
-    start = _log_start(tp, last, saved)
+    saved, sums = _saved_epochs(fs, directory), IndexSums(fs, directory)
     bases = _sweep(fs, directory)
+    start = _log_start(tp, last, saved, bases[0] if bases else Offset(0))
     if bases:
-        loaded = _load_segments(tp, directory, fs, config, bases, last, now_ms)
-        if loaded.end < start and saved is not None:
+        loaded = _load_segments(tp, directory, fs, config, bases, last, now_ms, sums, saved)
+        if loaded.end < start == (last.log_start or 0) and saved is not None:
             # what is left of the log was deleted (DeleteRecords); its offsets must not be given out again
             _say_truncated(tp, start, f"the log ends at {loaded.end}, before its start", last)
             for segment in reversed(loaded.segments):
                 segment.close()
                 segment.unlink()
                 fs.fsync_dir(directory)
-            loaded = _begin(fs, directory, start, now_ms)
+            loaded = _begin(fs, directory, start, now_ms, sums)
     else:
         if last.recovery_point > start:
             _say_truncated(tp, start, "all segments are missing", last)
-        loaded = _begin(fs, directory, start, now_ms)
+        loaded = _begin(fs, directory, start, now_ms, sums)
     try:
         return _assemble(tp, directory, fs, health, config, loaded, saved, start, last.high_watermark, now_ms)
     except BaseException:
@@ -103,23 +105,24 @@ def load_log(
         raise
 
 
-def _log_start(tp: TopicPartition, last: LastStop, saved: Epochs | None) -> Offset:
-    """Where the log begins, unless its first segment begins later.
+def _log_start(tp: TopicPartition, last: LastStop, saved: Epochs | None, first: Offset) -> Offset:
+    """Where the log begins; at the ``first`` segment if that begins later.
 
-    The log directory's checkpoint remembers it, and so does the first epoch, which is written before: it can be
-    ahead when the broker died between the two, never behind. So a start beyond it is damage.
+    Two files remember it: the first epoch begins there, and the log directory has a checkpoint, which is written after
+    it. So they differ when the broker died between the two, before anybody was told of the new start, or when one of
+    them is damaged.
     """
-    first = saved[0][1] if saved else None
-    if last.log_start is None or (first is not None and last.log_start > first):
-        start = first or Offset(0)
-        logger.error("log start damaged", partition=tp, remembered=last.log_start, offset=start)
-        return start
-    return last.log_start
+    if not saved:
+        return last.log_start or Offset(0)
+    start = max(saved[0][1], first)
+    if start != max(last.log_start or first, first):
+        logger.warning("log start in doubt", partition=tp, offset=start, checkpoint=last.log_start)
+    return start
 
 
-def _begin(fs: FileSystem, directory: Path, start: Offset, now_ms: TimestampMs) -> Loaded:
+def _begin(fs: FileSystem, directory: Path, start: Offset, now_ms: TimestampMs, sums: IndexSums) -> Loaded:
     """An empty log."""
-    segment = Segment.create(fs, directory, start, now_ms)
+    segment = Segment.create(fs, directory, start, now_ms, sums)
     fs.fsync_dir(directory)
     return Loaded([segment], start, [])
 
@@ -145,36 +148,42 @@ def _load_segments(
     bases: Sequence[Offset],
     last: LastStop,
     now_ms: TimestampMs,
+    sums: IndexSums,
+    saved: Epochs | None,
 ) -> Loaded:
     segments: list[Segment] = []
     try:
         for base in bases:
-            segments.append(Segment.open(fs, directory, base, now_ms))
+            segments.append(Segment.open(fs, directory, base, now_ms, sums))
         try:
-            end = _trust(segments) if last.clean else None
+            end = _trust(segments, last) if last.clean else None
             if end is not None:
                 return Loaded(segments, end, [])
-            return _recover(tp, segments, config, last)
+            return _recover(tp, segments, config, last, saved)
         except CorruptMessage:  # a batch header where only an index was expected to be bad: read everything
-            return _recover(tp, segments, config, last._replace(recovery_point=Offset(0)))
+            return _recover(tp, segments, config, last._replace(recovery_point=Offset(0)), saved)
     except BaseException:
         for segment in segments:
             segment.close()
         raise
 
 
-def _trust(segments: Sequence[Segment]) -> Offset | None:
-    """Take up segments as they are; the next offset, or None when the last one does not end with a whole batch."""
+def _trust(segments: Sequence[Segment], last: LastStop) -> Offset | None:
+    """Take up segments as they are; the next offset, or None when they end too early or not with a whole batch."""
     for segment in segments[:-1]:
         segment.load_sealed()
-    return segments[-1].load_active()
+    end = segments[-1].load_active()
+    return end if end is not None and end >= last.recovery_point else None
 
 
-def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, last: LastStop) -> Loaded:
+def _recover(
+    tp: TopicPartition, segments: list[Segment], config: LogConfig, last: LastStop, saved: Epochs | None
+) -> Loaded:
     first = max((n for n, s in enumerate(segments) if s.base_offset <= last.recovery_point), default=0)
     for segment in segments[:first]:
         segment.load_sealed()
     checked: list[BatchHeader] = []
+    epochs = LeaderEpochs(saved or ())
     end = segments[first].base_offset
     good = first
     reason = ""
@@ -184,9 +193,11 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
             reason = f"segment {segment.base_offset} does not follow on offset {end}"
             break
         good = number
-        end, reason = _check(segment, end, config.index_interval_bytes, checked)
+        end, reason = _check(segment, end, config.index_interval_bytes, epochs, checked)
         if reason:
             break
+    if not reason and end < last.recovery_point:
+        reason = "the log is shorter than what was flushed"
     if reason:
         _say_truncated(tp, end, reason, last)
     _drop(segments, good + 1)
@@ -195,7 +206,7 @@ def _recover(tp: TopicPartition, segments: list[Segment], config: LogConfig, las
 
 
 def _check(
-    segment: Segment, next_offset: Offset, index_interval: int, batches: list[BatchHeader]
+    segment: Segment, next_offset: Offset, index_interval: int, epochs: LeaderEpochs, batches: list[BatchHeader]
 ) -> tuple[Offset, str]:
     """Check every batch by checksum and offsets and make the indexes anew; the segment ends before the first bad one.
 
@@ -214,6 +225,9 @@ def _check(
             # without compaction offsets have no gaps, and no checksum covers a base offset
             if header.base_offset != next_offset or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise CorruptMessage(f"offset {header.base_offset} where {next_offset} was expected")
+            # nor a leader epoch, of which the checkpoint knows before the first append in it
+            if epochs.epoch_at(next_offset) not in (NO_EPOCH, header.leader_epoch):
+                raise CorruptMessage(f"leader epoch {header.leader_epoch} at offset {next_offset}")
         except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
             return next_offset, f"{segment.file.path.name} is bad at position {segment.size}: {error}"
         segment.note((placed(header),), index_interval)
@@ -284,14 +298,18 @@ def _assemble(
     for offset in snapshot_offsets(fs, directory)[:-1]:
         if offset not in bases:
             fs.unlink(directory / f"{offset:020d}{SNAPSHOT}")
+    segments[0].sums.save(bases)
     mark = Mark(end, segments[-1].base_offset, FilePosition(segments[-1].size))
     beginning = Mark(start, segments[0].base_offset, FilePosition(0))
     log = Log(
         tp, directory, fs, health, config, segments,
         LogOffsets(start, beginning, beginning, mark),
-        epochs, producers,
+        epochs, producers, segments[0].sums,
     )  # fmt: skip
-    log.publish(high_watermark=log.mark(min(max(high_watermark, start), end)))
+    try:
+        log.publish(high_watermark=log.mark(min(max(high_watermark, start), end)))
+    except CorruptMessage as error:  # it stays at the start, from where it is found out again
+        logger.error("corrupt batch", partition=tp, offset=high_watermark, reason=error)
     return log
 
 
@@ -307,10 +325,11 @@ def _saved_epochs(fs: FileSystem, directory: Path) -> Epochs | None:
 
 def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, saved: Epochs | None, start: Offset) -> LeaderEpochs:
     """The saved epochs as far as the log goes, and those that recovery saw; all from the log where it disagrees."""
-    whole = saved is not None and _agree(saved, loaded)
+    empty = loaded.end == loaded.segments[0].base_offset
+    whole = saved is not None and (bool(saved) or empty) and _agree(saved, loaded)
     epochs = LeaderEpochs(saved if saved is not None and whole else ())
     changed = epochs.truncate_from_end(loaded.end)
-    headers = loaded.checked if whole else [h for segment in loaded.segments for _, h in segment.headers()]
+    headers = loaded.checked if whole else _all_headers(loaded.segments)
     for header in headers:
         changed = epochs.assign(LeaderEpoch(header.leader_epoch), Offset(header.base_offset)) or changed
     changed = epochs.truncate_from_start(start) or changed
@@ -325,10 +344,20 @@ def _agree(saved: Epochs, loaded: Loaded) -> bool:
         if not loaded.segments[0].base_offset <= start < loaded.end:
             continue
         segment = loaded.segments[number_at(loaded.segments, start)]
-        located = segment.find(start)
-        if located is None:
-            return False
-        _, header = next(segment.headers(located.position))
+        try:
+            located = segment.find(start)
+            _, header = next(segment.headers(located.position if located else segment.size))
+        except (CorruptMessage, StopIteration):
+            continue  # the log itself is damaged there: its readers are told
         if header.leader_epoch != epoch:
             return False
     return True
+
+
+def _all_headers(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
+    """The headers that can be read."""
+    for segment in segments:
+        try:
+            yield from (header for _, header in segment.headers())
+        except CorruptMessage as error:
+            logger.error("corrupt batch", path=segment.file.path, reason=error)

@@ -12,15 +12,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from raylog.broker.events import EventLog
 from raylog.broker.storage.files import File, FileSystem
 from raylog.broker.storage.index import OffsetIndex, TimeIndex
+from raylog.broker.storage.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.room import Room
+from raylog.broker.storage.unchecked import Unchecked
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
 from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
+
+logger = EventLog(__name__)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _LOOKUP_BYTES = 4096
@@ -70,11 +75,17 @@ class Segment:
         "sealed",
         "seen_size",
         "size",
+        "sums",
         "time_index",
+        "unchecked",
+        "unchecked_end",
     )
 
-    def __init__(self, fs: FileSystem, directory: Path, base_offset: Offset, file: File, now_ms: TimestampMs) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: Path, base_offset: Offset, file: File, now_ms: TimestampMs, sums: IndexSums
+    ) -> None:
         self.fs = fs
+        self.sums = sums
         self.directory = directory
         self.base_offset = base_offset
         self.file = file
@@ -91,15 +102,19 @@ class Segment:
         """The last offset of the batch that brought :attr:`max_timestamp`."""
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
+        self.unchecked = Unchecked()
+        self.unchecked_end = 0
+        """Bytes below lay there at the start: first_read checks them when they are read first."""
         self.seen_size = 0
-        """Its size when retention looked last, or when it was loaded."""
         self.grown_ms: int | None = None
-        """When retention last saw it grown, by the monotonic clock; None: not since it was loaded."""
+        """Its size when retention looked last, and when that found it grown (None: not since it was loaded)."""
         self._since_index = 0
         self._room = Room(file)
 
     @classmethod
-    def create(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
+    def create(
+        cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs, sums: IndexSums
+    ) -> Segment:
         """A new, empty one. Its name is durable once the caller has synced the directory.
 
         It replaces one that has its name, whose file is left to those who are still sending from it.
@@ -111,7 +126,7 @@ class Segment:
             if replaced:
                 fs.rename(file.path, path)
                 file.path = path
-            segment = cls(fs, directory, base_offset, file, now_ms)
+            segment = cls(fs, directory, base_offset, file, now_ms, sums)
             segment.index.clear()
             segment.time_index.clear()
         except BaseException:
@@ -120,10 +135,12 @@ class Segment:
         return segment
 
     @classmethod
-    def open(cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs) -> Segment:
+    def open(
+        cls, fs: FileSystem, directory: Path, base_offset: Offset, now_ms: TimestampMs, sums: IndexSums
+    ) -> Segment:
         """One that is there; the caller goes on with :meth:`reset` or one of the loads."""
         file = fs.open(directory / file_name(base_offset, LOG))
-        segment = cls(fs, directory, base_offset, file, now_ms)
+        segment = cls(fs, directory, base_offset, file, now_ms, sums)
         try:
             segment.size = file.size()
             head = file.pread(HEADER_SIZE, 0)
@@ -193,9 +210,13 @@ class Segment:
         self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
 
     def save_indexes(self) -> None:
-        """Make the indexes durable; only what was sealed."""
-        self.index.save()
-        self.time_index.save()
+        """Make the indexes durable, only what was sealed; IndexSums.save must follow."""
+        self.sums.note(
+            self.base_offset,
+            IndexSum(
+                self.size, *self.index.save(), *self.time_index.save(), self.max_timestamp, self.max_timestamp_offset
+            ),
+        )
 
     def sync(self) -> bool:
         """Make the log file durable; False when the segment was deleted meanwhile."""
@@ -210,13 +231,17 @@ class Segment:
     def truncate(self, position: FilePosition, next_offset: Offset) -> None:
         """Cut the file at ``position``, where ``next_offset`` would begin, and the indexes with it.
 
-        Nothing may be appended to it any more: who is sending from it would send other bytes than were there.
+        Append nothing after that: who is sending from the file would send other bytes than were there.
         """
         self.size = min(self.size, position)
+        self.unchecked_end = min(self.unchecked_end, position)
         self.file.truncate(position)
         self.file.fdatasync()  # or the old content could come back under what is appended next
-        self.index.truncate_to(next_offset)
-        self.time_index.truncate_to(next_offset)
+        try:
+            self.index.truncate_to(next_offset)
+            self.time_index.truncate_to(next_offset)
+        except CorruptMessage:
+            self.rebuild_indexes()
         self._restore_tail()
 
     def close(self) -> None:
@@ -251,6 +276,8 @@ class Segment:
     def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
         end = self.size
         first = position > 0 and not trust
+        if first and position >= end:
+            raise CorruptMessage(f"{self.index.path} points beyond the log")
         while position < end:
             chunk = self.file.pread(min(_LOOKUP_BYTES, end - position), position)
             at, last = 0, len(chunk) - _PREFIX.size
@@ -296,20 +323,17 @@ class Segment:
     # --- loading ---------------------------------------------------------------------------------------------
 
     def load_sealed(self) -> None:
-        """Trust the log file; take up the indexes unread, or rebuild and save them when they are not there."""
+        """Trust the log file; take up the indexes unread, or rebuild and save them when they are not as noted."""
         self.sealed = True
-        try:
-            last_batch, newest = self.index.open_saved(), self.time_index.open_saved()
-            good = (last_batch is None or last_batch[1] < self.size) and (newest is None or newest[1] >= 0)
-        except CorruptMessage:
-            good, newest = False, None
-        if good and newest is not None:
-            self.max_timestamp = TimestampMs(newest[0])
-            self.max_timestamp_offset = Offset(self.base_offset + newest[1])
-        if not good:
-            self.rebuild_indexes()
-            self.save_indexes()
-            self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self.unchecked_end = self.size
+        noted = self.sums.get(self.base_offset, self.size)
+        if noted and self.index.open_saved(noted[1:3]) and self.time_index.open_saved(noted[3:5]):
+            self.max_timestamp = TimestampMs(noted.max_timestamp)
+            self.max_timestamp_offset = Offset(noted.max_timestamp_offset)
+            return
+        self.rebuild_indexes()
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self.save_indexes()
 
     def load_active(self) -> Offset | None:
         """Trust the log file's batches and load the indexes; answers the next offset.
@@ -327,14 +351,17 @@ class Segment:
     def rebuild_indexes(self, index_interval: int = _LOOKUP_BYTES) -> None:
         """Make both indexes from the batch headers; CorruptMessage when one cannot be read."""
         size, self.size = self.size, 0
-        fresh = Segment(self.fs, self.directory, self.base_offset, self.file, self.created_ms)
+        fresh = Segment(self.fs, self.directory, self.base_offset, self.file, self.created_ms, self.sums)
         self.size = size
         fresh.index.clear()
         fresh.time_index.clear()
-        for _, header in self.headers(0, size):
+        for position, header in self.headers(0, size):
+            if not 0 <= header.base_offset - self.base_offset <= header.last_offset - self.base_offset < 2**31:
+                raise CorruptMessage(f"{self.file.path} has an impossible offset at position {position}")
             fresh.note((placed(header),), index_interval)
         fresh.seal()
         self.index, self.time_index = fresh.index, fresh.time_index
+        logger.warning("indexes made anew", path=self.file.path)
 
     def _restore_tail(self) -> tuple[Offset, int]:
         """Take up counting after the last index entry; answers the next offset and the position of the end."""
@@ -352,7 +379,7 @@ class Segment:
 
     def reset(self) -> None:
         """Begin to count anew, from an empty file on: :meth:`note` what is good of it, then :meth:`cut` the rest."""
-        self.size = 0
+        self.size = self.unchecked_end = 0
         self.index.clear()
         self.time_index.clear()
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset

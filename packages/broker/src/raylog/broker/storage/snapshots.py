@@ -73,7 +73,10 @@ def load_producers(
             fs.unlink(path)
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if following is None or following.base_offset > start:
-            _replay(segment, start, producers, now_ms)
+            try:
+                _replay(segment, start, producers, now_ms)
+            except CorruptMessage as error:
+                logger.error("corrupt batch", partition=tp, path=segment.file.path, reason=error)
     return producers
 
 

@@ -81,12 +81,13 @@ def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
     start = log.offsets.start
     with log.health.guard(f"look-up of the highest timestamp in {log.tp}"):
         highest = max(
-            (_highest(segment, start, bound) for segment in log.segments if segment.base_offset < bound), default=-1
+            (_highest(log, segment, start, bound) for segment in log.segments if segment.base_offset < bound),
+            default=-1,
         )
     return offset_for_timestamp(log, TimestampMs(highest), bound) if highest >= 0 else None
 
 
-def _highest(segment: Segment, start: Offset, bound: Offset) -> int:
+def _highest(log: Log, segment: Segment, start: Offset, bound: Offset) -> int:
     """The highest timestamp from ``start`` to ``bound``; batches are looked at only at the log's ends.
 
     Of a batch of which a part was deleted (DeleteRecords), what is left counts.
@@ -97,6 +98,8 @@ def _highest(segment: Segment, start: Offset, bound: Offset) -> int:
     for position, header in segment.headers():
         if header.max_timestamp <= highest or header.last_offset < start or header.next_offset > bound:
             continue
+        if position < segment.unchecked_end:
+            check_first_read(log, segment, Located(position, header.size, Offset(header.base_offset)), header.size)
         if header.base_offset >= start or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             highest = header.max_timestamp
         else:

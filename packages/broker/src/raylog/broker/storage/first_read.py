@@ -1,0 +1,122 @@
+"""Checking what lay on the disk before it is served for the first time.
+
+sendfile looks at no byte, and a start after a clean stop reads none. So a log file that was there at the start is
+checked when it is read first: each batch's checksum, and what no checksum covers, its offsets against the next batch's
+and its leader epoch against the epochs that the log knows. After that, like all that this process wrote or recovered
+itself, it goes to the socket unseen. A byte costs this once in a broker's life.
+
+A batch that is damaged is told once in the log, and from then on a read stops before it, or fails with CorruptMessage
+when it begins there. What lies behind it can be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylog.broker.events import EventLog
+from raylog.broker.storage.segment import SCAN_BYTES, Located, Segment
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
+from raylog.protocol.ids import NO_EPOCH, Offset
+from raylog.protocol.records import HEADER_SIZE, BatchHeader, read_header, validate_batch
+
+if TYPE_CHECKING:
+    from raylog.broker.storage.log import Log
+
+logger = EventLog(__name__)
+
+
+def first_read(log: Log, segment: Segment, located: Located, length: int) -> int:
+    """:func:`check_first_read` for a reader that holds the segment's file: it is released when this raises."""
+    try:
+        with log.health.guard(f"read of {log.tp} at offset {located.base_offset}"):
+            return check_first_read(log, segment, located, length)
+    except BaseException:
+        segment.file.release()
+        raise
+
+
+def check_first_read(log: Log, segment: Segment, located: Located, length: int) -> int:
+    """Check what is unchecked of ``length`` bytes from the batch at ``located`` on; answers how many may be served.
+
+    Fewer than asked when a batch on the way is damaged. Raises CorruptMessage when the first one is, OSError.
+    """
+    unchecked = segment.unchecked
+    start: int = located.position
+    end = min(start + length, segment.unchecked_end)
+    position = start
+    while (position := unchecked.checked_to(position)) < end:
+        if position not in unchecked.damaged:
+            good, reason = _check(log, segment, position, end)
+            if good > position:
+                unchecked.add(position, good)
+                continue
+            if not reason:
+                return length  # what is asked ends inside the batch, and the reader drops such a part
+            unchecked.damaged[position] = reason
+            logger.error("corrupt batch", partition=log.tp, path=segment.file.path, position=position, reason=reason)
+        if position > start:
+            return position - start
+        raise CorruptMessage(
+            f"{log.tp}: the batch at position {position} of {segment.file.path.name} is damaged: "
+            f"{unchecked.damaged[position]}; read on behind it, or restore the partition"
+        )
+    if unchecked.checked_to(0) >= segment.unchecked_end:
+        segment.unchecked_end = 0
+    return length
+
+
+def missing(log: Log, segment: Segment, offset: Offset) -> CorruptMessage:
+    """The error of a reader that finds a later batch, or none, where ``offset`` should be: a header is damaged."""
+    reason = f"no batch says that it holds offset {offset}"
+    if segment.unchecked.damaged.setdefault(-1 - offset, reason) is reason:
+        logger.error("corrupt batch", partition=log.tp, path=segment.file.path, offset=offset, reason=reason)
+    return CorruptMessage(
+        f"{log.tp}: {reason} in {segment.file.path.name}; read on behind it, or restore the partition"
+    )
+
+
+def _check(log: Log, segment: Segment, position: int, end: int) -> tuple[int, str]:
+    """Check batches from ``position`` to at most ``end``, about SCAN_BYTES at once.
+
+    Answers where the good and whole ones end, and what is wrong with the next, if anything is.
+    """
+    chunk = segment.file.pread(min(end - position, SCAN_BYTES), position)
+    expected = segment.base_offset if position == 0 else None
+    at = 0
+    try:
+        while at < len(chunk):
+            if len(chunk) - at < HEADER_SIZE <= segment.unchecked_end - position - at:
+                break
+            size = read_header(chunk, at).size
+            if position + at + size > segment.unchecked_end:
+                raise CorruptMessage(f"it has {size} bytes, beyond the file's end")
+            if position + at + size > end or (at and at + size > len(chunk)):
+                break
+            if at + size > len(chunk):
+                chunk = segment.file.pread(size, position)
+            header = validate_batch(chunk, at, sparse=True)
+            _check_place(log, segment, position + at, header, expected)
+            expected = Offset(header.next_offset)
+            at += size
+    except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
+        return position + at, str(error)
+    return position + at, ""
+
+
+def _check_place(log: Log, segment: Segment, position: int, header: BatchHeader, expected: Offset | None) -> None:
+    """What no checksum covers: leader epoch and base offset, which is ``expected`` or must fit what follows."""
+    with log.lock:
+        epoch = log.epochs.epoch_at(Offset(header.base_offset))
+        following = position + header.size
+        if expected is not None or following >= segment.size:
+            after = log.end_of(segment)
+        else:
+            after = Offset(int.from_bytes(segment.file.pread(8, following), "big", signed=True))
+    if epoch not in (NO_EPOCH, header.leader_epoch):
+        raise CorruptMessage(f"it says leader epoch {header.leader_epoch}, where {epoch} was in force")
+    if expected is None:
+        fits = header.next_offset == after
+    else:
+        fits = header.base_offset == expected and header.next_offset <= after
+    if not fits or header.base_offset < segment.base_offset:
+        raise CorruptMessage(f"it says offsets {header.base_offset} to {header.last_offset}, out of line")
