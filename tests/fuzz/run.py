@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -83,8 +84,15 @@ def fuzz(name: str, work: Path, *, executions: int, seconds: int) -> Run:
         "-reload=0",
     ]
     begun = time.monotonic()
-    with (work / f"{name}.log").open("w") as log:
-        subprocess.run(child(name, *options, inputs), check=False, stdout=log, stderr=subprocess.STDOUT)
+    memory = Path("/dev/shm")  # a disk would be the slowest part; and libFuzzer ends without tidying up
+    with (
+        tempfile.TemporaryDirectory(prefix="raylog-fuzz-", dir=memory if memory.is_dir() else None) as scratch,
+        (work / f"{name}.log").open("w") as log,
+    ):
+        environment = os.environ | {"TMPDIR": scratch}
+        subprocess.run(
+            child(name, *options, inputs), check=False, stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
     text = (work / f"{name}.log").read_text(errors="replace")
     findings = sorted(str(path) for path in set(found.iterdir()) - before)
     done = _last_number(r"stat::number_of_executed_units: (\d+)", text) or _last_number(r"^#(\d+)\t", text)

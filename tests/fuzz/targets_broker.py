@@ -6,38 +6,28 @@ import logging
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from fuzz.target import Target, filled, fix_checksums
 from fuzz.targets_wire import fetch_frames, produce_frames
-from kit.faulty_files import LossyFileSystem
 from kit.node import LISTENER, Node
-from kit.partitions import NOW, TP, append, open_shelf, values
+from kit.partitions import NOW, append
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.broker.partition import Partition
-from raylog.broker.storage.files import FileSystem, write_atomically
 from raylog.coordination import paths
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
 from raylog.protocol import fetch, produce
-from raylog.protocol.errors import (
-    CorruptMessage,
-    InvalidRequest,
-    OffsetOutOfRange,
-    RaylogError,
-    UnsupportedVersion,
-)
+from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
-    Offset,
     PartitionIndex,
     TimestampMs,
     TopicId,
@@ -45,7 +35,6 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 from raylog.protocol.messages import decode_response, encode_request, parse_request_header, request_type
-from raylog.protocol.records import batch_headers
 
 # --- every request through its handler ---------------------------------------------------------------------------
 
@@ -83,17 +72,16 @@ class _PlainNode(Node):
 
 
 class _Broker:
-    """The broker under test, made anew now and then, on a file system in memory where there is one."""
+    """The broker under test, made anew now and then."""
 
     def __init__(self) -> None:
-        memory = Path("/dev/shm")
-        self._root = tempfile.TemporaryDirectory(prefix="raylog-fuzz-", dir=memory if memory.is_dir() else None)
+        self._root = tempfile.TemporaryDirectory(prefix="raylog-fuzz-")
         self._made = 0
         self._requests = FRESH_AFTER
         self._defects = _Defects()
         log = logging.getLogger("raylog")
         log.addHandler(self._defects)
-        log.propagate = False
+        log.propagate = False  # warnings of hostile clients are of no interest here
         self._node: Node | None = None
 
     def answer(self, frame: bytes) -> None:
@@ -133,8 +121,14 @@ class _Broker:
         """End the broker and delete what it wrote."""
         if self._node is not None:
             self._node.__exit__(None, None, None)
-            for directory in Path(self._root.name).iterdir():
-                shutil.rmtree(directory)
+            shutil.rmtree(Path(self._root.name) / str(self._made))
+            self._node = None
+
+    def forget(self) -> None:
+        """As if there had never been one."""
+        self.close()
+        self._root.cleanup()
+        logging.getLogger("raylog").removeHandler(self._defects)
 
 
 def _prepared(frame: bytes) -> bytes:
@@ -187,6 +181,12 @@ def handlers(data: bytes) -> None:
     if not _broker:
         _broker.append(_Broker())
     _broker[0].answer(data)
+
+
+def forget_broker() -> None:
+    """For who goes on with other work in this process: no broker, no files of it."""
+    while _broker:
+        _broker.pop().forget()
 
 
 def _handler_seeds() -> Iterator[bytes]:
@@ -312,110 +312,8 @@ def _node_seeds() -> Iterator[bytes]:
         yield bytes([number]) + value
 
 
-# --- files on disk -----------------------------------------------------------------------------------------------
-
-_ROOT = Path("/disk")
-_SETTINGS = {"segment.bytes": "400", "index.interval.bytes": "0"}
-
-
-def _disk() -> dict[str, bytes]:
-    """A log directory's files after a clean stop: five segments' worth of batches, two producers, two epochs."""
-    fs = LossyFileSystem()
-    shelf = open_shelf(_ROOT, fs=fs, topic=_SETTINGS)
-    for number in range(12):
-        append(shelf.partition, b"v%d" % number, b"w" * 20, timestamps=(NOW + number, NOW - number))
-        append(shelf.partition, b"p%d" % number, producer=(number % 2, 0, number // 2))
-        if number == 6:
-            shelf.partition.become_leader(LeaderEpoch(4))
-    shelf.dirs.close(1)
-    return dict(_files(fs, _ROOT))
-
-
-def _files(fs: LossyFileSystem, directory: Path) -> Iterator[tuple[str, bytes]]:
-    for name in fs.list_dir(directory):
-        path = directory / name
-        try:
-            file = fs.open(path)
-        except IsADirectoryError:
-            yield from _files(fs, path)
-            continue
-        yield str(path.relative_to(_ROOT)), file.pread(file.size(), 0)
-        file.release()
-
-
-def _write(fs: FileSystem, name: str, content: bytes) -> None:
-    fs.make_dirs((_ROOT / name).parent)
-    write_atomically(fs, _ROOT / name, content)
-
-
-_disk_files: dict[str, bytes] = {}
-
-
-def files(data: bytes) -> None:
-    """Which file of a log directory, whether the stop was clean, then what that file holds now.
-
-    Whatever it is: the directory opens or says in one sentence why not, reading ends, and appending goes on.
-    """
-    if not _disk_files:
-        logging.getLogger("raylog").setLevel(logging.CRITICAL)
-        _disk_files.update(_disk())
-    if len(data) < 2:
-        return
-    names = sorted(_disk_files)
-    fs = LossyFileSystem()
-    spoilt = names[data[0] % len(names)]
-    for name, content in _disk_files.items():
-        if name != ".kafka_cleanshutdown" or data[1] & 1:
-            _write(fs, name, data[2:] if name == spoilt else content)
-    try:
-        shelf = open_shelf(_ROOT, fs=fs, topic=_SETTINGS, epoch=5, now_ms=NOW)
-    except RaylogError as error:
-        if spoilt not in ("meta.properties", f"{TP}/partition.metadata", f"{TP}/leader-epoch-checkpoint"):
-            raise AssertionError(f"a log directory does not open with a spoilt {spoilt}") from error
-        return
-    partition = shelf.partition
-    offsets = partition.offsets
-    assert 0 <= offsets.start <= offsets.high_watermark.offset <= offsets.end.offset < 2**63
-    readers: tuple[Callable[[], object], ...] = (
-        lambda: _read_all(partition),
-        lambda: partition.offset_for_timestamp(TimestampMs(NOW + 5)),
-        partition.max_timestamp_offset,
-    )
-    for read in readers:
-        try:
-            read()
-        except (CorruptMessage, OffsetOutOfRange):
-            assert spoilt.endswith(".log"), spoilt  # everything else can be made anew
-    base = append(partition, b"after", timestamps=(NOW + 100,))
-    assert values(partition, base) == [b"after"]
-    shelf.dirs.close(1)
-
-
-def _read_all(partition: Partition) -> None:
-    """Read as consumers do; an end inside a batch is damage, for they would ask for the same offset for ever."""
-    at = partition.log_start_offset
-    while (info := partition.read(at, 1 << 20)).data is not None:
-        try:
-            headers = [header for _, header in batch_headers(info.data.read())]
-        finally:
-            info.data.release()
-        if not headers:
-            raise CorruptMessage(f"the log ends inside a batch at offset {at}")
-        assert headers[-1].next_offset > at
-        at = Offset(headers[-1].next_offset)
-
-
-def _file_seeds() -> Iterator[bytes]:
-    disk = _disk()
-    for number, name in enumerate(sorted(disk)):
-        yield bytes([number, 0]) + disk[name]
-        yield bytes([number, 1]) + disk[name]
-        yield bytes([number, 1]) + disk[name][:-1]
-
-
 BROKER_TARGETS = {
     "handlers": Target(handlers, _handler_seeds, max_len=1024),
     "control": Target(control, _control_seeds, max_len=1024),
     "nodes": Target(nodes, _node_seeds, max_len=512),
-    "files": Target(files, _file_seeds, max_len=1024),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from fuzz.run import main
 from fuzz.targets import TARGETS
+from fuzz.targets_broker import forget_broker
 
 HERE = Path(__file__).parent
 LONGEST_S = 5.0
@@ -30,6 +32,17 @@ def inputs(name: str) -> Iterator[tuple[str, bytes]]:
     for kind in ("corpus", "crashers"):
         for path in sorted((HERE / kind / name).glob("*")):
             yield str(path.relative_to(HERE)), path.read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    """Targets keep a broker from input to input and quieten the log; tests after them must not notice."""
+    log = logging.getLogger("raylog")
+    before = log.level, log.propagate
+    yield
+    forget_broker()
+    log.setLevel(before[0])
+    log.propagate = before[1]
 
 
 @pytest.mark.parametrize("name", TARGETS)
