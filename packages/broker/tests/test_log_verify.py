@@ -127,6 +127,8 @@ def test_a_lost_segment_and_a_lost_index_are_told(stopped: Path) -> None:
         (f"{FIRST}.timeindex", 7, "entry 0"),
         (f"{FIRST}.timeindex", -12, "entry"),
         ("leader-epoch-checkpoint", 0, "not a checkpoint"),
+        ("index-checksums", 0, "checksum"),
+        ("index-checksums", -2, "checksum"),
         ("partition.metadata", -3, "damaged"),
     ],
 )
@@ -218,6 +220,7 @@ def test_every_file_can_be_dumped(stopped: Path) -> None:
     ]
     assert rows(stopped / checkpoint.RECOVERY_POINTS) == [{"topic": "t", "partition": 0, "offset": 30}]
     assert rows(stopped / checkpoint.META_PROPERTIES)[0]["broker.id"] == "1"
+    assert rows(log.with_name("index-checksums"))[0]["base_offset"] == 0
     assert "topic_id" in rows(log.with_name(checkpoint.PARTITION_METADATA))[0]
 
 

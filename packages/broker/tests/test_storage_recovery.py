@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
 from raylog.broker.storage.files import RealFileSystem
@@ -127,6 +128,16 @@ def test_damaged_indexes_lose_nothing(tmp_path: Path, suffix: str, damage: str) 
     assert values(shelf.partition) == expected(20)
     for offset in range(20):
         assert values(shelf.partition, offset) == expected(20)[offset:]
+    shelf.dirs.close()
+
+
+@pytest.mark.parametrize("rows", [b"", b"0 1 2 3\n", b"0 0 0 0 0 0 0 0\n7 0 0 0 0 0 0 0\n"])
+def test_other_index_checksums_lose_nothing(tmp_path: Path, rows: bytes) -> None:
+    shelf = filled(tmp_path)
+    shelf.dirs.close()
+    (shelf.directory / "index-checksums").write_bytes(f"{crc32c(rows)}\n".encode() + rows)
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(20)
     shelf.dirs.close()
 
 

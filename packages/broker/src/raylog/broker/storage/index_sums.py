@@ -73,5 +73,7 @@ def _parse(data: bytes) -> dict[Offset, IndexSum]:
     head, _, rows = data.partition(b"\n")
     if head != str(crc32c(rows)).encode():
         return {}  # damaged or not there: all indexes are made anew
-    lines = (map(int, line.split()) for line in rows.decode().splitlines())
-    return {Offset(base): IndexSum(*sums) for base, *sums in lines}
+    lines = [line.split() for line in rows.decode("ascii", "replace").splitlines()]
+    if any(len(line) != 1 + len(IndexSum._fields) for line in lines):
+        return {}  # of another version of this file
+    return {Offset(int(base)): IndexSum(*map(int, sums)) for base, *sums in lines}

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from raylog.broker.storage import checkpoint
+from crc32c import crc32c
+
+from raylog.broker.storage import checkpoint, index_sums
 from raylog.broker.storage.files import File, RealFile, RealFileSystem
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX
@@ -126,6 +128,8 @@ def rows_of(path: Path, *, records: bool = False) -> Iterator[Row]:
     elif name in _OFFSET_CHECKPOINTS:
         for tp, offset in checkpoint.read_offsets(ReadOnlyFiles(), path).items():
             yield {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+    elif name == index_sums.NAME:
+        yield from index_sum_rows(path)
     elif name == checkpoint.PARTITION_METADATA:
         yield {"topic_id": str(checkpoint.read_topic_id(ReadOnlyFiles(), path.parent))}
     elif name == checkpoint.META_PROPERTIES:
@@ -134,6 +138,16 @@ def rows_of(path: Path, *, records: bool = False) -> Iterator[Row]:
         raise InvalidRequest(
             f"{path} is no file of a log; give a .log, .index, .timeindex, .snapshot or checkpoint file, or a directory"
         )
+
+
+def index_sum_rows(path: Path) -> Iterator[Row]:
+    """What the indexes of closed segments must be. CorruptMessage when the file's own checksum is wrong."""
+    head, _, rows = path.read_bytes().partition(b"\n")
+    if head != str(crc32c(rows)).encode():
+        raise CorruptMessage(f"{path} is damaged: its checksum is wrong")
+    for line in rows.decode().splitlines():
+        base, *sums = map(int, line.split())
+        yield {"base_offset": base, **index_sums.IndexSum(*sums)._asdict()}
 
 
 def _batch_rows(path: Path) -> Iterator[Row]:

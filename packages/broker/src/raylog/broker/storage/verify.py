@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from raylog.broker.storage import checkpoint
+from raylog.broker.storage import checkpoint, index_sums
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.log_dir import partition_of
 from raylog.broker.storage.producers import Producers
@@ -23,6 +23,7 @@ from raylog.broker.storage.stored import (
     StoredBatch,
     base_offset,
     index_entries,
+    index_sum_rows,
     read_batches,
     time_index_entries,
 )
@@ -119,6 +120,7 @@ class Verifier:
         except CorruptMessage as error:
             remedy = "stop the broker and delete the file; the controller tells the topic id again"
             yield Finding(path / checkpoint.PARTITION_METADATA, None, Level.DAMAGED, str(error), remedy)
+        yield from self._index_sums(path / index_sums.NAME)
         logs = sorted(path.glob(f"*{LOG}"))
         end: int | None = None
         for number, log in enumerate(logs):
@@ -154,6 +156,13 @@ class Verifier:
         except (CorruptMessage, ValueError) as error:
             return None, [Finding(file, None, Level.DAMAGED, str(error), _RECREATED)]
         return LeaderEpochs((LeaderEpoch(epoch), Offset(start)) for epoch, start in rows), []
+
+    def _index_sums(self, path: Path) -> Iterator[Finding]:
+        try:
+            if path.exists():
+                list(index_sum_rows(path))
+        except CorruptMessage as error:
+            yield Finding(path, None, Level.DAMAGED, str(error), "nothing: indexes are made anew at the start")
 
     def _segment(self, path: Path, epochs: LeaderEpochs | None, *, last: bool, clean: bool) -> _Segment:
         self.segments += 1
