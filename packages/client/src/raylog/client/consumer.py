@@ -86,14 +86,15 @@ class Consumer(ConsumerCore):
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
         left = min(max_records or self._max_poll_records, self._max_poll_records)
-        taken = self._wait_for(timeout_ms, left)
-        if taken is None:
-            return {}
-        buffer, records = taken
-        polled = {buffer.place.tp: records}
-        for tp, more in self._take_up_to(left - len(records)).items():
-            polled.setdefault(tp, []).extend(more)
-        return polled
+        with self._user:
+            taken = self._wait_for(timeout_ms, left)
+            if taken is None:
+                return {}
+            buffer, records = taken
+            polled = {buffer.place.tp: records}
+            for tp, more in self._take_up_to(left - len(records)).items():
+                polled.setdefault(tp, []).extend(more)
+            return polled
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
         """Whole batches, still encoded, one answer per partition; their checksums are checked when decoded.
@@ -101,13 +102,14 @@ class Consumer(ConsumerCore):
         Positions move behind them.
         """
         deadline = time.monotonic() + timeout_ms / 1_000
-        while True:
-            self._exchange(deadline)
-            found = self._take_raw()
-            if not found:
-                self._raise_error()
-            if found or time.monotonic() >= deadline:
-                return found
+        with self._user:
+            while True:
+                self._exchange(deadline)
+                found = self._take_raw()
+                if not found:
+                    self._raise_error()
+                if found or time.monotonic() >= deadline:
+                    return found
 
     def poll_columns(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Records as an Arrow table, without a Python object for each: one answer per partition, in order there.
@@ -118,13 +120,14 @@ class Consumer(ConsumerCore):
         """
         schema = schema_of(columns)
         deadline = time.monotonic() + timeout_ms / 1_000
-        while True:
-            self._exchange(deadline)
-            table = self._take_columns(schema)
-            if not len(table):
-                self._raise_error()
-            if len(table) or time.monotonic() >= deadline:
-                return table
+        with self._user:
+            while True:
+                self._exchange(deadline)
+                table = self._take_columns(schema)
+                if not len(table):
+                    self._raise_error()
+                if len(table) or time.monotonic() >= deadline:
+                    return table
 
     def iterate(self, *, timeout_ms: float | None = None, until_end: bool = False) -> Iterator[ConsumerRecord]:
         """Records one by one, in order per partition.
@@ -135,7 +138,8 @@ class Consumer(ConsumerCore):
         ends = self.end_offsets(self.assignment()) if until_end else None
         wait_ms = 1_000 if timeout_ms is None else timeout_ms
         while ends is None or not self._reached(ends):
-            taken = self._wait_for(wait_ms, 1 << 30)
+            with self._user:
+                taken = self._wait_for(wait_ms, 1 << 30)
             if taken is None:
                 if timeout_ms is not None:
                     return
@@ -176,9 +180,8 @@ class Consumer(ConsumerCore):
     def _exchange(self, deadline: float) -> None:
         """Talk to brokers; wait for them until ``deadline``, monotonic, unless there is something to hand out."""
         self._fork.check()
-        with self._user:
-            if not self._busy():
-                self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
+        if not self._busy():
+            self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
 
     def _wait_for(self, timeout_ms: float, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
         """Some records, of one batch; None when none come in time."""
