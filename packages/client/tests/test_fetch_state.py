@@ -8,7 +8,7 @@ from raylog.client.serde import deserializer
 from raylog.client.subscription import Place
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.records import Record, TimestampType, encode_batch
+from raylog.protocol.records import Codec, Record, TimestampType, encode_batch
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
 
@@ -159,3 +159,17 @@ def test_columns_end_before_a_damaged_batch_which_is_reported_and_fetched_again(
     with pytest.raises(CorruptMessage, match="t-3, batch at offset 4"):
         columns(buffer)
     assert (buffer.fetch_offset, buffer.place.position) == (4, 4)
+
+
+def test_what_compresses_well_comes_in_portions() -> None:
+    buffer = buffer_at(0)
+    batches = [
+        encode_batch([Record(bytes(1 << 20), None, (), 5)] * 20, base_offset=20 * n, codec=Codec.ZSTD) for n in range(3)
+    ]
+    assert sum(map(len, batches)) < 1 << 20
+    buffer.add(b"".join(batches), 60)
+    assert columns(buffer) == list(range(40))
+    assert buffer.has_data()
+    assert offsets(buffer, 5) == [40, 41, 42, 43, 44]
+    assert columns(buffer) == list(range(45, 60))
+    assert columns(buffer) is None

@@ -21,6 +21,8 @@ from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
 
 _CHUNKS = 2
+_PORTION_BYTES = 32 << 20
+"""Decompressed bytes after which columns are handed out."""
 
 
 class Gap(NamedTuple):
@@ -95,26 +97,32 @@ class PartitionBuffer:
         return None
 
     def columns(self, schema: pa.Schema, gaps: list[Gap]) -> pa.RecordBatch | None:
-        """The oldest answer's records from the position on, as columns; the position moves behind them.
+        """The oldest answer's records, or a portion of them, from the position on; that moves behind them.
 
         None when nothing is here. Raises as :meth:`take`, after what comes before the damage was handed out.
         """
         self._pending = []
         while self.chunks:
-            chunk = self.chunks.popleft()
+            chunk = self.chunks[0]
             start = self.place.position or 0
             try:
-                batches = self._whole(chunk, gaps)
+                batches, through = self._bodies(chunk, gaps)
                 found = decode_columns(self.place.tp, batches, schema, from_offset=start) if batches else None
+                if through:
+                    self.chunks.popleft()
             except RaylogError:
                 found = self._before_damage(chunk, start, schema)
             if found is not None and len(found):
                 return found
         return None
 
-    def _whole(self, chunk: _Chunk, gaps: list[Gap]) -> list[tuple[BatchHeader, bytes]]:
-        """All data batches from the position on; the position moves behind them."""
+    def _bodies(self, chunk: _Chunk, gaps: list[Gap]) -> tuple[list[tuple[BatchHeader, bytes]], bool]:
+        """Data batches from the position on, which moves behind them, and whether these are all.
+
+        What compresses well comes in portions: an answer may be a thousand times as large when it is decompressed.
+        """
         batches = []
+        size = 0
         for pos, header in batch_headers(chunk.data):
             position = self.place.position or 0
             if header.next_offset <= position:
@@ -122,9 +130,13 @@ class PartitionBuffer:
             if header.base_offset > position:
                 gaps.append(Gap(self.place.tp, position, header.base_offset))
             if not header.is_control:
-                batches.append((header, body_of(chunk.data, pos, header, check_crcs=self._check_crcs)))
+                body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
+                batches.append((header, body))
+                size += len(body)
             self.place.position = header.next_offset
-        return batches
+            if size >= _PORTION_BYTES:
+                return batches, False
+        return batches, True
 
     def _before_damage(self, chunk: _Chunk, start: int, schema: pa.Schema) -> pa.RecordBatch:
         """What can be read before the first batch that can't, which is fetched again; its error when it is the
