@@ -3,7 +3,7 @@
     python tests/conformance/upstream.py kafka-python PATH
     python tests/conformance/upstream.py aiokafka PATH --only test_producer
 
-A checkout is a copy of the client's source repository; nothing in it is changed. Its tests run in a virtual
+A checkout is a copy of the client's source repository; its suite may leave files of its own there. The tests run in a virtual
 environment of their own (below ``--work``, made on first use) with the client's code from the checkout, against a
 broker that this script starts. ``upstream.toml`` says which tests do not apply and which are known to fail, each with
 its reason; the script prints the counts that docs/compatibility.md keeps.
@@ -46,24 +46,9 @@ class Suite:
     partitions: int
     """Of a topic that is created without a number, as the suite's own brokers have it."""
     requirements: tuple[str, ...]
+    """Packages that it needs beside the client's own code."""
     options: tuple[str, ...] = ()
-
-    def environment(self, broker: Broker, work: Path) -> dict[str, str]:
-        """The variables by which kafka-python's suite finds an external broker; aiokafka's needs stand-ins in place."""
-        return {
-            "KAFKA_URI": f"kafka://{broker.host}:{broker.port}",
-            "KAFKA_VERSION": KAFKA_VERSION,
-            "KAFKA_ROOT": str(work),
-            "AIOKAFKA_NO_EXTENSIONS": "1",
-            "PYTHONPATH": str(HERE / "stand_ins"),
-            "PATH": f"{HERE / 'stand_ins'}:{os.environ['PATH']}",
-        }
-
-
-@dataclass(frozen=True)
-class Broker:
-    host: str
-    port: int
+    """What pytest is told beside."""
 
 
 PLUGINS = ("pytest", "pytest-timeout", "pytest-mock")
@@ -122,6 +107,14 @@ def run(name: str, checkout: Path, work: Path, not_applicable: Rules, only: str)
             "num.partitions": str(suite.partitions),
         }
         outcomes = Path(scratch) / "outcomes.json"
+        # The first three are for kafka-python's suite, the others for aiokafka's.
+        environment = {
+            "KAFKA_URI": f"kafka://127.0.0.1:{port}",
+            "KAFKA_VERSION": KAFKA_VERSION,
+            "KAFKA_ROOT": scratch,
+            "AIOKAFKA_NO_EXTENSIONS": "1",
+            "PATH": f"{HERE / 'stand_ins'}:{os.environ['PATH']}",
+        }
         order = {"port": port, "not_applicable": not_applicable, "outcomes": str(outcomes)}
         with InProcessCluster(Path(scratch) / "broker", config=config):
             subprocess.run(
@@ -133,12 +126,15 @@ def run(name: str, checkout: Path, work: Path, not_applicable: Rules, only: str)
                 cwd=checkout,
                 env={
                     **os.environ,
-                    **suite.environment(Broker("127.0.0.1", port), Path(scratch)),
+                    **environment,
+                    "PYTHONPATH": str(HERE / "stand_ins"),
                     "RAYLOG_UPSTREAM": json.dumps(order),
                 },
                 timeout=SUITE_TIMEOUT_S,
                 check=False,
             )  # fmt: skip
+        if not outcomes.exists():
+            sys.exit(f"pytest ended before it ran the tests of {name}: what it printed above says why")
         return {test: (outcome, why) for test, (outcome, why) in json.loads(outcomes.read_text()).items()}
 
 
@@ -157,16 +153,16 @@ def report(outcomes: Outcomes, not_applicable: Rules, known: Rules, *, partly: b
     """Print counts and reasons; the exit code."""
     unexplained, explained, left_out = [], Counter[str](), Counter[str]()
     for test, (outcome, why) in sorted(outcomes.items()):
-        if outcome == "failed":
-            reason = next((reason for pattern, reason in known if re.search(pattern, test)), None)
-            explained[reason or ""] += reason is not None
-            if reason is None:
-                unexplained.append(f"{test}: {why}")
-        elif outcome == "skipped":
+        reason = next((reason for pattern, reason in known if re.search(pattern, test)), None)
+        if outcome == "skipped":
             left_out[why.removeprefix("not applicable: ")] += 1
+        elif outcome == "failed" and reason is None:
+            unexplained.append(f"{test}: {why}")
+        elif outcome == "failed":
+            explained[reason] += 1
     passed = sum(outcome == "passed" for outcome, _ in outcomes.values())
     print(f"\n{passed} passed, {len(unexplained) + explained.total()} failed, {left_out.total()} not applicable")
-    for title, counts in [("not applicable", left_out), ("failed", +explained)]:
+    for title, counts in [("not applicable", left_out), ("failed", explained)]:
         for reason, count in counts.most_common():
             print(f"  {count:3} {title}: {reason}")
     for line in unexplained:
