@@ -3,10 +3,10 @@
     python tests/conformance/upstream.py kafka-python PATH
     python tests/conformance/upstream.py aiokafka PATH --only test_producer
 
-A checkout is a copy of the client's source repository; its suite may leave files of its own there. The tests run in a virtual
-environment of their own (below ``--work``, made on first use) with the client's code from the checkout, against a
-broker that this script starts. ``upstream.toml`` says which tests do not apply and which are known to fail, each with
-its reason; the script prints the counts that docs/compatibility.md keeps.
+A checkout is a copy of the client's source repository; its suite may leave files of its own there. The tests run in a
+virtual environment of their own (below ``--work``, made on first use) with the client's code from the checkout,
+against a broker that this script starts. ``upstream.toml`` says which tests do not apply and which
+are known to fail, each with its reason; the script prints the counts that docs/compatibility.md keeps.
 
 Exit code 0: each failure has a reason there, and each reason still fits a test.
 """
