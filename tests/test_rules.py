@@ -24,8 +24,9 @@ protocol/*
 coordination/model coordination/paths coordination/assignors coordination/group coordination/controller*
 coordination/peer_control coordination/store coordination/lease
 broker/config broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
-client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state client/fetch_session client/offset_queries
-client/subscription client/serde client/admin_requests
+broker/handlers/fetch_sessions
+client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
+client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 spark/offsets spark/plan spark/columns
 """.split()  # noqa: SIM905 (a list of one-word strings reads worse)
 )

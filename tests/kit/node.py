@@ -19,11 +19,11 @@ from uuid import uuid4
 from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import Connection, Ports, Reply
+from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change

@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.client.fetch_session import FetchSession, SessionRequest
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from raylog.broker.handlers.fetch_sessions import EVICTION_MS, FetchSessions, IncrementalFetch
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_sessions import EVICTION_MS, FetchSessions, IncrementalFetch
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition

@@ -26,6 +26,7 @@ from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.dynamic_config import broker_settings, check_topic_overrides, topic_defaults
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports
+from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.membership import Membership
 from raylog.broker.metrics import Facts, Sample, samples
 from raylog.broker.net.liveness import SessionsOnly
@@ -33,7 +34,6 @@ from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.controller import TopicDefaults

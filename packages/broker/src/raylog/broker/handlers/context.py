@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from raylog.broker.counters import Counters
+from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_sessions import FetchSessions
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change

@@ -2,7 +2,7 @@
 
 v4      isolation level, record format 2
 v5      the log's start offset
-v7      fetch sessions (KIP-227): requests and responses name what changed, see replication/fetch_sessions.py
+v7      fetch sessions (KIP-227): requests and responses name what changed, see handlers/fetch_sessions.py
 v9      the leader epoch that the client knows, for fencing (KIP-320)
 v11     rack and preferred read replica (KIP-392): always the leader
 v12     flexible; last fetched epoch and diverging epoch, for followers
@@ -27,10 +27,10 @@ from uuid import UUID
 from raylog.broker.config import FETCH_MAX_BYTES
 from raylog.broker.handlers.context import Operation, Ports, Reply, RequestContext, Resource
 from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.broker.partition import Isolation
 from raylog.broker.replication.delayed import FetchWatch
-from raylog.broker.replication.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import (
     FetchSessionIdNotFound,
