@@ -11,71 +11,9 @@ import random
 import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
-from kit.log_world import SMALL, LogWorld
+from kit.log_world import SMALL, LogWorld, live
 
 SEEDS = range(40) if os.environ.get("RAYLOG_HYPOTHESIS_PROFILE") == "exhaustive" else range(1)
-STEPS_AFTER_A_CRASH = 4
-"""So many go on with what was recovered; the log is compared after the last."""
-
-
-def live(world: LogWorld, loss: Loss, rng: random.Random) -> None:
-    """Append, roll, truncate, checkpoint, retention, DeleteRecords, clean stop: each at least twice."""
-    one, other = world.producers
-    steps = [
-        lambda: world.append([3, 1, 2]),
-        lambda: world.append([5], one),
-        world.maintain,
-        lambda: world.append([4, 9], other),
-        world.roll,
-        lambda: world.append([7, 7, 7, 8], one),
-        world.flush,
-        lambda: world.append([1]),
-        lambda: world.truncate(world.end - 2),
-        lambda: world.append([6, 2], one),
-        lambda: world.delete_records(world.start + 1),
-        lambda: world.append([8], other),
-        world.restart,
-        lambda: world.append([11, 10], other),
-        world.roll,
-        lambda: world.append([2, 3], one),
-        world.maintain,
-        world.retain,
-        world.restart,
-        lambda: world.append([31, 30], one),
-        world.flush,
-        world.maintain,
-        world.roll,
-        lambda: world.append([40], other),
-        *(lambda n=n: world.append([n, n + 1], one) for n in range(12)),  # type: ignore[misc]
-        lambda: world.truncate(max(world.end - 9, world.start)),
-        world.retain,
-        world.flush,
-        world.maintain,
-        lambda: world.truncate(max(world.end - 12, world.start)),
-        *(lambda n=n: world.append([n], one) for n in range(12)),  # type: ignore[misc]
-        *(lambda n=n: world.append([n] * 5) for n in range(24)),  # type: ignore[misc]
-        lambda: world.delete_records(world.end - 7),
-        lambda: world.truncate(world.start + 1),
-        lambda: world.append([12, 13, 14], one),
-        lambda: world.delete_records(world.end - 1),
-        lambda: world.truncate(world.end - 1),
-        lambda: world.append([15]),
-        world.flush,
-        lambda: world.delete_records(world.end),
-        *(lambda n=n: world.append([n] * 3) for n in range(8)),  # type: ignore[misc]
-        world.retain,
-        lambda: world.append([20], other),
-        world.restart,
-    ]
-    left = len(steps)
-    for step in steps:
-        if world.crashes == 1:
-            world.recover(Loss.LOST, rng)  # what was recovered is durable
-            left = min(left, STEPS_AFTER_A_CRASH)
-        if left == 0:
-            return
-        world.run(step, loss, rng)
-        left -= 1
 
 
 def count_operations(topic: dict[str, str]) -> int:

@@ -62,6 +62,7 @@ class Segment:
         "_room",
         "_since_index",
         "base_offset",
+        "closed",
         "created_ms",
         "directory",
         "file",
@@ -93,6 +94,7 @@ class Segment:
         self.size = 0
         self.lock = threading.RLock()
         """Held by who appends, and by readers that rebuild the indexes; the log puts its own here."""
+        self.closed = False
         self.sealed = False
         """True once another segment follows."""
         self.index = OffsetIndex(fs, self.path(INDEX), base_offset)
@@ -102,8 +104,7 @@ class Segment:
         """The last offset of the batch that brought :attr:`max_timestamp`."""
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
-        self.unchecked = Unchecked()
-        self.unchecked_end = 0
+        self.unchecked, self.unchecked_end = Unchecked(), 0
         """Bytes below lay there at the start: first_read checks them when they are read first."""
         self.seen_size = 0
         self.grown_ms: int | None = None
@@ -245,8 +246,10 @@ class Segment:
         self._restore_tail()
 
     def close(self) -> None:
-        """Give the log file back; slices in flight keep it open."""
-        self.file.release()
+        """Give the log file back; slices in flight keep it open. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self.file.release()
 
     def unlink(self) -> None:
         """Delete the files, the log first: an index without a log is swept up at the next start."""
