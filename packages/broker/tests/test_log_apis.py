@@ -12,12 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from kit.faulty_files import FailingFileSystem
 from kit.node import Node
-from kit.wire import request
+from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import TimestampMs
 from raylog.protocol.messages import decode_response
+from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, encode_batch
 
 LIST_OFFSETS, DELETE_RECORDS, DESCRIBE_LOG_DIRS, DESCRIBE_PRODUCERS = 2, 21, 35, 61
@@ -236,3 +237,53 @@ def test_producers_are_told(node: Node) -> None:
     assert (none.error_code, none.active_producers) == (ErrorCode.none, ())
     assert (missing.error_code, missing.active_producers) == (ErrorCode.unknown_topic_or_partition, ())
     assert "t-5" in missing.error_message
+
+
+# --- idempotent producers
+# --------------------------------------------------------------------------------------------
+
+
+def produce(node: Node, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
+    """Error code and base offset of a batch of one record of producer 7."""
+    batch = encode_batch([Record(b"x", timestamp=1)], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+    reply = node.answer(produce_request("t", batch)[4:])
+    assert isinstance(reply, bytes)
+    part = parse_produce_response(9, reply)[1].topics[0].partitions[0]
+    return part.error_code, part.base_offset
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_goes_on_over_a_restart(tmp_path: Path, clean: bool) -> None:
+    """Its next batch is taken; retries of former ones are answered, though a snapshot keeps the last one only."""
+    node = Node(tmp_path)
+    node.create_topic("t")
+    assert [produce(node, sequence) for sequence in range(8)] == [(0, offset) for offset in range(8)]
+    logs, topics = node.ports.log_dirs, node.table.state().topics
+    logs.close() if clean else logs.abandon()
+    with Node(tmp_path, topics=topics.values()) as again:
+        assert produce(again, 7) == (0, 7)
+        assert produce(again, 4)[0] in ((ErrorCode.duplicate_sequence_number,) if clean else (0,))
+        assert produce(again, 8) == (0, 8)
+        assert produce(again, 10)[0] == ErrorCode.out_of_order_sequence_number
+        assert produce(again, 9) == (0, 9)
+        assert again.partition("t").log_end_offset == 10
+
+
+def test_a_producer_goes_on_after_it_was_forgotten(node: Node) -> None:
+    assert produce(node, 0) == (0, 0)
+    day_ms = 24 * 60 * 60 * 1000
+    for uptime_ms in (0, day_ms, 2 * day_ms):
+        node.ports.log_dirs.maintain(node.now_ms(), uptime_ms)
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    [told] = ask(node, DESCRIBE_PRODUCERS, 0, topics=topics).topics[0].partitions
+    assert told.active_producers == ()
+    assert produce(node, 500) == (0, 1)
+    assert produce(node, 501) == (0, 2)
+    assert produce(node, 501) == (0, 2)
+
+
+def test_a_producer_goes_on_after_its_records_were_deleted(node: Node) -> None:
+    assert [produce(node, sequence)[0] for sequence in range(3)] == [0, 0, 0]
+    assert delete(node, -1) == (3, ErrorCode.none)
+    assert produce(node, 2) == (0, 2)
+    assert produce(node, 3) == (0, 3)
