@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from raylog.protocol.errors import InvalidTimestamp
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches, Codec, Record, TimestampType, encode_batch
 from raylog.spark.columns import SPARK_TYPES, RangeDecoder, choose_columns, spark_schema
@@ -51,6 +52,15 @@ def test_all_columns_have_spark_s_names_and_types() -> None:
         "timestampType": [0, 0],
         "headers": [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None],
     }
+
+
+def test_a_time_that_spark_cannot_hold_names_its_record() -> None:
+    farthest = (2**63 - 1) // 1000
+    data = encode_batch([Record(value=b"a", timestamp=farthest), Record(value=b"b", timestamp=farthest + 1)])
+    with pytest.raises(InvalidTimestamp, match=r"flights-3 offset 1: .* columns="):
+        list(decoder(0, 2).feed(fetched(data)))
+    [table] = decoder(0, 2, "value").feed(fetched(data))
+    assert table.column("value").to_pylist() == [b"a", b"b"]
 
 
 def test_timestamp_types_may_change_within_a_topic() -> None:

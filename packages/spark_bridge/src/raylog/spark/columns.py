@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from raylog.protocol.batch_header import TimestampType, batch_headers
+from raylog.protocol.errors import InvalidTimestamp
 from raylog.protocol.records import Batches, Record, decode_batch
 from raylog.spark.offsets import OffsetRange
 
@@ -26,6 +27,7 @@ SPARK_TYPES = {
 """Every column there is, in order. ``headers`` comes only when asked for."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+_FARTHEST_MS = (2**63 - 1) // 1000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 ROWS_PER_ARROW_BATCH = 10_000
@@ -117,12 +119,22 @@ class RangeDecoder:
             case "offset":
                 return pa.array([record.offset for record in records], pa.int64())
             case "timestamp":
-                return pa.array([record.timestamp * 1000 for record in records], TIMESTAMP)
+                return self._timestamps(records)
             case "timestampType":
                 return pa.array([kind for kind, count in runs for _ in range(count)], pa.int32())
             case "headers":
                 return pa.array([_headers(record) for record in records], HEADERS)
         raise AssertionError(name)
+
+    def _timestamps(self, records: list[Record]) -> pa.Array:
+        try:
+            return pa.array([record.timestamp * 1000 for record in records], TIMESTAMP)
+        except OverflowError:
+            far = next(record for record in records if abs(record.timestamp) > _FARTHEST_MS)
+            raise InvalidTimestamp(
+                f"{self.piece.tp} offset {far.offset}: Spark's timestamps cannot hold {far.timestamp} ms; "
+                "read without the column, by columns="
+            ) from None
 
 
 def _headers(record: Record) -> list[dict[str, str | bytes | None]] | None:
