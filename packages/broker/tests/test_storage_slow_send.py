@@ -55,11 +55,19 @@ def delete_topic(shelf: Shelf) -> None:
     shelf.dirs.delete(TP)
 
 
-def truncate(shelf: Shelf) -> None:
-    """Every segment goes, or is cut, and others take their names and offsets."""
-    truncate_to(shelf.partition.log, Offset(3), NOW)
+def cut_and_go_on(shelf: Shelf, offset: int) -> None:
+    """Segments go, or are cut, and others take their offsets and names."""
+    truncate_to(shelf.partition.log, Offset(offset), NOW)
     for n in range(COUNT):
-        append(shelf.partition, bytes([n]) * VALUE_BYTES)
+        append(shelf.partition, bytes([n + 1]) * VALUE_BYTES)
+
+
+def truncate(shelf: Shelf) -> None:
+    cut_and_go_on(shelf, 3)
+
+
+def truncate_all(shelf: Shelf) -> None:
+    cut_and_go_on(shelf, 0)
 
 
 @contextlib.contextmanager
@@ -73,7 +81,7 @@ def slow_reader() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield sender, reader
 
 
-@pytest.mark.parametrize("change", [retention, delete_records, delete_topic, truncate])
+@pytest.mark.parametrize("change", [retention, delete_records, delete_topic, truncate, truncate_all])
 def test_a_slow_send_ends_and_sends_nothing_else(
     tmp_path: Path, change: Callable[[Shelf], None], record_property: Callable[[str, object], None]
 ) -> None:
