@@ -15,6 +15,7 @@ import pytest
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
+from raylog.broker.net.acceptor import BURST
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.produce import parse_produce_response
@@ -233,3 +234,35 @@ def test_many_connections_at_once(node: Node) -> None:
         thread.join()
     assert not failures
     assert sum(node.partition("t", index).high_watermark for index in range(2)) == 250
+
+
+def test_a_connection_has_no_thread_until_it_says_something(node: Node) -> None:
+    address = node.serve()
+    server = node.server
+    assert server is not None
+    clients = [WireClient(address) for _ in range(20)]
+    wait_until(lambda: server.connection_count == 20, 5, "all are let in")
+    assert client_threads() == 0
+    clients[0].ask(18, 3, client_software_name="x", client_software_version="1")
+    assert client_threads() == 1
+    for client in clients[1:]:
+        client.sock.close()
+    wait_until(lambda: server.connection_count == 1, 5, "the silent ones have left")
+    clients[0].sock.close()
+    wait_until(lambda: server.connection_count == 0, 5, "the last one has left")
+
+
+def test_a_storm_is_taken_in_step_by_step_and_nobody_is_lost(node: Node) -> None:
+    address = node.serve()
+    clients = [WireClient(address) for _ in range(3 * BURST)]
+    begun = time.monotonic()
+    for client in clients:
+        client.send(request(18, 3, client_software_name="x", client_software_version="1"))
+    for client in clients:
+        assert client.receive()
+        client.sock.close()
+    assert time.monotonic() - begun < 10
+
+
+def client_threads() -> int:
+    return sum(thread.name.startswith("client-") for thread in threading.enumerate())

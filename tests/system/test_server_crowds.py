@@ -3,9 +3,7 @@
 The broker and the crowd are processes of their own; this one is the well-behaved client, whose p99 with the crowd is
 set against that without, round by round. Other work on the machine spoils rounds, with a crowd and without, so the
 better of two ratios counts, of the best rounds and of the medians, and rounds go on until it holds, up to a limit.
-The crowd is nice, since its own use of the processors is not the broker's doing. In a storm that is not enough: a
-connection costs the kernel and both processes as much as some requests do, and on two processors the client waits for
-that, too, so the bound is wider.
+The crowd is nice, since its own use of the processors is not the broker's doing.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from raylog.protocol.records import Record, encode_batch
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 12
-REQUESTS = 1_000
+REQUESTS = 4_000
 SMALL = encode_batch([Record(bytes(100))])
 
 
@@ -90,7 +88,7 @@ def p99_ms(broker: Served) -> float:
         ("half_open", 1_000, 50, 1.5),
         ("never_read", 200, 20, 1.5),
         ("slow_read", 200, 20, 1.5),
-        ("storm", 5_000, 50, 5.0),
+        ("storm", 5_000, 50, 1.5),
     ],
 )
 def test_a_crowd_takes_little_memory_and_nobody_waits_for_it(

@@ -1,4 +1,4 @@
-"""The socket server: one accept thread per listener, one blocking thread per connection (D4).
+"""The socket server: one accept thread per listener, one blocking thread per connection that has spoken (D4).
 
 A connection's thread runs one request after the other, so replies are in request order, and a slow disk or a long
 poll holds up one client only. What a client can do wrong ends at its own connection: a frame that lost its framing,
@@ -16,14 +16,17 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
 from raylog.broker.counters import Counters
 from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import CloseConnection, Connection, Ports, Reply
+from raylog.broker.net.acceptor import Acceptor, Address
 from raylog.broker.net.admission import Admission, Refusals
 from raylog.broker.net.request_memory import RequestMemory
+from raylog.broker.net.threads import Threads
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
@@ -31,9 +34,6 @@ from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
 
 log = EventLog(__name__)
-
-STACK_BYTES = 512 * 1024
-"""A connection thread's stack; only what it touches is ever resident."""
 
 SEND_TIMEOUT_S = 30.0
 """How long a client may take to read one reply: Kafka clients' own request timeout."""
@@ -47,9 +47,6 @@ MAX_HELD_REPLIES = 8
 MAX_POLL_MS = 2**31 - 1
 BACKLOG = 4096
 """Connections that the system holds for us: with fewer, a client of a storm waits a second to try again."""
-
-ACCEPT_PAUSE_S = 0.0005
-"""Between two connections: to begin one takes the interpreter some 150 µs, which in a storm others would wait for."""
 
 LINGER_BYTES = 1 << 20
 """How much of a bad client's further input is read and dropped, so that it sees an orderly end."""
@@ -75,9 +72,14 @@ class SocketServer:
         self._ports = ports
         self._settings = settings
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        """Notified when the last connection has ended."""
         self._sockets: list[socket.socket] = []
-        self._acceptors: list[threading.Thread] = []
-        self._clients: dict[_Client, threading.Thread] = {}
+        self._acceptors: dict[str, Acceptor] = {}
+        """By listener."""
+        self._accepting: list[threading.Thread] = []
+        self._threads = Threads("client")
+        self._clients: set[_Client] = set()
         self._closed = Counters()
         self._admission = Admission(ports.configs.broker)
         self._refusals = Refusals()
@@ -111,30 +113,43 @@ class SocketServer:
         if not self._sockets:
             self.bind()
         for listener, sock in zip(self._listeners, self._sockets, strict=True):
-            acceptor = threading.Thread(
-                target=self._accept_all, args=(listener, sock), name=f"accept-{listener.name}", daemon=True
+            acceptor = Acceptor(
+                sock,
+                enter=partial(self._enter, listener),
+                begin=partial(self._begin, listener),
+                leave=partial(self._leave, listener),
+                failed=partial(self._accept_failed, listener),
+                max_idle_s=self._settings[CONNECTIONS_MAX_IDLE_MS] / 1000,
             )
-            self._acceptors.append(acceptor)
-            acceptor.start()
+            self._acceptors[listener.name] = acceptor
+            thread = threading.Thread(
+                target=acceptor.run, args=(self._stopping,), name=f"accept-{listener.name}", daemon=True
+            )
+            self._accepting.append(thread)
+            thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop accepting, let replies in progress finish for up to ``timeout`` seconds, close everything."""
         self._stopping.set()
         self._close_listeners()
         deadline = time.monotonic() + timeout
-        for acceptor in self._acceptors:
-            acceptor.join(max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            clients = dict(self._clients)
-        for client in clients:
-            client.shutdown(socket.SHUT_RD)
-        self._ports.delayed.interrupt_all()
-        for client, thread in clients.items():
+        for thread in self._accepting:
             thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                client.shutdown(socket.SHUT_RDWR)
-        for thread in clients.values():
-            thread.join(1.0)
+        self._shut_down(socket.SHUT_RD)
+        self._ports.delayed.interrupt_all()
+        if not self._wait_ended(deadline - time.monotonic()):
+            self._shut_down(socket.SHUT_RDWR)
+            self._wait_ended(1.0)
+
+    def _shut_down(self, how: int) -> None:
+        with self._lock:
+            clients = tuple(self._clients)
+        for client in clients:
+            client.shutdown(how)
+
+    def _wait_ended(self, timeout: float) -> bool:
+        with self._ended:
+            return self._ended.wait_for(lambda: not self._clients, max(0.0, timeout))
 
     def counters(self) -> Counters:
         """Sums over all connections since the start, closed ones included."""
@@ -148,11 +163,11 @@ class SocketServer:
     @property
     def connection_count(self) -> int:
         """Open connections."""
-        return len(self._clients)
+        return sum(self.connections().values())
 
     def connections(self) -> dict[str, int]:
         """Open connections by listener, those without any included."""
-        counts = {listener.name: 0 for listener in self._listeners}
+        counts = {name: acceptor.silent for name, acceptor in self._acceptors.items()}
         with self._lock:
             for client in self._clients:
                 counts[client.connection.listener] += 1
@@ -165,51 +180,43 @@ class SocketServer:
             sock.close()
         self._sockets.clear()
 
-    def _accept_all(self, listener: Listener, listening: socket.socket) -> None:
-        while not self._stopping.is_set():
-            try:
-                sock, address = listening.accept()
-            except OSError as error:
-                if self._stopping.is_set():
-                    return
-                # Out of descriptors or memory: the connection stays queued, so do not spin on it.
-                log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
-                self._stopping.wait(0.1)
-                continue
-            try:
-                self._admit(listener, sock, address)
-            except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
-                sock.close()
-                self._refused(listener, address, str(error))
-            self._stopping.wait(ACCEPT_PAUSE_S)
+    # --- what the accept threads call
 
-    def _admit(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
+    def _accept_failed(self, listener: Listener, error: OSError) -> None:
+        if not self._stopping.is_set():
+            log.warning("accepting failed", listener=listener.name, port=listener.port, reason=error)
+
+    def _enter(self, listener: Listener, sock: socket.socket, address: Address) -> bool:
         refusal = self._admission.enter(address[0], sock.fileno())
         if refusal:
             sock.close()
             self._refused(listener, address, refusal)
-            return
+        return not refusal
+
+    def _leave(self, listener: Listener, address: Address, reason: str) -> None:
+        if reason:
+            log.info("connection closed", listener=listener.name, client=_text(address), reason=reason)
+        self._admission.leave(address[0])
+
+    def _begin(self, listener: Listener, sock: socket.socket, address: Address) -> None:
         try:
-            client = _Client(sock, address, listener.name, self._ports, self._settings, self._memory)
-            self._start(client)
-        except (OSError, RuntimeError):
+            self._start(_Client(sock, address, listener.name, self._ports, self._settings, self._memory))
+        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
+            sock.close()
             self._admission.leave(address[0])
-            raise
+            self._refused(listener, address, str(error))
 
     def _start(self, client: _Client) -> None:
         with self._lock:
-            before = threading.stack_size(STACK_BYTES)
-            try:
-                thread = threading.Thread(target=self._run, args=(client,), name=f"client-{client.name}", daemon=True)
-                self._clients[client] = thread
-                thread.start()
-            except RuntimeError:
-                del self._clients[client]
-                raise
-            finally:
-                threading.stack_size(before)
+            self._clients.add(client)
+        try:
+            self._threads.run(partial(self._run, client))
+        except RuntimeError:
+            with self._lock:
+                self._clients.remove(client)
+            raise
 
-    def _refused(self, listener: Listener, address: tuple[str, int], reason: str) -> None:
+    def _refused(self, listener: Listener, address: Address, reason: str) -> None:
         count = self._refusals.count(reason, time.monotonic())
         if count:
             log.warning(
@@ -217,14 +224,17 @@ class SocketServer:
             )
 
     def _run(self, client: _Client) -> None:
+        threading.current_thread().name = f"client-{client.name}"
         try:
             client.serve(self._stopping)
         finally:
             client.close()
-            with self._lock:
-                del self._clients[client]
-                self._closed.add(client.connection.counters)
             self._admission.leave(client.ip)
+            with self._ended:
+                self._clients.remove(client)
+                self._closed.add(client.connection.counters)
+                if not self._clients:
+                    self._ended.notify_all()
 
 
 def _listen(listener: Listener) -> socket.socket:
@@ -243,7 +253,7 @@ def _listen(listener: Listener) -> socket.socket:
     return sock
 
 
-def _text(address: tuple[str, int]) -> str:
+def _text(address: Address) -> str:
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{host}:{address[1]}"
 
@@ -261,7 +271,7 @@ class _Client:
     def __init__(
         self,
         sock: socket.socket,
-        address: tuple[str, int],
+        address: Address,
         listener: str,
         ports: Ports,
         settings: Settings,
