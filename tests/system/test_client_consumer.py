@@ -29,7 +29,7 @@ from raylog.protocol.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.records import HEADER_SIZE, Record, batch_headers, encode_batch
 
 FETCH = 1
 COUNT = 1_000
@@ -354,8 +354,10 @@ def test_columns_have_everything_without_gaps(filled: InProcessCluster) -> None:
 
 def test_a_damaged_batch_comes_after_what_can_be_read_in_columns_too(filled: InProcessCluster) -> None:
     path = next(filled.root.glob("broker-*/**/t-3/00000000000000000000.log"))
+    batches = list(batch_headers(path.read_bytes()))
+    position, _ = batches[len(batches) // 2]
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
+        file.seek(position + HEADER_SIZE)
         file.write(b"\xff\xff\xff\xff")
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 3)])

@@ -52,14 +52,14 @@ def head_without_java(tmp_path: Path) -> Iterator[RayInfo]:
     local_ray.stop(started)
 
 
-def jvms(head: RayInfo) -> list[str]:
-    """Java processes of the Ray cluster and of this process."""
+def jvms(head: RayInfo) -> set[psutil.Process]:
+    """Java processes of the Ray cluster and of this process, which other tests' clients may be among."""
     members = [*local_ray.session_members(head.session), *psutil.Process().children(recursive=True)]
-    return [
-        process.name()
+    return {
+        process
         for process in members
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and process.name() == "java"
-    ]
+    }
 
 
 def left_behind(head: RayInfo) -> list[str]:
@@ -81,9 +81,9 @@ def java_and_spark_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("JAVA", "SPARK", "PYSPARK"))}
 
 
-def use(spark: SparkSession, head: RayInfo) -> None:
+def use(spark: SparkSession, head: RayInfo, before: set[psutil.Process]) -> None:
     assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
-    assert len(jvms(head)) == 4, "driver, app master's gateway, app master, executor"
+    assert len(jvms(head) - before) == 4, "driver, app master's gateway, app master, executor"
     with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
         pass
     raise KeyError("oops")
@@ -91,18 +91,19 @@ def use(spark: SparkSession, head: RayInfo) -> None:
 
 def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(head: RayInfo) -> None:
     environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
+    before = jvms(head)
     for _ in range(2):
         with (
             pytest.raises(KeyError, match="oops"),
             session(address=head.address, memory="600m") as spark,
         ):
-            use(spark, head)
+            use(spark, head, before)
         assert not ray.is_initialized()
         assert java_and_spark_environment() == environment
         assert signal.getsignal(signal.SIGINT) is interrupted
         assert left_behind(head) == []
         assert actors(head) == []
-        wait_until(lambda: jvms(head) == [], 10, "the JVMs are gone")
+        wait_until(lambda: not jvms(head) - before, 10, "the JVMs are gone")
 
 
 def test_too_few_cpus_are_named(head: RayInfo) -> None:
