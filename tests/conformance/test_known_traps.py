@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,17 +86,6 @@ def with_raylog(servers: str, topic: str, use: Callable[[Send], None]) -> None:
         use(lambda value: producer.send(topic, value, partition=0).result(TIMEOUT_S))
 
 
-@pytest.fixture
-def forget_unclosed() -> Iterator[None]:
-    """kafka-python leaves the sockets of refused connections unclosed: let them go here, not in some other test."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-@pytest.mark.usefixtures("forget_unclosed")
 @pytest.mark.parametrize("client", [with_confluent, with_kafka_python, with_aiokafka, with_raylog])
 def test_an_idempotent_producer_goes_on_after_a_restart(
     tmp_path: Path, client: Callable[[str, str, Callable[[Send], None]], None]
