@@ -20,6 +20,7 @@ from raylog.protocol.compression import Codec, decompress
 from raylog.protocol.errors import CorruptMessage, InvalidRequest
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import HEADER_SIZE, TimestampType
+from raylog.protocol.rows import long_varint
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -106,7 +107,7 @@ def _boundaries(data: bytes, batches: Sequence[tuple[BatchHeader, bytes]]) -> tu
                     number = number & 0x7F | high << 7
                     pos += 2
                 else:
-                    number, pos = _long(data, pos)
+                    number, pos = long_varint(data, pos)
                 begin(pos)
                 pos += number >> 1
                 end(pos)
@@ -118,17 +119,6 @@ def _boundaries(data: bytes, batches: Sequence[tuple[BatchHeader, bytes]]) -> tu
             raise CorruptMessage(f"{header.record_count} records do not fill a batch of {len(body)} bytes")
     counts = np.array([header.record_count for header, _ in batches], np.int64)
     return np.array(starts, np.int64), np.array(ends, np.int64), counts
-
-
-def _long(data: bytes, pos: int) -> tuple[int, int]:
-    number = shift = 0
-    while (byte := data[pos]) & 0x80:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        pos += 1
-        if shift > 63:
-            raise CorruptMessage("a number in a record does not fit 64 bits")
-    return number | byte << shift, pos + 1
 
 
 class _Fields:
@@ -226,7 +216,7 @@ class _Fields:
     def _bytes_at(self, at: int, end: int) -> tuple[bytes | None, int]:
         if at >= end:
             raise CorruptMessage("a record's headers go beyond its end")
-        number, at = _long(self._data, at)
+        number, at = long_varint(self._data, at)
         if number == 1:
             return None, at
         if number & 1 or number >> 1 > end - at:

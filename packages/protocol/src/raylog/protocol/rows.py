@@ -155,7 +155,7 @@ def _decode_into(
             number = number & 0x7F | high << 7
             pos += 2
         else:
-            number, pos = _long(data, pos)
+            number, pos = long_varint(data, pos)
         end = pos + (number >> 1)
         if number & 1:
             raise CorruptMessage(f"a record in a batch has the length {_signed(number)}")
@@ -167,7 +167,7 @@ def _decode_into(
             time = time & 0x7F | high << 7
             pos += 3
         else:
-            time, pos = _long(data, pos + 1)
+            time, pos = long_varint(data, pos + 1)
 
         delta = data[pos]  # offset
         if delta < 0x80:
@@ -176,7 +176,7 @@ def _decode_into(
             delta = delta & 0x7F | high << 7
             pos += 2
         else:
-            delta, pos = _long(data, pos)
+            delta, pos = long_varint(data, pos)
         if delta & 1 or not previous < (delta := delta >> 1) <= last_delta:
             raise CorruptMessage(f"record {len(records)} in a batch has the offset delta {delta}")
         previous = delta
@@ -189,7 +189,7 @@ def _decode_into(
             if number < 0x80:
                 pos += 1
             else:
-                number, pos = _long(data, pos)
+                number, pos = long_varint(data, pos)
             start = pos
             pos += number >> 1
             key = data[start:pos]
@@ -203,7 +203,7 @@ def _decode_into(
             number = number & 0x7F | high << 7
             pos += 2
         else:
-            number, pos = _long(data, pos)
+            number, pos = long_varint(data, pos)
         if number & 1:
             if number != 1:
                 raise CorruptMessage(f"record {len(records)} in a batch has a value of length {_signed(number)}")
@@ -232,10 +232,10 @@ def scan_times(data: bytes, count: int, *, base_offset: int, base_timestamp: int
     pos = 0
     for number in range(count):
         try:
-            length, pos = _long(data, pos)
+            length, pos = long_varint(data, pos)
             end = pos + (length >> 1)
-            time, pos = _long(data, pos + 1)  # behind the attributes
-            delta, pos = _long(data, pos)
+            time, pos = long_varint(data, pos + 1)  # behind the attributes
+            delta, pos = long_varint(data, pos)
         except IndexError:
             raise CorruptMessage(f"record {number} of {count} in a batch is damaged") from None
         if length & 1 or not pos <= end <= len(data):
@@ -248,7 +248,7 @@ def _signed(number: int) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _long(data: bytes, pos: int) -> tuple[int, int]:
+def long_varint(data: bytes, pos: int) -> tuple[int, int]:
     """The varint at ``pos``, zigzag not undone, and the position behind it."""
     number = shift = 0
     while (byte := data[pos]) & 0x80:
@@ -287,7 +287,7 @@ def _length(data: bytes, pos: int) -> tuple[int, int]:
     if number < 0x80:
         pos += 1
     else:
-        number, pos = _long(data, pos)
+        number, pos = long_varint(data, pos)
     if number & 1:
         raise CorruptMessage(f"a record's headers have the length or count {_signed(number)}")
     return number >> 1, pos
