@@ -13,7 +13,7 @@ import pytest
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
 from raylog.broker.local_ray import temp_dir_of
-from raylog.broker.processes import end, session_members, sessions_at
+from raylog.broker.processes import end_session, session_members, sessions_at
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -37,7 +37,7 @@ def test_up_after_an_up_that_was_killed(tmp_path: Path) -> None:
     finally:
         cluster.raylog("down", check=False)
         for session in orphans:
-            end(session_members(session), grace_s=1.0)
+            end_session(session, grace_s=1.0)
     assert sessions_at(ray_dir) == set()
     assert not ray_dir.is_symlink()
 

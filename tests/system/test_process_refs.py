@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.waiting import wait_until
+from raylog.broker.processes import end_session, session_members
 from raylog.coordination.processes import ProcessRef
 
 pytestmark = pytest.mark.system
@@ -18,6 +19,31 @@ import ctypes, platform, sys, threading
 threading.Thread(target=sys.stdin.read).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)  # exit of this thread alone
 """
+
+STARTS_ANOTHER_WHEN_ASKED_TO_END = """
+import signal, subprocess, sys
+def restart(*_):
+    subprocess.Popen([sys.executable, "-c", "input()"])
+    sys.exit()
+signal.signal(signal.SIGTERM, restart)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ending_a_session_ends_what_its_processes_start_meanwhile() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS_ANOTHER_WHEN_ASKED_TO_END],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        end_session(process.pid, grace_s=1.0)
+        assert session_members(process.pid) == []
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def test_a_process_is_alive_until_its_last_thread_ends() -> None:

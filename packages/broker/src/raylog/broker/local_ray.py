@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from raylog.broker.cluster_file import RayInfo
-from raylog.broker.processes import end, session_members, sessions_at
+from raylog.broker.processes import end_session, session_members, sessions_at
 from raylog.coordination.free_ports import free_port
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
@@ -47,7 +47,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
     """
     temp_dir = temp_dir_of(data_dir)
     for session in sessions_at(temp_dir):  # of a start that was killed before it could record them
-        end(session_members(session), grace_s=STOP_GRACE_S)
+        end_session(session, grace_s=STOP_GRACE_S)
     _make_empty(data_dir / "ray", temp_dir)
     log = data_dir / "ray-start.log"
     token_path = "" if "RAY_AUTH_MODE" in environment else _new_token(data_dir / "ray-auth-token")
@@ -81,7 +81,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
                 session=session,
                 auth_token_path=token_path,
             )
-        end(session_members(session), grace_s=STOP_GRACE_S)
+        end_session(session, grace_s=STOP_GRACE_S)
     temp_dir.unlink()
     raise RayNotStarted(f"Ray did not start: {_last_line(log)} (all of it is in {log})")
 
@@ -103,7 +103,7 @@ def stop(ray: RayInfo) -> None:
     """End all processes of a Ray cluster that :func:`start` started, also what a dead GCS or raylet left of it."""
     temp_dir = Path(ray.temp_dir)
     for session in {ray.session} if ray.head.is_alive else sessions_at(temp_dir):
-        end(session_members(session), grace_s=STOP_GRACE_S)
+        end_session(session, grace_s=STOP_GRACE_S)
     if temp_dir.is_symlink():
         temp_dir.unlink()
 

@@ -7,12 +7,13 @@ whatever becomes of their parents, unless they leave it on purpose.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-__all__ = ["end", "session_members", "sessions_at"]
+__all__ = ["end_session", "session_members", "sessions_at"]
+
+MAX_ROUNDS = 10
 
 
 def session_members(session: int) -> list[psutil.Process]:
@@ -40,15 +41,23 @@ def sessions_at(directory: Path) -> set[int]:
     return sessions
 
 
-def end(processes: Iterable[psutil.Process], *, grace_s: float) -> None:
-    """Ask the processes to end, and kill those that still run ``grace_s`` seconds later."""
-    asked = list(processes)
+def end_session(session: int, *, grace_s: float) -> None:
+    """Ask the session's processes to end, and kill what still runs ``grace_s`` seconds later.
+
+    Who is asked may start others meanwhile, as a supervisor does whose child ends first: so the session is looked
+    through again until nobody is left in it, MAX_ROUNDS times at most.
+    """
+    asked = session_members(session)
     for process in asked:
         _signal(process, kill=False)
-    _, stubborn = psutil.wait_procs(asked, timeout=grace_s)
-    for process in stubborn:
-        _signal(process, kill=True)
-    psutil.wait_procs(stubborn, timeout=grace_s)
+    psutil.wait_procs(asked, timeout=grace_s)
+    for _ in range(MAX_ROUNDS):
+        stubborn = session_members(session)
+        if not stubborn:
+            return
+        for process in stubborn:
+            _signal(process, kill=True)
+        psutil.wait_procs(stubborn, timeout=grace_s)
 
 
 def _signal(process: psutil.Process, *, kill: bool) -> None:
