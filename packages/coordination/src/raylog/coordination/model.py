@@ -25,6 +25,8 @@ from raylog.protocol.ids import (
 NO_CONTROLLER = BrokerId(-1)
 NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
+NO_BROKER_EPOCH = BrokerEpoch(-1)
+"""Before the first registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class BrokerInfo:
     directory_ids: tuple[UUID, ...] = ()
     clean_stop: bool = False
     """True when the process before this one closed its logs in an orderly way."""
+    intact_since: BrokerEpoch = NO_BROKER_EPOCH
+    """The oldest incarnation whose data is all still here: no later one lost a disk or an acknowledged write."""
 
     def endpoint(self, listener: str | None = None) -> Endpoint | None:
         """The endpoint of the named listener (by default the first); None when there is none."""
@@ -79,6 +83,16 @@ class PartitionState:
     """The epoch of the controller that wrote this state."""
     version: int = -1
     """The version of its znode, which the next write must name; -1 when it has none yet."""
+    elr: tuple[BrokerId, ...] = ()
+    """Eligible leader replicas (KIP-966): they left the ISR when it fell below min.insync.replicas, and hold all below
+    the high watermark, which stands still while there are any.
+    """
+    incarnations: Mapping[BrokerId, BrokerEpoch] = field(default_factory=lambda: MappingProxyType({}))
+    """Of each member of ``isr`` and ``elr`` the incarnation that was in sync (KIP-903); not known where missing."""
+    adding: tuple[BrokerId, ...] = ()
+    """Replicas that a reassignment under way brings in (KIP-455); they are in ``replicas``, too."""
+    removing: tuple[BrokerId, ...] = ()
+    """Replicas that it takes away at its end; still in ``replicas``."""
 
     @property
     def is_online(self) -> bool:

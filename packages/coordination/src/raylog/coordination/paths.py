@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState
+from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
@@ -242,6 +242,7 @@ def encode_raylog_broker(info: BrokerInfo) -> bytes:
             "actor": info.actor,
             "directory_ids": [str(directory) for directory in info.directory_ids],
             "clean_stop": info.clean_stop,
+            "intact_since": info.intact_since,
         }
     )
 
@@ -262,6 +263,7 @@ def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, e
             actor=extra.get("actor", ""),
             directory_ids=_directory_ids(extra),
             clean_stop=bool(extra.get("clean_stop", False)),
+            intact_since=BrokerEpoch(int(extra.get("intact_since", NO_BROKER_EPOCH))),
         )
 
 
@@ -311,15 +313,19 @@ def _broker_ids(values: Iterable[Any]) -> tuple[BrokerId, ...]:
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
-    return _dump(
-        {
-            "controller_epoch": state.controller_epoch,
-            "leader": state.leader,
-            "version": 1,
-            "leader_epoch": state.leader_epoch,
-            "isr": list(state.isr),
-        }
-    )
+    """Kafka's fields, and in the same node, lest one change without the other, ours where they tell something."""
+    value: dict[str, Any] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.elr:
+        value["elr"] = list(state.elr)
+    if state.incarnations:
+        value["incarnations"] = {str(broker): epoch for broker, epoch in sorted(state.incarnations.items())}
+    return _dump(value)
 
 
 def decode_partition_state(
@@ -334,6 +340,11 @@ def decode_partition_state(
             leader=BrokerId(int(value["leader"])),
             leader_epoch=LeaderEpoch(int(value["leader_epoch"])),
             isr=_broker_ids(value["isr"]),
+            elr=_broker_ids(value.get("elr", ())),
+            incarnations={
+                BrokerId(int(broker)): BrokerEpoch(int(epoch))
+                for broker, epoch in value.get("incarnations", {}).items()
+            },
             controller_epoch=ControllerEpoch(int(value["controller_epoch"])),
             version=version,
         )

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgpack
 
-from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicName
 
@@ -76,6 +76,7 @@ def pack_broker(broker: BrokerInfo) -> dict[str, Any]:
         "actor": broker.actor,
         "dirs": [directory.bytes for directory in broker.directory_ids],
         "clean_stop": broker.clean_stop,
+        "intact_since": broker.intact_since,
     }
 
 
@@ -92,6 +93,7 @@ def unpack_broker(fields: Any) -> BrokerInfo:
         actor=text(fields.get("actor", "")),
         directory_ids=tuple(map(_uuid, of(list, fields.get("dirs", [])))),
         clean_stop=of(bool, fields.get("clean_stop", False)),
+        intact_since=BrokerEpoch(number(fields.get("intact_since", NO_BROKER_EPOCH))),
     )
 
 
@@ -104,10 +106,15 @@ def pack_topic(topic: TopicState) -> dict[str, Any]:
         "name": topic.name,
         "id": topic.id.bytes,
         "configs": dict(topic.configs),
-        "partitions": [
-            [p.replicas, p.leader, p.leader_epoch, p.isr, p.controller_epoch, p.version] for p in topic.partitions
-        ],
+        "partitions": [_pack_partition(partition) for partition in topic.partitions],
     }
+
+
+def _pack_partition(p: PartitionState) -> list[Any]:
+    return [
+        p.replicas, p.leader, p.leader_epoch, p.isr, p.controller_epoch, p.version,
+        p.elr, dict(p.incarnations), p.adding, p.removing,
+    ]  # fmt: skip
 
 
 def unpack_topic(fields: Any) -> TopicState:
@@ -121,14 +128,35 @@ def unpack_topic(fields: Any) -> TopicState:
     )
 
 
+def _broker_ids(values: Any) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number(each)) for each in of(list, values or []))
+
+
 def _unpack_partition(
-    replicas: Any, leader: Any, leader_epoch: Any, isr: Any, controller_epoch: Any, version: Any, *_: Any
+    replicas: Any,
+    leader: Any,
+    leader_epoch: Any,
+    isr: Any,
+    controller_epoch: Any,
+    version: Any,
+    elr: Any = None,
+    incarnations: Any = None,
+    adding: Any = None,
+    removing: Any = None,
+    *_: Any,
 ) -> PartitionState:
     return PartitionState(
-        replicas=tuple(BrokerId(number(each)) for each in of(list, replicas)),
+        replicas=_broker_ids(replicas),
         leader=BrokerId(number(leader)),
         leader_epoch=LeaderEpoch(number(leader_epoch)),
-        isr=tuple(BrokerId(number(each)) for each in of(list, isr)),
+        isr=_broker_ids(isr),
+        elr=_broker_ids(elr),
+        incarnations={
+            BrokerId(number(broker)): BrokerEpoch(number(epoch))
+            for broker, epoch in of(dict, incarnations or {}).items()
+        },
+        adding=_broker_ids(adding),
+        removing=_broker_ids(removing),
         controller_epoch=ControllerEpoch(number(controller_epoch)),
         version=number(version),
     )

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol, Self
 
 from raylog.coordination.model import (
+    NO_BROKER_EPOCH,
     NO_CONTROLLER_EPOCH,
     BrokerInfo,
     ClusterState,
@@ -36,9 +37,6 @@ from raylog.coordination.peer_codec import (
 )
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
-
-NO_BROKER_EPOCH = BrokerEpoch(-1)
-"""Before the first registration: no message is for it."""
 
 
 class PeerControl(Protocol):
