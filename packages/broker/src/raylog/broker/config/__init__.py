@@ -1,0 +1,269 @@
+"""Every broker and topic setting that this broker honours, in Kafka's own names; each is declared once, below here.
+
+Read with ``settings[SEGMENT_BYTES]``. A topic's setting falls back to its broker synonym (``broker_default``),
+as in Kafka: make a topic's settings with :func:`topic_settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raylog.broker.config.cluster import (
+    AUTO_CREATE_TOPICS_ENABLE,
+    AUTO_LEADER_REBALANCE_ENABLE,
+    DEFAULT_REPLICATION_FACTOR,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    LEADER_IMBALANCE_PER_BROKER_PERCENTAGE,
+    LIVENESS_HINTS,
+    NUM_PARTITIONS,
+    ZOOKEEPER_CONNECT,
+    ZOOKEEPER_SESSION_TIMEOUT_MS,
+)
+from raylog.broker.config.log import (
+    COMPRESSION_TYPE_BROKER,
+    FOREVER,
+    LOG_CLEANUP_POLICY,
+    LOG_DIRS,
+    LOG_FLUSH_INTERVAL_MESSAGES,
+    LOG_FLUSH_INTERVAL_MS,
+    LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    LOG_INDEX_INTERVAL_BYTES,
+    LOG_INDEX_SIZE_MAX_BYTES,
+    LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+    LOG_MESSAGE_TIMESTAMP_TYPE,
+    LOG_RETENTION_BYTES,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    LOG_RETENTION_MS,
+    LOG_ROLL_MS,
+    LOG_SEGMENT_BYTES,
+    MESSAGE_MAX_BYTES,
+    PRODUCER_ID_EXPIRATION_MS,
+)
+from raylog.broker.config.network import (
+    ADVERTISED_LISTENERS,
+    BROKER_ID,
+    BROKER_RACK,
+    CONNECTIONS_MAX_IDLE_MS,
+    FETCH_MAX_BYTES,
+    LISTENERS,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_FETCH_SESSIONS,
+    QUEUED_MAX_REQUEST_BYTES,
+    SOCKET_REQUEST_MAX_BYTES,
+)
+from raylog.broker.config.replication import (
+    FOLLOWER_REPLICATION_THROTTLED_RATE,
+    FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
+    LEADER_REPLICATION_THROTTLED_RATE,
+    LEADER_REPLICATION_THROTTLED_REPLICAS,
+    MIN_INSYNC_REPLICAS_BROKER,
+    RACK_AWARE_SELECTOR,
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+    REPLICA_SELECTOR_CLASS,
+    REPLICA_SOCKET_TIMEOUT_MS,
+    UNCLEAN_LEADER_ELECTION_ENABLE_BROKER,
+)
+from raylog.protocol.settings import Scope, Setting, Settings, SettingsTable
+
+__all__ = [
+    "ADVERTISED_LISTENERS",
+    "AUTO_CREATE_TOPICS_ENABLE",
+    "AUTO_LEADER_REBALANCE_ENABLE",
+    "BROKER_ID",
+    "BROKER_RACK",
+    "BROKER_SETTINGS",
+    "CLEANUP_POLICY",
+    "COMPRESSION_TYPE",
+    "COMPRESSION_TYPE_BROKER",
+    "CONNECTIONS_MAX_IDLE_MS",
+    "DEFAULT_REPLICATION_FACTOR",
+    "FETCH_MAX_BYTES",
+    "FLUSH_MESSAGES",
+    "FLUSH_MS",
+    "FOLLOWER_REPLICATION_THROTTLED_RATE",
+    "FOLLOWER_REPLICATION_THROTTLED_REPLICAS",
+    "FOREVER",
+    "INDEX_INTERVAL_BYTES",
+    "LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS",
+    "LEADER_IMBALANCE_PER_BROKER_PERCENTAGE",
+    "LEADER_REPLICATION_THROTTLED_RATE",
+    "LEADER_REPLICATION_THROTTLED_REPLICAS",
+    "LISTENERS",
+    "LIVENESS_HINTS",
+    "LOG_CLEANUP_POLICY",
+    "LOG_DIRS",
+    "LOG_FLUSH_INTERVAL_MESSAGES",
+    "LOG_FLUSH_INTERVAL_MS",
+    "LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS",
+    "LOG_INDEX_INTERVAL_BYTES",
+    "LOG_INDEX_SIZE_MAX_BYTES",
+    "LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS",
+    "LOG_MESSAGE_TIMESTAMP_TYPE",
+    "LOG_RETENTION_BYTES",
+    "LOG_RETENTION_CHECK_INTERVAL_MS",
+    "LOG_RETENTION_MS",
+    "LOG_ROLL_MS",
+    "LOG_SEGMENT_BYTES",
+    "MAX_CONNECTIONS",
+    "MAX_CONNECTIONS_PER_IP",
+    "MAX_FETCH_SESSIONS",
+    "MAX_MESSAGE_BYTES",
+    "MESSAGE_MAX_BYTES",
+    "MESSAGE_TIMESTAMP_AFTER_MAX_MS",
+    "MESSAGE_TIMESTAMP_TYPE",
+    "MIN_INSYNC_REPLICAS",
+    "MIN_INSYNC_REPLICAS_BROKER",
+    "NUM_PARTITIONS",
+    "PRODUCER_ID_EXPIRATION_MS",
+    "QUEUED_MAX_REQUEST_BYTES",
+    "RACK_AWARE_SELECTOR",
+    "REPLICA_FETCH_BACKOFF_MS",
+    "REPLICA_FETCH_MAX_BYTES",
+    "REPLICA_FETCH_MIN_BYTES",
+    "REPLICA_FETCH_RESPONSE_MAX_BYTES",
+    "REPLICA_FETCH_WAIT_MAX_MS",
+    "REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS",
+    "REPLICA_LAG_TIME_MAX_MS",
+    "REPLICA_SELECTOR_CLASS",
+    "REPLICA_SOCKET_TIMEOUT_MS",
+    "RETENTION_BYTES",
+    "RETENTION_MS",
+    "SEGMENT_BYTES",
+    "SEGMENT_INDEX_BYTES",
+    "SEGMENT_MS",
+    "SOCKET_REQUEST_MAX_BYTES",
+    "TOPIC_SETTINGS",
+    "UNCLEAN_LEADER_ELECTION_ENABLE",
+    "UNCLEAN_LEADER_ELECTION_ENABLE_BROKER",
+    "ZOOKEEPER_CONNECT",
+    "ZOOKEEPER_SESSION_TIMEOUT_MS",
+    "topic_settings",
+]
+
+BROKER_SETTINGS = SettingsTable(
+    (
+        BROKER_ID,
+        BROKER_RACK,
+        LISTENERS,
+        ADVERTISED_LISTENERS,
+        SOCKET_REQUEST_MAX_BYTES,
+        QUEUED_MAX_REQUEST_BYTES,
+        MAX_CONNECTIONS,
+        MAX_CONNECTIONS_PER_IP,
+        CONNECTIONS_MAX_IDLE_MS,
+        FETCH_MAX_BYTES,
+        MAX_FETCH_SESSIONS,
+        ZOOKEEPER_CONNECT,
+        ZOOKEEPER_SESSION_TIMEOUT_MS,
+        NUM_PARTITIONS,
+        DEFAULT_REPLICATION_FACTOR,
+        AUTO_CREATE_TOPICS_ENABLE,
+        AUTO_LEADER_REBALANCE_ENABLE,
+        LEADER_IMBALANCE_PER_BROKER_PERCENTAGE,
+        LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+        LIVENESS_HINTS,
+        LOG_DIRS,
+        LOG_SEGMENT_BYTES,
+        LOG_ROLL_MS,
+        LOG_INDEX_SIZE_MAX_BYTES,
+        LOG_INDEX_INTERVAL_BYTES,
+        LOG_CLEANUP_POLICY,
+        LOG_RETENTION_MS,
+        LOG_RETENTION_BYTES,
+        LOG_RETENTION_CHECK_INTERVAL_MS,
+        LOG_FLUSH_INTERVAL_MESSAGES,
+        LOG_FLUSH_INTERVAL_MS,
+        LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+        MESSAGE_MAX_BYTES,
+        LOG_MESSAGE_TIMESTAMP_TYPE,
+        LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+        COMPRESSION_TYPE_BROKER,
+        PRODUCER_ID_EXPIRATION_MS,
+        MIN_INSYNC_REPLICAS_BROKER,
+        UNCLEAN_LEADER_ELECTION_ENABLE_BROKER,
+        REPLICA_LAG_TIME_MAX_MS,
+        REPLICA_FETCH_MAX_BYTES,
+        REPLICA_FETCH_RESPONSE_MAX_BYTES,
+        REPLICA_FETCH_MIN_BYTES,
+        REPLICA_FETCH_WAIT_MAX_MS,
+        REPLICA_FETCH_BACKOFF_MS,
+        REPLICA_SOCKET_TIMEOUT_MS,
+        REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+        REPLICA_SELECTOR_CLASS,
+        LEADER_REPLICATION_THROTTLED_RATE,
+        FOLLOWER_REPLICATION_THROTTLED_RATE,
+    )
+)
+
+
+def _topic(name: str, broker: Setting[Any]) -> Setting[Any]:
+    """The topic's row of a broker's setting: same type, default, unit, check and meaning."""
+    return Setting(
+        name,
+        broker.type,
+        broker.default,
+        Scope.TOPIC,
+        broker.doc,
+        unit=broker.unit,
+        check=broker.check,
+        broker_default=broker.name,
+    )
+
+
+CLEANUP_POLICY: Setting[tuple[str, ...]] = _topic("cleanup.policy", LOG_CLEANUP_POLICY)
+RETENTION_MS: Setting[int] = _topic("retention.ms", LOG_RETENTION_MS)
+RETENTION_BYTES: Setting[int] = _topic("retention.bytes", LOG_RETENTION_BYTES)
+SEGMENT_BYTES: Setting[int] = _topic("segment.bytes", LOG_SEGMENT_BYTES)
+SEGMENT_MS: Setting[int] = _topic("segment.ms", LOG_ROLL_MS)
+SEGMENT_INDEX_BYTES: Setting[int] = _topic("segment.index.bytes", LOG_INDEX_SIZE_MAX_BYTES)
+INDEX_INTERVAL_BYTES: Setting[int] = _topic("index.interval.bytes", LOG_INDEX_INTERVAL_BYTES)
+MAX_MESSAGE_BYTES: Setting[int] = _topic("max.message.bytes", MESSAGE_MAX_BYTES)
+COMPRESSION_TYPE: Setting[str] = _topic("compression.type", COMPRESSION_TYPE_BROKER)
+MESSAGE_TIMESTAMP_TYPE: Setting[str] = _topic("message.timestamp.type", LOG_MESSAGE_TIMESTAMP_TYPE)
+MESSAGE_TIMESTAMP_AFTER_MAX_MS: Setting[int] = _topic(
+    "message.timestamp.after.max.ms", LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS
+)
+FLUSH_MESSAGES: Setting[int] = _topic("flush.messages", LOG_FLUSH_INTERVAL_MESSAGES)
+FLUSH_MS: Setting[int] = _topic("flush.ms", LOG_FLUSH_INTERVAL_MS)
+MIN_INSYNC_REPLICAS: Setting[int] = _topic("min.insync.replicas", MIN_INSYNC_REPLICAS_BROKER)
+UNCLEAN_LEADER_ELECTION_ENABLE: Setting[bool] = _topic(
+    "unclean.leader.election.enable", UNCLEAN_LEADER_ELECTION_ENABLE_BROKER
+)
+
+TOPIC_SETTINGS = SettingsTable(
+    (
+        CLEANUP_POLICY,
+        RETENTION_MS,
+        RETENTION_BYTES,
+        SEGMENT_BYTES,
+        SEGMENT_MS,
+        SEGMENT_INDEX_BYTES,
+        INDEX_INTERVAL_BYTES,
+        MAX_MESSAGE_BYTES,
+        COMPRESSION_TYPE,
+        MESSAGE_TIMESTAMP_TYPE,
+        MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+        FLUSH_MESSAGES,
+        FLUSH_MS,
+        MIN_INSYNC_REPLICAS,
+        UNCLEAN_LEADER_ELECTION_ENABLE,
+        LEADER_REPLICATION_THROTTLED_REPLICAS,
+        FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
+    )
+)
+
+
+def topic_settings(broker: Settings, overrides: Mapping[str, str] | None = None) -> Settings:
+    """A topic's settings in force: its overrides (texts), else the broker's synonyms, else the defaults.
+
+    Raises InvalidConfig for an unknown name or an unfit value.
+    """
+    return Settings(TOPIC_SETTINGS, TOPIC_SETTINGS.parse(overrides or {}), parent=broker)

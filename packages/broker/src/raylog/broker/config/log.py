@@ -1,0 +1,169 @@
+"""Settings of a broker: its logs, and what topics' logs get by default."""
+
+from __future__ import annotations
+
+from raylog.protocol.settings import Scope, Setting, ValueType, at_least, one_of
+
+FOREVER = 2**63 - 1
+"""Kafka's way to say «never» or «no limit» in a long."""
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+def _only_delete(policies: tuple[str, ...]) -> str | None:
+    return None if policies == ("delete",) else "must be delete: log compaction is not built yet"
+
+
+def _only_producer(codec: str) -> str | None:
+    if codec == "producer":
+        return None
+    return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
+
+
+LOG_DIRS: Setting[tuple[str, ...]] = Setting(
+    "log.dirs",
+    ValueType.LIST,
+    (),
+    Scope.STATIC,
+    "Directories for partitions; a new partition goes to the emptiest.",
+)
+LOG_SEGMENT_BYTES = Setting(
+    "log.segment.bytes",
+    ValueType.INT,
+    1024**3,
+    Scope.CLUSTER,
+    "A segment that would grow beyond this is closed and a new one begun.",
+    unit="bytes",
+    check=at_least(14),
+)
+LOG_ROLL_MS = Setting(
+    "log.roll.ms",
+    ValueType.LONG,
+    7 * _DAY_MS,
+    Scope.CLUSTER,
+    "A segment whose first record is older than this is closed at the next append.",
+    unit="ms",
+    check=at_least(1),
+)
+LOG_INDEX_SIZE_MAX_BYTES = Setting(
+    "log.index.size.max.bytes",
+    ValueType.INT,
+    10 * 1024**2,
+    Scope.CLUSTER,
+    "A segment whose offset or time index reaches this is closed.",
+    unit="bytes",
+    check=at_least(12),
+)
+LOG_INDEX_INTERVAL_BYTES = Setting(
+    "log.index.interval.bytes",
+    ValueType.INT,
+    4096,
+    Scope.CLUSTER,
+    "Bytes of log between two index entries.",
+    unit="bytes",
+    check=at_least(0),
+)
+LOG_CLEANUP_POLICY: Setting[tuple[str, ...]] = Setting(
+    "log.cleanup.policy",
+    ValueType.LIST,
+    ("delete",),
+    Scope.CLUSTER,
+    "What happens to old segments: delete.",
+    check=_only_delete,
+)
+LOG_RETENTION_MS = Setting(
+    "log.retention.ms",
+    ValueType.LONG,
+    7 * _DAY_MS,
+    Scope.CLUSTER,
+    "A segment whose newest record is older than this is deleted; -1: never.",
+    unit="ms",
+    check=at_least(-1),
+)
+LOG_RETENTION_BYTES = Setting(
+    "log.retention.bytes",
+    ValueType.LONG,
+    -1,
+    Scope.CLUSTER,
+    "Oldest segments are deleted while a partition keeps at least this much without them; -1: no limit.",
+    unit="bytes",
+    check=at_least(-1),
+)
+LOG_RETENTION_CHECK_INTERVAL_MS = Setting(
+    "log.retention.check.interval.ms",
+    ValueType.LONG,
+    5 * 60 * 1000,
+    Scope.STATIC,
+    "Time between two looks for segments to delete.",
+    unit="ms",
+    check=at_least(1),
+)
+LOG_FLUSH_INTERVAL_MESSAGES = Setting(
+    "log.flush.interval.messages",
+    ValueType.LONG,
+    FOREVER,
+    Scope.CLUSTER,
+    "Records that may be unflushed; 1: each append is on the disk before it is acknowledged.",
+    check=at_least(1),
+)
+LOG_FLUSH_INTERVAL_MS = Setting(
+    "log.flush.interval.ms",
+    ValueType.LONG,
+    FOREVER,
+    Scope.CLUSTER,
+    "The longest that a record stays unflushed; the default leaves it to the operating system.",
+    unit="ms",
+    check=at_least(0),
+)
+LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = Setting(
+    "log.flush.offset.checkpoint.interval.ms",
+    ValueType.INT,
+    60_000,
+    Scope.STATIC,
+    "Time between two writes of the checkpoint files (recovery points, log starts, high watermarks).",
+    unit="ms",
+    check=at_least(0),
+)
+MESSAGE_MAX_BYTES = Setting(
+    "message.max.bytes",
+    ValueType.INT,
+    1024**2 + 12,
+    Scope.CLUSTER,
+    "The largest record batch.",
+    unit="bytes",
+    check=at_least(0),
+)
+LOG_MESSAGE_TIMESTAMP_TYPE = Setting(
+    "log.message.timestamp.type",
+    ValueType.STRING,
+    "CreateTime",
+    Scope.CLUSTER,
+    "Whether records keep the producer's time (CreateTime) or get the broker's (LogAppendTime).",
+    check=one_of("CreateTime", "LogAppendTime"),
+)
+LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS = Setting(
+    "log.message.timestamp.after.max.ms",
+    ValueType.LONG,
+    60 * 60 * 1000,
+    Scope.CLUSTER,
+    "How far ahead of the broker's clock a record's CreateTime may be.",
+    unit="ms",
+    check=at_least(0),
+)
+COMPRESSION_TYPE_BROKER = Setting(
+    "compression.type",
+    ValueType.STRING,
+    "producer",
+    Scope.CLUSTER,
+    "The codec of stored batches: the producer's.",
+    check=_only_producer,
+)
+PRODUCER_ID_EXPIRATION_MS = Setting(
+    "producer.id.expiration.ms",
+    ValueType.INT,
+    _DAY_MS,
+    Scope.CLUSTER,
+    "A producer that was silent this long is forgotten, and so are the sequences that tell its duplicates.",
+    unit="ms",
+    check=at_least(1),
+)
