@@ -7,6 +7,7 @@ ports; tests fill them with the smallest thing that keeps the contract.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -48,6 +49,7 @@ class Operation(StrEnum):
     DESCRIBE_CONFIGS = "DescribeConfigs"
     ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
+    CLUSTER_ACTION = "ClusterAction"
     NONE = "None"
 
 
@@ -110,8 +112,33 @@ class RequestContext:
         return self.connection.listener
 
 
-Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | None"
-"""A response without its length prefix, whole or in wire order; None: the request gets none (acks=0)."""
+class DelayedReply(ABC):
+    """A reply that waits for other brokers. The connection goes on with the next requests and sends replies in order.
+
+    One thread uses it: it calls :meth:`finish` once :meth:`wait` said True, or :meth:`abandon`.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """True when what it waits for has happened, or its time is over."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> bool:
+        """:meth:`is_ready`, after waiting up to ``timeout_s`` for it."""
+
+    @abstractmethod
+    def finish(self) -> bytes:
+        """The response without its length prefix."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Nobody wants the reply any more."""
+
+
+Reply: TypeAlias = "bytes | Sequence[bytes | FileSlice] | DelayedReply | None"
+"""A response without its length prefix, whole or in wire order; or one to come; or None: there is none (acks=0)."""
 
 
 class CloseConnection(Exception):

@@ -9,49 +9,28 @@ all else is an error code in a reply.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYTES
+from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS
 from raylog.broker.counters import Counters
 from raylog.broker.events import EventLog
-from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import CloseConnection, Connection, Ports, Reply
+from raylog.broker.handlers.context import Ports
 from raylog.broker.net.acceptor import Acceptor, Address
 from raylog.broker.net.admission import Admission, Refusals
+from raylog.broker.net.connection import ClientConnection, address_text
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.threads import Threads
-from raylog.broker.net.transmit import limit_sends, timeval, transmit
-from raylog.broker.storage.files import FileSlice
-from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
-from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
 
 log = EventLog(__name__)
 
-SEND_TIMEOUT_S = 30.0
-"""How long a client may take to read one reply: Kafka clients' own request timeout."""
-
-QUIET_S = 1.0
-"""A connection that says nothing for so long gives its large buffer back."""
-
-PRODUCE = 0
-MAX_HELD_REPLIES = 8
-
-MAX_POLL_MS = 2**31 - 1
 BACKLOG = 4096
 """Connections that the system holds for us: with fewer, a client of a storm waits a second to try again."""
-
-LINGER_BYTES = 1 << 20
-"""How much of a bad client's further input is read and dropped, so that it sees an orderly end."""
-
-_LENGTH = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +58,7 @@ class SocketServer:
         """By listener."""
         self._accepting: list[threading.Thread] = []
         self._threads = Threads("client")
-        self._clients: set[_Client] = set()
+        self._clients: set[ClientConnection] = set()
         self._closed = Counters()
         self._admission = Admission(ports.configs.broker)
         self._refusals = Refusals()
@@ -195,18 +174,18 @@ class SocketServer:
 
     def _leave(self, listener: Listener, address: Address, reason: str) -> None:
         if reason:
-            log.info("connection closed", listener=listener.name, client=_text(address), reason=reason)
+            log.info("connection closed", listener=listener.name, client=address_text(address), reason=reason)
         self._admission.leave(address[0])
 
     def _begin(self, listener: Listener, sock: socket.socket, address: Address) -> None:
         try:
-            self._start(_Client(sock, address, listener.name, self._ports, self._settings, self._memory))
+            self._start(ClientConnection(sock, address, listener.name, self._ports, self._settings, self._memory))
         except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
             sock.close()
             self._admission.leave(address[0])
             self._refused(listener, address, str(error))
 
-    def _start(self, client: _Client) -> None:
+    def _start(self, client: ClientConnection) -> None:
         with self._lock:
             self._clients.add(client)
         try:
@@ -220,10 +199,14 @@ class SocketServer:
         count = self._refusals.count(reason, time.monotonic())
         if count:
             log.warning(
-                "connections refused", listener=listener.name, count=count, last_client=_text(address), reason=reason
+                "connections refused",
+                listener=listener.name,
+                count=count,
+                last_client=address_text(address),
+                reason=reason,
             )
 
-    def _run(self, client: _Client) -> None:
+    def _run(self, client: ClientConnection) -> None:
         threading.current_thread().name = f"client-{client.name}"
         try:
             client.serve(self._stopping)
@@ -251,146 +234,3 @@ def _listen(listener: Listener) -> socket.socket:
             f"listener {listener.name} cannot use {listener.host}:{listener.port}: {error.strerror}",
         ) from error
     return sock
-
-
-def _text(address: Address) -> str:
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"{host}:{address[1]}"
-
-
-def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:
-    """The parts of a reply with their length before them, in as few parts as can be."""
-    length = _LENGTH.pack(sum(map(len, reply)))
-    first = reply[0]
-    return [length + first, *reply[1:]] if isinstance(first, bytes) else [length, *reply]
-
-
-class _Client:
-    """One connection, used by its own thread; only :meth:`shutdown` may be called by others."""
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        address: Address,
-        listener: str,
-        ports: Ports,
-        settings: Settings,
-        memory: RequestMemory,
-    ) -> None:
-        sock.setblocking(True)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY):
-            raise OSError("TCP_NODELAY cannot be set: small replies would wait 40 ms")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(QUIET_S))
-        limit_sends(sock, SEND_TIMEOUT_S)
-        self._sock = sock
-        self.ip, self.name = address[0], _text(address)
-        self._names = {"listener": listener, "client": self.name}
-        """What log lines say of this connection."""
-        self._ports = ports
-        self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
-        self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
-        self._memory = memory
-        self._counted = self._frames.capacity
-        self._hang_up = select.poll()
-        self._hang_up.register(sock, select.POLLRDHUP)
-        self.connection = Connection(listener=listener, peer=self)
-
-    def gone(self) -> bool:
-        """True when the client closed its end (Peer)."""
-        return bool(self._hang_up.poll(0))
-
-    def shutdown(self, how: int) -> None:
-        """End one or both directions; the thread notices at once."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(how)
-
-    def close(self) -> None:
-        """End the connection so that the client sees its end, not a reset: read and drop what it sent already."""
-        self.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(OSError):
-            dropped = 0
-            while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
-                dropped += len(data)
-        self._sock.close()
-        self._memory.resize(self._counted, 0)
-
-    def serve(self, stopping: threading.Event) -> None:
-        """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
-        try:
-            while not stopping.is_set():
-                self._answer_all()
-                if not self._receive():
-                    return
-        except (InvalidRequest, UnsupportedVersion, CloseConnection) as error:
-            log.warning("connection closed", **self._names, reason=error)
-        except OSError as error:
-            log.info("connection lost", **self._names, reason=error)
-        except Exception:
-            log.exception("connection closed by a defect of the broker", **self._names)
-
-    def _answer_all(self) -> None:
-        """Answer the frames that are there.
-
-        A producer that has several batches on the way gets the replies to a few of them by one system call: to wake
-        it up for each costs more than to take the batches in. Before any other request, which may have to wait, what
-        is held goes out.
-        """
-        held: list[bytes | FileSlice] = []
-        try:
-            while (frame := self._frames.next_frame()) is not None:
-                api_key = int.from_bytes(frame[:2], "big")
-                if held and (api_key != PRODUCE or len(held) == MAX_HELD_REPLIES):
-                    parts, held = held, []
-                    self._send(parts)
-                reply = self._answer(api_key, frame)
-                if isinstance(reply, bytes):
-                    held.append(_LENGTH.pack(len(reply)) + reply)
-                elif reply is not None:
-                    self._send(framed(reply))
-        finally:
-            if held:
-                self._send(held)
-
-    def _answer(self, api_key: int, frame: memoryview) -> Reply:
-        begun = time.perf_counter_ns()
-        reply = answer(self.connection, frame, self._ports)
-        self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
-        return reply
-
-    def _send(self, parts: Sequence[bytes | FileSlice]) -> None:
-        transmit(self._sock, parts, timeout=SEND_TIMEOUT_S)
-
-    def _receive(self) -> bool:
-        """Read what is there, waiting for it; False when the client left or was idle for too long."""
-        frames = self._frames
-        quiet_ms = 0
-        while True:
-            room = frames.writable()
-            if frames.capacity != self._counted:
-                self._count_memory()
-            try:
-                count = self._sock.recv_into(room)
-            except BlockingIOError:
-                del room  # a view would keep the memory that is given back
-                quiet_ms += int(QUIET_S * 1000)
-                frames.trim()
-                self._count_memory()
-                if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
-                    log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
-                    return False
-                continue
-            frames.advance(count)
-            return count > 0
-
-    def _count_memory(self) -> None:
-        """Before a buffer that has grown is filled, and after it was given back."""
-        capacity = self._frames.capacity
-        self._memory.resize(self._counted, capacity)
-        self._counted = capacity
-
-    def _wait(self, waited_ms: int) -> bool:
-        """Wait for something to read; False when nothing comes within the idle limit."""
-        readable = select.poll()
-        readable.register(self._sock, select.POLLIN)
-        return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
