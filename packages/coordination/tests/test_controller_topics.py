@@ -99,13 +99,41 @@ def test_a_default_replication_factor_is_kept_to() -> None:
     cluster = ControlledCluster(defaults=lambda state: TopicDefaults(1, 3))
     cluster.elect()
     by_default, asked = created(cluster, NewTopic(FLIGHTS), topic("asked", replication_factor=1))
-    assert isinstance(by_default, InvalidReplicationFactor)
+    assert isinstance(by_default, CreatedTopic)
     assert isinstance(asked, CreatedTopic)
+    assert (by_default.replication_factor, asked.replication_factor) == (3, 1)
 
 
 def test_replicas_chosen_by_hand(cluster: ControlledCluster) -> None:
-    created(cluster, NewTopic(FLIGHTS, assignments={0: (BrokerId(3),), 1: (BrokerId(1),)}))
-    assert [p.leader for p in cluster.controller.state.topics[FLIGHTS].partitions] == [3, 1]
+    created(cluster, NewTopic(FLIGHTS, assignments={0: (BrokerId(3), BrokerId(1)), 1: (BrokerId(1), BrokerId(2))}))
+    partitions = cluster.controller.state.topics[FLIGHTS].partitions
+    assert [p.leader for p in partitions] == [3, 1]
+    assert [p.isr for p in partitions] == [(3, 1), (1, 2)]
+    assert_agreement(cluster)
+
+
+def test_all_replicas_of_a_new_partition_are_in_sync_in_their_incarnations(cluster: ControlledCluster) -> None:
+    cluster.brokers[BrokerId(2)].down()
+    cluster.brokers[BrokerId(2)].up()
+    cluster.brokers_changed()
+    created(cluster, topic("flights", 3, replication_factor=3))
+    epochs = {broker.id: broker.epoch for broker in cluster.controller.state.brokers.values()}
+    for p in cluster.controller.state.topics[FLIGHTS].partitions:
+        assert (p.leader, sorted(p.isr), p.elr) == (p.replicas[0], [1, 2, 3], ())
+        assert p.incarnations == epochs
+    assert_agreement(cluster)
+
+
+def test_a_topic_grows_with_the_replicas_that_it_has(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights", 2, replication_factor=2))
+    grow(cluster, NewPartitions(FLIGHTS, 5))
+    assert {len(p.isr) for p in cluster.controller.state.topics[FLIGHTS].partitions} == {2}
+    cluster.brokers[BrokerId(2)].down()
+    cluster.brokers[BrokerId(3)].down()
+    cluster.brokers_changed()
+    [refused] = grow(cluster, NewPartitions(FLIGHTS, 6))
+    assert isinstance(refused, InvalidReplicationFactor)
+    assert "2 replicas need as many brokers, and 1 is registered" in str(refused)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +150,11 @@ def test_replicas_chosen_by_hand(cluster: ControlledCluster) -> None:
         (topic("flights", 0), InvalidPartitions, "0 partitions"),
         (topic("flights", -2), InvalidPartitions, "-2"),
         (topic("flights", 10_001), InvalidPartitions, "10000"),
-        (topic("flights", replication_factor=2), InvalidReplicationFactor, "replication is not built yet"),
+        (
+            topic("flights", replication_factor=4),
+            InvalidReplicationFactor,
+            "4 replicas need as many brokers, and 3 are",
+        ),
         (topic("flights", replication_factor=0), InvalidReplicationFactor, "0"),
         (topic("flights", configs={"no.such": "1"}), InvalidConfig, "no.such"),
         (topic("flights", assignments={0: (BrokerId(1),)}), InvalidRequest, "either"),
@@ -131,7 +163,11 @@ def test_replicas_chosen_by_hand(cluster: ControlledCluster) -> None:
         (NewTopic(FLIGHTS, assignments={0: ()}), InvalidReplicaAssignment, "empty"),
         (NewTopic(FLIGHTS, assignments={0: (BrokerId(9),)}), InvalidReplicaAssignment, "no broker 9"),
         (NewTopic(FLIGHTS, assignments={0: (BrokerId(1), BrokerId(1))}), InvalidReplicaAssignment, "repeat"),
-        (NewTopic(FLIGHTS, assignments={0: (BrokerId(1), BrokerId(2))}), InvalidReplicationFactor, "not built"),
+        (
+            NewTopic(FLIGHTS, assignments={0: (BrokerId(1), BrokerId(2)), 1: (BrokerId(1),)}),
+            InvalidReplicaAssignment,
+            "1 replicas, but partition 0 has 2",
+        ),
     ],
     ids=lambda value: value.name[:12] or "empty" if isinstance(value, NewTopic) else None,
 )

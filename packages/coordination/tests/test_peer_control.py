@@ -255,6 +255,59 @@ def test_a_topic_made_again_is_deleted_and_led_anew() -> None:
     assert [t.id for t in changes.configs] == [UUID(int=2)]
 
 
+# --- replicas
+
+
+def replicated(leader: int, *replicas: int, epoch: int = 0, version: int = 1) -> TopicState:
+    brokers = tuple(map(BrokerId, replicas))
+    isr = {b: BrokerEpoch(1) for b in brokers}
+    partition = PartitionState(
+        brokers, BrokerId(leader), LeaderEpoch(epoch), brokers, ControllerEpoch(1), version, incarnations=isr
+    )
+    return TopicState(TopicName("r"), TopicId(UUID(int=9)), (partition,), {})
+
+
+def test_what_another_leads_is_followed() -> None:
+    changes = local_changes(ME, cluster(), cluster(replicated(2, 2, 1)))
+    assert [follow.tp for follow in changes.follow] == [tp("r", 0)]
+    assert changes.lead == ()
+    assert [t.name for t in changes.configs] == ["r"]
+
+
+@pytest.mark.parametrize("after", [replicated(3, 2, 1, 3), replicated(2, 2, 1, 3, epoch=1), replicated(-1, 2, 1, 3)])
+def test_a_follower_hears_of_another_leader_of_a_new_epoch_and_of_none(after: TopicState) -> None:
+    changes = local_changes(ME, cluster(replicated(2, 2, 1, 3)), cluster(after))
+    assert [follow.partition for follow in changes.follow] == list(after.partitions)
+
+
+def test_a_follower_connects_anew_when_its_leader_has_a_new_life() -> None:
+    before, after = (replace(cluster(replicated(2, 2, 1)), brokers={2: broker(2, epoch)}) for epoch in (1, 2))
+    assert [follow.tp for follow in local_changes(ME, before, after).follow] == [tp("r", 0)]
+    assert not any(local_changes(ME, before, replace(before, brokers={**before.brokers, 3: broker(3)})))
+
+
+def test_a_leader_becomes_a_follower_and_the_other_way_round() -> None:
+    mine, others = cluster(replicated(1, 1, 2)), cluster(replicated(2, 1, 2, epoch=1))
+    changes = local_changes(ME, mine, others)
+    assert (changes.resigned, [f.tp for f in changes.follow]) == ((tp("r", 0),), [tp("r", 0)])
+    changes = local_changes(ME, others, cluster(replicated(1, 1, 2, epoch=2)))
+    assert ([lead.tp for lead in changes.lead], changes.follow) == ([tp("r", 0)], ())
+
+
+def test_a_newer_state_in_one_leader_epoch_updates_the_leader_alone() -> None:
+    before, after = cluster(replicated(1, 1, 2)), cluster(replicated(1, 1, 2, 3, version=2))
+    changes = local_changes(ME, before, after)
+    assert [updated.partition.version for updated in changes.updated] == [2]
+    assert changes.lead == ()
+    assert not any(local_changes(BrokerId(2), before, after))
+
+
+def test_a_replica_that_moved_away_is_deleted() -> None:
+    changes = local_changes(ME, cluster(replicated(1, 1, 2)), cluster(replicated(2, 2, 3, epoch=1)))
+    assert changes.no_replica == ((tp("r", 0), UUID(int=9)),)
+    assert changes.resigned == changes.deleted == ()
+
+
 def test_changed_overrides_are_told() -> None:
     changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, configs={"x": "y"})))
     assert [t.configs for t in changes.configs] == [{"x": "y"}]

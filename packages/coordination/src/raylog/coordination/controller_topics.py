@@ -52,11 +52,10 @@ def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionSt
         raise InvalidPartitions(f"topic {topic.name}: {wanted.count} partitions; {MAX_PARTITIONS} are possible")
     if wanted.assignments is not None:
         return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
-    if not state.brokers:
-        raise InvalidReplicationFactor(f"topic {topic.name}: no broker is registered, so none can keep more of it")
-    return _new_partitions(
-        [(broker,) for broker in spread(wanted.count - there, state.brokers.values(), replica_counts(state))], state
-    )
+    factor = max((len(partition.replicas) for partition in topic.partitions), default=1)
+    _check_replication(topic.name, factor, state)
+    replicas = spread(wanted.count - there, factor, state.brokers.values(), replica_counts(state))
+    return _new_partitions(replicas, state)
 
 
 def _more_by_hand(
@@ -70,7 +69,7 @@ def _more_by_hand(
         )
     factor = max((len(partition.replicas) for partition in topic.partitions), default=1)
     for index, replicas in enumerate(assignments, there):
-        _check_replicas(f"{topic.name}-{index}", replicas, brokers)
+        check_replicas(f"{topic.name}-{index}", replicas, brokers)
         if len(replicas) != factor:
             raise InvalidReplicaAssignment(
                 f"{topic.name}-{index}: {len(replicas)} replicas, but the topic's other partitions have {factor}"
@@ -79,8 +78,17 @@ def _more_by_hand(
 
 
 def _new_partitions(replicas: Sequence[tuple[BrokerId, ...]], state: ClusterState) -> tuple[PartitionState, ...]:
+    """All of whose replicas are in sync: they are alive, and there is nothing yet to be behind of."""
+    epochs = {broker.id: broker.epoch for broker in state.brokers.values()}
     return tuple(
-        PartitionState(of_it, leader=of_it[0], isr=of_it, controller_epoch=state.controller_epoch) for of_it in replicas
+        PartitionState(
+            of_it,
+            leader=of_it[0],
+            isr=of_it,
+            incarnations={broker: epochs[broker] for broker in of_it},
+            controller_epoch=state.controller_epoch,
+        )
+        for of_it in replicas
     )
 
 
@@ -100,22 +108,23 @@ def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> li
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {topic.name}: {count} partitions; 1 to {MAX_PARTITIONS} are possible")
     asked = topic.replication_factor
-    _check_replication(topic.name, defaults.replication_factor if asked == -1 else asked)
-    if not state.brokers:
-        raise InvalidReplicationFactor(f"topic {topic.name}: no broker is registered, so none can keep it")
-    return [(broker,) for broker in spread(count, state.brokers.values(), replica_counts(state))]
+    factor = defaults.replication_factor if asked == -1 else asked
+    _check_replication(topic.name, factor, state)
+    return spread(count, factor, state.brokers.values(), replica_counts(state))
 
 
-def _check_replication(name: TopicName, factor: int) -> None:
+def _check_replication(name: TopicName, factor: int, state: ClusterState) -> None:
     if factor < 1:
-        raise InvalidReplicationFactor(f"topic {name}: a replication factor of {factor} keeps no copy; use 1")
-    if factor > 1:
+        raise InvalidReplicationFactor(f"topic {name}: a replication factor of {factor} keeps no copy; use 1 or more")
+    if factor > len(state.brokers):
         raise InvalidReplicationFactor(
-            f"topic {name}: a replication factor of {factor} is not possible, for replication is not built yet; use 1"
+            f"topic {name}: a partition's {factor} replicas need as many brokers, and "
+            f"{len(state.brokers) or 'no broker'} {'are' if len(state.brokers) > 1 else 'is'} registered"
         )
 
 
-def _check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+def check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+    """Raises InvalidReplicaAssignment unless these are different brokers, at least one, and all alive."""
     if not replicas or len(set(replicas)) != len(replicas):
         raise InvalidReplicaAssignment(f"{partition}: replicas {replicas} are empty or repeat one")
     if unknown := [broker for broker in replicas if broker not in brokers]:
@@ -133,6 +142,9 @@ def _by_hand(topic: NewTopic, brokers: Mapping[BrokerId, BrokerInfo]) -> list[tu
     if len(assignments) > MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {topic.name}: {MAX_PARTITIONS} partitions are possible")
     for index, replicas in assignments.items():
-        _check_replicas(f"{topic.name}-{index}", replicas, brokers)
-        _check_replication(topic.name, len(replicas))
+        check_replicas(f"{topic.name}-{index}", replicas, brokers)
+        if len(replicas) != len(assignments[0]):
+            raise InvalidReplicaAssignment(
+                f"{topic.name}-{index}: {len(replicas)} replicas, but partition 0 has {len(assignments[0])}"
+            )
     return [tuple(assignments[index]) for index in range(len(assignments))]

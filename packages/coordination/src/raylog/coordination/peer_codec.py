@@ -29,16 +29,28 @@ def pack(kind: str, fields: Mapping[str, Any]) -> bytes:
 
 def unpack(kind: str, payload: bytes) -> dict[str, Any]:
     """The fields of a message; InvalidRequest when it is of another kind, of a newer version, or no message."""
-    try:
-        fields = msgpack.unpackb(payload, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list or map as a key
-        raise InvalidRequest(f"a control message of {len(payload)} bytes is no msgpack: {error}") from error
-    if not isinstance(fields, dict) or fields.get("kind") != kind:
+    fields = _fields(payload)
+    if fields.get("kind") != kind:
         raise InvalidRequest(f"expected a control message {kind!r}")
     if type(fields.get("v")) is not int or fields["v"] > VERSION:
         raise InvalidRequest(
             f"control message version {fields.get('v')!r} is newer than {VERSION}: upgrade this broker"
         )
+    return fields
+
+
+def kind_of(payload: bytes) -> object:
+    """What :func:`unpack` would have to be told; InvalidRequest when it is no message."""
+    return _fields(payload).get("kind")
+
+
+def _fields(payload: bytes) -> dict[str, Any]:
+    try:
+        fields = msgpack.unpackb(payload, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list or map as a key
+        raise InvalidRequest(f"a control message of {len(payload)} bytes is no msgpack: {error}") from error
+    if not isinstance(fields, dict):
+        raise InvalidRequest("a control message is no map of fields")
     return fields
 
 
@@ -62,7 +74,7 @@ def texts(value: Any) -> dict[str, str]:
     return {text(key): text(each) for key, each in of(dict, value).items()}
 
 
-def _uuid(value: Any) -> UUID:
+def uuid(value: Any) -> UUID:
     return UUID(bytes=of(bytes, value))
 
 
@@ -91,7 +103,7 @@ def unpack_broker(fields: Any) -> BrokerInfo:
         rack=None if rack is None else text(rack),
         node=text(fields.get("node", "")),
         actor=text(fields.get("actor", "")),
-        directory_ids=tuple(map(_uuid, of(list, fields.get("dirs", [])))),
+        directory_ids=tuple(map(uuid, of(list, fields.get("dirs", [])))),
         clean_stop=of(bool, fields.get("clean_stop", False)),
         intact_since=BrokerEpoch(number(fields.get("intact_since", NO_BROKER_EPOCH))),
     )
@@ -106,11 +118,12 @@ def pack_topic(topic: TopicState) -> dict[str, Any]:
         "name": topic.name,
         "id": topic.id.bytes,
         "configs": dict(topic.configs),
-        "partitions": [_pack_partition(partition) for partition in topic.partitions],
+        "partitions": [pack_partition(partition) for partition in topic.partitions],
     }
 
 
-def _pack_partition(p: PartitionState) -> list[Any]:
+def pack_partition(p: PartitionState) -> list[Any]:
+    """A list, for there are many; fields that come later are appended."""
     return [
         p.replicas, p.leader, p.leader_epoch, p.isr, p.controller_epoch, p.version,
         p.elr, dict(p.incarnations), p.adding, p.removing,
@@ -122,8 +135,8 @@ def unpack_topic(fields: Any) -> TopicState:
     of(dict, fields)
     return TopicState(
         name=TopicName(text(fields["name"])),
-        id=TopicId(_uuid(fields["id"])),
-        partitions=tuple(_unpack_partition(*of(list, partition)) for partition in of(list, fields["partitions"])),
+        id=TopicId(uuid(fields["id"])),
+        partitions=tuple(unpack_partition(*of(list, partition)) for partition in of(list, fields["partitions"])),
         configs=texts(fields.get("configs", {})),
     )
 
@@ -132,7 +145,7 @@ def _broker_ids(values: Any) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number(each)) for each in of(list, values or []))
 
 
-def _unpack_partition(
+def unpack_partition(
     replicas: Any,
     leader: Any,
     leader_epoch: Any,
@@ -145,6 +158,7 @@ def _unpack_partition(
     removing: Any = None,
     *_: Any,
 ) -> PartitionState:
+    """Raises TypeError or ValueError when it is none."""
     return PartitionState(
         replicas=_broker_ids(replicas),
         leader=BrokerId(number(leader)),

@@ -40,11 +40,16 @@ from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId,
 
 
 class PeerControl(Protocol):
-    """Carries control messages to brokers, one at a time per broker, in order."""
+    """Carries control messages between brokers: down from the controller in order, up to it in any order."""
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
-        """Deliver and wait for the answer; BrokerNotAvailable when there is none (it may have been
-        delivered).
+        """Deliver the controller's word, one at a time per broker and in order, and wait for the answer;
+        BrokerNotAvailable when there is none (it may have been delivered).
+        """
+
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        """Ask the controller for a change (``proposals``) and wait for the answer; BrokerNotAvailable when there is
+        none (it may have been delivered). Several may be under way at once, each one stands for itself.
         """
 
 
@@ -233,43 +238,72 @@ class Lead(NamedTuple):
     partition: PartitionState
 
 
+class Follow(NamedTuple):
+    """This broker follows the partition's leader, if it has one (create its log when there is none)."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    partition: PartitionState
+
+
 class LocalChanges(NamedTuple):
     """What one broker must do about a new ClusterState, in this order."""
 
     deleted: tuple[tuple[TopicPartition, TopicId], ...]
     """Had a replica here, and the topic (that id) is gone: delete it."""
+    no_replica: tuple[tuple[TopicPartition, TopicId], ...]
+    """Had a replica here, and others keep the partition now: delete it."""
     resigned: tuple[TopicPartition, ...]
     """Led here before, no longer."""
-    lead: tuple[Lead, ...]
-    """Lead here, new or with a new leader epoch."""
     configs: tuple[TopicState, ...]
     """Topics with a replica here whose configs changed; those that had none here before, too."""
+    lead: tuple[Lead, ...]
+    """Lead here, new or with a new leader epoch."""
+    updated: tuple[Lead, ...]
+    """Led here before and after in one leader epoch, and something else differs: the ISR, replicas, incarnations."""
+    follow: tuple[Follow, ...]
+    """Follow here: new, another leader or leader epoch, or the leader in a new life (connect anew)."""
 
 
 def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState) -> LocalChanges:
     """The difference between two states, as seen by one broker."""
     mine_before = dict(_replicas_of(broker_id, before))
     mine_after = dict(_replicas_of(broker_id, after))
-    deleted = []
+    deleted, no_replica = [], []
     for tp, (topic, _) in mine_before.items():
         now = after.topic(tp.topic)
         if now is None or now.id != topic.id:
             deleted.append((tp, topic.id))
-    gone = {tp for tp, _ in deleted}
+        elif tp not in mine_after:
+            no_replica.append((tp, topic.id))
+    gone = {tp for tp, _ in (*deleted, *no_replica)}
     resigned = [
         tp
         for tp, (_, partition) in mine_before.items()
         if partition.leader == broker_id and tp not in gone and after.leader_of(tp) != broker_id
     ]
-    lead = [
-        Lead(tp, topic.id, partition)
-        for tp, (topic, partition) in mine_after.items()
-        if partition.leader == broker_id and _is_new_leadership(tp, topic, partition, mine_before)
-    ]
+    lead, updated, follow = [], [], []
+    for tp, (topic, partition) in mine_after.items():
+        old = _known_before(topic, mine_before.get(tp))
+        if partition.leader != broker_id:
+            if _is_new_following(partition, old, before, after):
+                follow.append(Follow(tp, topic.id, partition))
+        elif old is None or (old.leader, old.leader_epoch) != (broker_id, partition.leader_epoch):
+            lead.append(Lead(tp, topic.id, partition))
+        elif old != partition:
+            updated.append(Lead(tp, topic.id, partition))
     topics_before = {topic.name: topic for topic, _ in mine_before.values()}
     topics_after = {topic.name: topic for topic, _ in mine_after.values()}
     configs = [topic for name, topic in topics_after.items() if _has_new_configs(topic, topics_before.get(name))]
-    return LocalChanges(tuple(deleted), tuple(resigned), tuple(lead), tuple(configs))
+    return LocalChanges(
+        deleted=tuple(deleted),
+        no_replica=tuple(no_replica),
+        resigned=tuple(resigned),
+        configs=tuple(configs),
+        lead=tuple(lead),
+        updated=tuple(updated),
+        follow=tuple(follow),
+    )
 
 
 _Mine = tuple[TopicState, PartitionState]
@@ -282,16 +316,17 @@ def _replicas_of(broker_id: BrokerId, state: ClusterState) -> Iterator[tuple[Top
                 yield tp, (topic, partition)
 
 
-def _is_new_leadership(
-    tp: TopicPartition, topic: TopicState, partition: PartitionState, before: Mapping[TopicPartition, _Mine]
+def _known_before(topic: TopicState, before: _Mine | None) -> PartitionState | None:
+    """The partition's former state, if the topic was that very one."""
+    return before[1] if before is not None and before[0].id == topic.id else None
+
+
+def _is_new_following(
+    partition: PartitionState, old: PartitionState | None, before: ClusterState, after: ClusterState
 ) -> bool:
-    if tp not in before:
+    if old is None or (old.leader, old.leader_epoch) != (partition.leader, partition.leader_epoch):
         return True
-    topic_before, old = before[tp]
-    return topic_before.id != topic.id or (old.leader, old.leader_epoch) != (
-        partition.leader,
-        partition.leader_epoch,
-    )
+    return before.brokers.get(partition.leader) != after.brokers.get(partition.leader)
 
 
 def _has_new_configs(topic: TopicState, before: TopicState | None) -> bool:

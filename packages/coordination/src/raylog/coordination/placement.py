@@ -1,8 +1,8 @@
-"""Which broker gets which new partition."""
+"""Which brokers keep which new partition."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
 
@@ -10,17 +10,55 @@ from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.protocol.ids import BrokerId
 
 
-def spread(count: int, brokers: Iterable[BrokerInfo], load: Mapping[BrokerId, int]) -> list[BrokerId]:
-    """A broker for each of ``count`` new partitions of one topic.
+def spread(
+    count: int, factor: int, brokers: Iterable[BrokerInfo], load: Mapping[BrokerId, int]
+) -> list[tuple[BrokerId, ...]]:
+    """The replicas of ``count`` new partitions of one topic, ``factor`` each, the preferred leader first.
 
-    No broker gets two more of the topic than another. The first, and so the surplus, go to those that have
-    the fewest replicas (``load``); neighbours in the order are in different racks as far as there are such.
+    Leaders go round: no broker leads two more of the topic than another. The first, and so the surplus, go to those
+    that keep the fewest replicas (``load``); neighbours in the order are in different racks as far as there are such.
+    A partition's replicas are in different racks as far as there are such; within that, on the brokers that have the
+    least of the topic, and so that what one broker leads is followed by all others alike: when it dies, they share
+    its leaderships. Needs at least ``factor`` brokers.
     """
+    rack_of = {broker.id: broker.rack for broker in brokers}
+    order = _alternating_racks(rack_of, load)
+    place = {broker: index for index, broker in enumerate(order)}
+    kept = Counter(order[index % len(order)] for index in range(count))
+    followers: Counter[tuple[BrokerId, BrokerId]] = Counter()
+    successors: Counter[tuple[BrokerId, BrokerId]] = Counter()  # those that come right after the leader
+    partitions = []
+    for index in range(count):
+        leader = order[index % len(order)]
+        chosen: list[BrokerId] = []
+        racks = Counter([rack_of[leader]])
+        for _ in range(factor - 1):
+            best = min(
+                (broker for broker in order if broker != leader and broker not in chosen),
+                key=lambda b: (  # only called at once, so it may see the loop's variables
+                    racks[rack_of[b]],
+                    kept[b],
+                    followers[leader, b],
+                    load.get(b, 0),
+                    (place[b] - index) % len(order),
+                ),
+            )
+            chosen.append(best)
+            racks[rack_of[best]] += 1
+            kept[best] += 1
+            followers[leader, best] += 1
+        chosen.sort(key=lambda b: successors[leader, b])
+        successors.update((leader, broker) for broker in chosen[:1])
+        partitions.append((leader, *chosen))
+    return partitions
+
+
+def _alternating_racks(rack_of: Mapping[BrokerId, str | None], load: Mapping[BrokerId, int]) -> list[BrokerId]:
+    """The brokers, the least loaded first as far as neighbours can be in different racks."""
     racks: dict[str | None, list[BrokerId]] = defaultdict(list)
-    for broker in sorted(brokers, key=lambda broker: (load.get(broker.id, 0), broker.id)):
-        racks[broker.rack].append(broker.id)
-    order = [broker for broker in chain.from_iterable(zip_longest(*racks.values())) if broker is not None]
-    return [order[index % len(order)] for index in range(count)]
+    for broker in sorted(rack_of, key=lambda broker: (load.get(broker, 0), broker)):
+        racks[rack_of[broker]].append(broker)
+    return [broker for broker in chain.from_iterable(zip_longest(*racks.values())) if broker is not None]
 
 
 def replica_counts(state: ClusterState) -> dict[BrokerId, int]:
