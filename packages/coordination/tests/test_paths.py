@@ -82,7 +82,7 @@ def test_a_registration_has_kafkas_fields_and_survives() -> None:
 
 def test_what_old_tools_wrote_is_read() -> None:
     assignment = paths.decode_topic(TP.topic, b'{"version":1,"partitions":{"1":[2],"0":[1]}}')
-    assert assignment == (NO_TOPIC_ID, ((1,), (2,)))
+    assert assignment == paths.TopicAssignment(NO_TOPIC_ID, ((ONE,), (BrokerId(2),)), {}, {})
     broker = paths.decode_broker(ONE, b'{"version":4,"endpoints":["PLAINTEXT://h:1"]}', None, BrokerEpoch(0))
     assert broker.endpoints == (Endpoint("PLAINTEXT", "h", 1),)
     assert broker.rack is None

@@ -4,23 +4,22 @@ How it works. An event that changes the store becomes a *job*: a generator that 
 moment and yields each Write it needs. One job runs at a time, the others wait in order, so no decision
 rests on a state that a write under way is about to change. What was written is taken into ``state``;
 ``Peers`` then tells the brokers. Requests are answered once every live broker has acknowledged the outcome,
-or when their deadline is over.
+or when their deadline is over; what brokers propose, as soon as it is written.
 
 When a write fails: at /controller_epoch, we are deposed (StepDown). Else somebody changed what we decided
 on, or the outcome is in doubt: everything is read again (Reload), and the difference is decided anew. A
-topic's deletion is recorded first (/admin/delete_topics), a partition without a state node is given one: so
-whatever a controller that died left half done, the next one completes.
+topic's deletion is recorded first (/admin/delete_topics), a partition without a state node is given one, and
+a reassignment stands in the topic's node: so whatever a controller that died left half done, the next one
+completes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 
-from raylog.coordination import paths
 from raylog.coordination.controller_events import (
     Acked,
     BrokersChanged,
@@ -29,12 +28,18 @@ from raylog.coordination.controller_events import (
     Deposed,
     Effect,
     Elected,
+    ElectionRequested,
     Event,
+    Fence,
     Loaded,
     NewPartitions,
     NewTopic,
     PartitionsCreateRequested,
+    Proposed,
+    ReassignmentRequested,
+    Rebalance,
     Reload,
+    Result,
     SendFailed,
     StepDown,
     Tick,
@@ -45,55 +50,28 @@ from raylog.coordination.controller_events import (
     WriteFailed,
     Written,
 )
-from raylog.coordination.controller_peers import Peers
-from raylog.coordination.controller_requests import Request, Requests, Result, Waiting, named_twice, refuse
-from raylog.coordination.controller_topics import plan, plan_growth
-from raylog.coordination.controller_writes import (
-    creation,
-    deletion_marker,
-    deletion_of_nodes,
-    deletion_of_partitions,
-    growth,
-    initialisation,
-    parent_of_partitions,
-    updates,
-)
-from raylog.coordination.leadership import Change, decide, restarted
-from raylog.coordination.model import BrokerInfo, ClusterState, TopicState
+from raylog.coordination.controller_leaders import Leaders
+from raylog.coordination.controller_office import Aborted, Doubt, Job, Office
+from raylog.coordination.controller_proposals import Proposals
+from raylog.coordination.controller_requests import Request, Requests, Waiting, named_twice, refuse
+from raylog.coordination.controller_topics import Topics
+from raylog.coordination.controller_writes import Writes
+from raylog.coordination.leadership import ElectionRules
+from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import Ack
-from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
-from raylog.protocol.errors import (
-    RaylogError,
-    RequestTimedOut,
-    TopicAlreadyExists,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
-from raylog.protocol.ids import BrokerId, TopicId, TopicName
+from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasOffline, Verdict
+from raylog.coordination.store import StoreError
+from raylog.protocol.errors import RaylogError, RequestTimedOut
+from raylog.protocol.ids import MonotonicMs, TopicName
 
 __all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewPartitions", "NewTopic", "TopicDefaults"]
-
-Job = Generator[Write, StoreError | None, None]
-
-
-class _Doubt(Enum):
-    """Whether ``state`` may differ from what the store holds."""
-
-    NONE = 0
-    CHANGED = 1  # somebody wrote: read again at once
-    UNKNOWN = 2  # no answer, or a surprising one: read again at the next tick, lest it goes round in circles
-    RELOADING = 3
 
 
 class _Queued(NamedTuple):
     """A job that waits. ``is_news``: it brings what was read from the store, and a later reading supersedes it."""
 
     job: Job
-    is_news: bool
-
-
-class _Aborted(Exception):
-    """A write failed in a way that ends the job: we step down, or read everything again."""
+    is_news: bool = False
 
 
 class Controller:
@@ -104,24 +82,39 @@ class Controller:
         *,
         defaults: Callable[[ClusterState], TopicDefaults] = lambda state: TopicDefaults(),
         check_configs: Callable[[Mapping[str, str]], None] = lambda configs: None,
+        rules: ElectionRules | None = None,
+        rebalance: Callable[[ClusterState], Rebalance] = lambda state: Rebalance(),
+        writes: Callable[[int], Writes] = Writes,
     ) -> None:
         """``defaults``: what a new topic gets that names no numbers, given the state's dynamic settings.
 
-        ``check_configs`` raises InvalidConfig for topic overrides that no broker would take.
+        ``check_configs`` raises InvalidConfig for topic overrides that no broker would take. ``rules``: who is to lead.
+        ``rebalance``: when preferred replicas lead again. ``writes``: how a mandate writes, given the version of
+        /controller_epoch.
         """
-        self.state = ClusterState()
         self.is_active = False
         self._defaults = defaults
         self._check_configs = check_configs
-        self._epoch_version = -1
-        self._token = 0
-        self._jobs: deque[_Queued] = deque()
-        self._job: Job | None = None  # waits for the write with the token
-        self._doubt = _Doubt.NONE
-        self._restarted: frozenset[BrokerId] = frozenset()
-        self._peers = Peers()
-        self._requests = Requests()
+        self._rules = rules or ElectionRules()
+        self._rebalance = rebalance
+        self._writes = writes
         self._effects: list[Effect] = []
+        self._jobs: deque[_Queued] = deque()
+        self._job: Job | None = None  # waits for the write with the office's token
+        self._requests = Requests()
+        self._proposals = Proposals()
+        self._enter(ClusterState(), -1)
+
+    def _enter(self, state: ClusterState, epoch_version: int, last_sequence: int = 0) -> None:
+        self._office = Office(state, self._writes(epoch_version), self._effects, last_sequence)
+        self._topics = Topics(self._office, self._defaults, self._check_configs)
+        self._leaders = Leaders(self._office, self._rules, self._proposals)
+        self._rebalanced_ms: MonotonicMs | None = None
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as this controller knows it; as it was at the end of its mandate when it is none."""
+        return self._office.state
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event in and answer what is to be done, in this order."""
@@ -130,27 +123,39 @@ class Controller:
                 self._begin(event)
             case Deposed():
                 self._end()
-            case TopicCreateRequested() | TopicDeleteRequested() | PartitionsCreateRequested():
+            case (
+                TopicCreateRequested()
+                | TopicDeleteRequested()
+                | PartitionsCreateRequested()
+                | ElectionRequested()
+                | ReassignmentRequested()
+            ):
                 self._take_request(event)
+            case Proposed():
+                self._take_proposal(event)
             case _ if self.is_active:
                 self._take(event)
         self._run_jobs()
         if self.is_active:
-            self._effects += self._peers.due(self.state)
-        self._effects += self._requests.answer_decided(self._peers)
-        effects, self._effects = self._effects, []
+            self._effects += self._office.peers.due(self.state)
+        self._effects += self._requests.answer_decided(self._office.peers)
+        self._effects += self._proposals.answer_decided(self._office.peers)
+        effects = self._effects.copy()
+        self._effects.clear()
         return effects
 
     def _take(self, event: Event) -> None:
         match event:
             case Loaded() if self._job is not None:
-                self._doubt = _Doubt.CHANGED  # it may lack what the job under way writes: ask again after that
+                self._office.doubt = Doubt.CHANGED  # it may lack what the job under way writes: ask again after that
             case Loaded(state, deleting):
-                self._doubt = _Doubt.NONE
+                self._office.doubt = Doubt.NONE
                 self._jobs = deque(queued for queued in self._jobs if not queued.is_news)
                 self._jobs.appendleft(_Queued(self._reconcile(state, deleting), is_news=True))
             case BrokersChanged(brokers):
-                self._jobs.append(_Queued(self._set_brokers(brokers), is_news=True))
+                self._jobs.append(_Queued(self._leaders.set_brokers(brokers), is_news=True))
+            case Fence():
+                self._jobs.append(_Queued(self._leaders.fence(event)))
             case ConfigChanged():
                 self._set_config(event)
             case Written(token):
@@ -160,52 +165,63 @@ class Controller:
             case Acked(ack):
                 self._take_ack(ack)
             case SendFailed(broker_id, sequence):
-                self._peers.failed(broker_id, sequence)
+                self._office.peers.failed(broker_id, sequence)
             case Tick(now_ms):
-                self._peers.tick()
-                self._effects += self._requests.answer_late(now_ms)
-                if self._doubt is _Doubt.UNKNOWN:
-                    self._doubt = _Doubt.CHANGED
+                self._tick(now_ms)
+
+    def _tick(self, now_ms: MonotonicMs) -> None:
+        self._office.peers.tick()
+        self._proposals.tick(now_ms)
+        self._effects += self._requests.answer_late(now_ms)
+        if self._office.doubt is Doubt.UNKNOWN:
+            self._office.doubt = Doubt.CHANGED
+        wanted = self._rebalance(self.state)
+        if self._rebalanced_ms is None or not wanted.is_enabled:
+            self._rebalanced_ms = now_ms
+        elif now_ms - self._rebalanced_ms >= wanted.interval_ms:
+            self._rebalanced_ms = now_ms
+            self._jobs.append(_Queued(self._leaders.rebalance(wanted.percentage)))
 
     # --- in office and out of it
 
     def _begin(self, event: Elected) -> None:
         self._end()
         self.is_active = True
-        self._epoch_version = event.epoch_version
-        self._peers = Peers(self._peers.last_sequence)
-        self.state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
+        state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
+        self._enter(state, event.epoch_version, self._office.peers.last_sequence)
         self._jobs.append(_Queued(self._reconcile(event.state, event.deleting), is_news=True))
 
     def _end(self) -> None:
         """Forget everything; what was not decided is answered NOT_CONTROLLER."""
         self.is_active = False
         self._jobs.clear()
-        self._job, self._doubt, self._restarted = None, _Doubt.NONE, frozenset()
+        self._job, self._office.doubt = None, Doubt.NONE
         self._effects += self._requests.answer_all()
+        self._effects += self._proposals.answer_all(NO_CONTROLLER_EPOCH)
 
     def _take_ack(self, ack: Ack) -> None:
         if ack.controller_epoch > self.state.controller_epoch:
             self._step_down()
         elif ack.controller_epoch == self.state.controller_epoch:  # else it answers our last mandate's message
-            self._peers.acked(ack)
+            self._office.peers.acked(ack)
 
     def _step_down(self) -> None:
         self._end()
         self._effects.append(StepDown())
 
-    # --- jobs and writes
+    # --- jobs
 
     def _run_jobs(self) -> None:
-        while self._job is None and self._jobs and self._doubt is _Doubt.NONE:
+        office = self._office
+        while self._job is None and self._jobs and office.doubt is Doubt.NONE:
             self._job = self._jobs.popleft().job
             self._advance(None)
-        if self._job is None and self._doubt is _Doubt.CHANGED:  # no write under way: the reading will be newer
-            self._doubt = _Doubt.RELOADING
+        if self._job is None and office.doubt is Doubt.CHANGED:  # no write under way: the reading will be newer
+            office.doubt = Doubt.RELOADING
             self._effects.append(Reload())
 
     def _resume(self, token: int, error: StoreError | None) -> None:
-        if self._job is not None and token == self._token:
+        if self._job is not None and token == self._office.token:
             self._advance(error)
 
     def _advance(self, error: StoreError | None) -> None:
@@ -213,164 +229,89 @@ class Controller:
         assert job is not None
         try:
             self._effects.append(job.send(error))
-        except StopIteration:
+        except (StopIteration, Aborted):
             self._job = None
-        except _Aborted:
-            self._job = None
-
-    def _write(
-        self, multis: Iterable[tuple[Op, ...]], *, expected: tuple[type[StoreError], ...] = ()
-    ) -> Generator[Write, StoreError | None, StoreError | None]:
-        """Carry the multis out, if any; answers None, or the error when it is an ``expected`` one."""
-        if not (multis := tuple(multis)):
-            return None
-        self._token += 1
-        error = yield Write(self._token, multis)
-        if error is None or isinstance(error, expected):
-            return error
-        if isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH:
+        if self._office.is_deposed:
             self._step_down()
-        else:
-            self._doubt = _Doubt.CHANGED if isinstance(error, BadVersion) else _Doubt.UNKNOWN
-        raise _Aborted from error
-
-    def _now(self, state: ClusterState, *topics: TopicName) -> None:
-        """This is the state from now on; it differs in these topics."""
-        self.state = state
-        self._peers.changed(topics)
-
-    # --- brokers, leaders, configs
 
     def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName]) -> Job:
         """Take in what the store holds and complete what it shows undone."""
-        before = self.state
-        self._now(
-            state.with_controller(before.controller_id, before.controller_epoch),
-            *{*before.topics, *state.topics},
-        )
-        self._peers.set_brokers(state.brokers)
+        office, before = self._office, self.state
+        named = state.with_controller(before.controller_id, before.controller_epoch)
+        office.now(named.with_brokers(before.brokers), *{*before.topics, *state.topics})
+        self._leaders.know_brokers(state.brokers)
         for name in sorted(deleting):
-            yield from self._delete(name)
-        yield from self._decide_leaders(before.brokers)
-
-    def _set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
-        before = self.state.brokers
-        self._now(self.state.with_brokers(brokers))
-        self._peers.set_brokers(brokers)
-        yield from self._decide_leaders(before)
-
-    def _decide_leaders(self, brokers_before: Mapping[BrokerId, BrokerInfo]) -> Job:
-        self._restarted |= restarted(brokers_before, self.state.brokers)  # until it is written
-        changes = decide(self.state, self._restarted)
-        fresh = [change for change in changes if change.old.version == -1]
-        for topic in sorted({change.tp.topic for change in fresh}):
-            yield from self._write([parent_of_partitions(topic, self._epoch_version)], expected=(NodeExists,))
-        known = [change for change in changes if change.old.version != -1]
-        yield from self._write(initialisation(fresh, self.state, self._epoch_version))
-        yield from self._write(updates(known, self.state, self._epoch_version))
-        self._restarted = frozenset()
-        self._take_in(changes)
-
-    def _take_in(self, changes: list[Change]) -> None:
-        if not changes:
-            return
-        topics: dict[TopicName, TopicState] = {}
-        for tp, old, new in changes:
-            topic = topics.get(tp.topic) or self.state.topics[tp.topic]
-            topics[tp.topic] = topic.with_partition(tp.partition, replace(new, version=old.version + 1))
-        self._now(self.state.with_topics(*topics.values()), *topics)
+            yield from self._topics.delete(name)
+        yield from self._leaders.settle()
 
     def _set_config(self, event: ConfigChanged) -> None:
         topic = self.state.topics.get(event.topic) if event.topic else None
         if topic is not None:
-            self._now(self.state.with_topics(replace(topic, configs=event.configs)), topic.name)
+            self._office.now(self.state.with_topics(replace(topic, configs=event.configs)), topic.name)
         elif event.broker is not None:
             configs = {**self.state.broker_configs, event.broker: event.configs}
-            self._now(replace(self.state, broker_configs=configs))
+            self._office.now(replace(self.state, broker_configs=configs))
+        else:
+            return
+        self._jobs.append(_Queued(self._leaders.settle()))  # min.insync.replicas may differ, or unclean elections
 
-    # --- requests
+    # --- requests and proposals
 
     def _take_request(self, request: Request) -> None:
         if self.is_active:
-            self._jobs.append(_Queued(self._each(self._requests.add(request)), is_news=False))
+            self._jobs.append(_Queued(self._answered(self._requests.add(request))))
         else:
             self._effects.append(refuse(request))
 
-    def _each(self, waiting: Waiting) -> Job:
-        """Do topic after topic, then wait for the brokers."""
+    def _answered(self, waiting: Waiting) -> Job:
+        """Do what is asked, then wait for the brokers."""
         results: list[Result] = []
-        request, revision = waiting.request, self._peers.revision
-        refused = named_twice(request)
+        request, revision = waiting.request, self._office.peers.revision
         try:
-            for index in range(len(request.topics)):
-                try:
-                    results.append(refused.get(index) or (yield from self._do_one(request, index)))
-                except RaylogError as error:
-                    results.append(error)
-        except _Aborted:
-            doubt = RequestTimedOut("the metadata store did not confirm the change: list the topics, try again")
-            results += [doubt] * (len(request.topics) - len(results))
+            match request:
+                case ElectionRequested():
+                    results += yield from self._leaders.elect(request)
+                case ReassignmentRequested():
+                    results += yield from self._leaders.reassign(request)
+                case TopicCreateRequested() | TopicDeleteRequested() | PartitionsCreateRequested():
+                    yield from self._each(request, results)
+        except Aborted:
+            if self._office.is_deposed:
+                raise  # NOT_CONTROLLER is the answer to all that waits
+            doubt = RequestTimedOut("the metadata store did not confirm the change: look what is there, try again")
+            results += [doubt] * (waiting.size - len(results))
         waiting.results = tuple(results)
-        waiting.revision = self._peers.revision if self._peers.revision > revision else 0
+        waiting.revision = self._office.peers.revision if self._office.peers.revision > revision else 0
 
-    def _do_one(self, request: Request, index: int) -> Generator[Write, StoreError | None, Result]:
-        match request:
-            case TopicCreateRequested():
-                return (yield from self._create_one(request, index))
-            case PartitionsCreateRequested():
-                return (yield from self._grow_one(request.topics[index], validate_only=request.validate_only))
-            case TopicDeleteRequested():
-                return (yield from self._delete_one(request.topics[index]))
+    def _each(
+        self, request: TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested, results: list[Result]
+    ) -> Generator[Write, StoreError | None, None]:
+        """One topic after the other: what is refused does not hold up the others."""
+        refused = named_twice(request)
+        for index in range(len(request.topics)):
+            try:
+                results.append(refused.get(index) or (yield from self._topics.do_one(request, index)))
+            except RaylogError as error:
+                results.append(error)
 
-    def _create_one(self, request: TopicCreateRequested, index: int) -> Generator[Write, StoreError | None, Result]:
-        new, topic_id = request.topics[index], request.ids[index]
-        partitions = plan(new, self.state, defaults=self._defaults(self.state), check_configs=self._check_configs)
-        topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
-        created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
-        if request.validate_only:
-            return created
-        multis = creation(topic, self.state, self._epoch_version)
-        if (yield from self._write(multis, expected=(NodeExists,))) is not None:
-            self._doubt = _Doubt.UNKNOWN
-            raise TopicAlreadyExists(f"topic {new.name} exists already: another program made it")
-        written = replace(topic, partitions=tuple(replace(p, version=0) for p in partitions))
-        self._now(self.state.with_topics(written), topic.name)
-        return created
+    def _take_proposal(self, event: Proposed) -> None:
+        self._proposals.add(event)
+        if self.is_active:
+            self._jobs.append(_Queued(self._judged(event)))
+        else:
+            self._effects += self._proposals.answer_all(NO_CONTROLLER_EPOCH)
 
-    def _grow_one(self, new: NewPartitions, *, validate_only: bool) -> Generator[Write, StoreError | None, Result]:
-        added = plan_growth(new, self.state)
-        if validate_only:
-            return new.name
-        topic = self.state.topics[new.name]
-        grown = replace(topic, partitions=(*topic.partitions, *added))
-        yield from self._write(growth(grown, len(topic.partitions), self.state, self._epoch_version))
-        written = (*topic.partitions, *(replace(partition, version=0) for partition in added))
-        self._now(self.state.with_topics(replace(self.state.topics[new.name], partitions=written)), new.name)
-        return new.name
-
-    def _delete_one(self, wanted: TopicName | TopicId) -> Generator[Write, StoreError | None, Result]:
-        name = self._name_of(wanted)
-        marker = deletion_marker(name, self._epoch_version)
-        yield from self._write([marker], expected=(NodeExists,))
-        yield from self._delete(name)
-        return name
-
-    def _name_of(self, wanted: TopicName | TopicId) -> TopicName:
-        if isinstance(wanted, str):
-            if wanted not in self.state.topics:
-                raise UnknownTopicOrPartition(f"there is no topic {wanted}")
-            return wanted
-        topic = self.state.topic_by_id(wanted)
-        if topic is None:
-            raise UnknownTopicId(f"there is no topic with the id {paths.encode_topic_id(wanted)}")
-        return topic.name
-
-    def _delete(self, name: TopicName) -> Generator[Write, StoreError | None, None]:
-        """Remove a topic whose deletion is recorded; each step may have been done before."""
-        topic = self.state.topics.get(name)
-        if topic is not None:
-            yield from self._write(deletion_of_partitions(topic, self._epoch_version))
-        for multi in deletion_of_nodes(name, self._epoch_version):
-            yield from self._write([multi], expected=(NoNode,))
-        if topic is not None:
-            self._now(self.state.without_topics(name), name)
+    def _judged(self, event: Proposed) -> Job:
+        token = event.token
+        try:
+            match event.proposal:
+                case ProposeIsr():
+                    yield from self._leaders.propose(token, event.proposal)
+                case ReplicasOffline():
+                    yield from self._leaders.take_offline(token, event.proposal)
+                case Drain():
+                    yield from self._leaders.drain(token, event.proposal)
+        except Aborted:
+            if not self._office.is_deposed:
+                self._proposals.failed(token, Verdict.UNAVAILABLE, self.state.controller_epoch)
+            raise

@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.peer_control import Ack, UpdateState
+from raylog.coordination.proposals import Proposal, ProposalAnswer
 from raylog.coordination.store import Op, StoreError
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, ControllerEpoch, MonotonicMs, TopicId, TopicName
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    MonotonicMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,27 @@ class CreatedTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NewReplicas:
+    """One partition of an AlterPartitionReassignments request."""
+
+    tp: TopicPartition
+    replicas: tuple[BrokerId, ...] | None
+    """Those that it is to have at the end, the preferred leader first; None: cancel what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """When partitions are led by their preferred replicas again: auto.leader.rebalance.enable and
+    leader.imbalance.{per.broker.percentage, check.interval.seconds}.
+    """
+
+    is_enabled: bool = True
+    percentage: int = 10
+    """Of what a broker is preferred for: when others lead more of it than this, it leads again."""
+    interval_ms: int = 300_000
 
 
 # --- events
@@ -119,6 +149,43 @@ class PartitionsCreateRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ElectionRequested:
+    """ElectLeaders (KIP-460): the preferred replica leads, or with ``unclean``, where nobody leads, any live one."""
+
+    token: object
+    partitions: tuple[TopicPartition, ...]
+    deadline_ms: MonotonicMs
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentRequested:
+    """AlterPartitionReassignments (KIP-455). Answered once begun or cancelled, not once complete."""
+
+    token: object
+    partitions: tuple[NewReplicas, ...]
+    deadline_ms: MonotonicMs
+    allow_factor_change: bool = True
+    """False: refuse another number of replicas than there is (KIP-860)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A broker asks for a change. ``token`` comes back in the Answer; also when this is no controller."""
+
+    token: object
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """This incarnation of a broker is dead by all signs (D9): end it. A wrong sign costs it a new registration."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigChanged:
     """Somebody changed the overrides of a topic (``topic``) or of a broker (``broker``, or "<default>")."""
 
@@ -168,6 +235,10 @@ Event = (
     | TopicCreateRequested
     | TopicDeleteRequested
     | PartitionsCreateRequested
+    | ElectionRequested
+    | ReassignmentRequested
+    | Proposed
+    | Fence
     | ConfigChanged
     | Written
     | WriteFailed
@@ -177,6 +248,9 @@ Event = (
 )
 
 # --- effects
+
+Result = CreatedTopic | TopicName | TopicPartition | RaylogError
+"""What became of one topic or partition of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +271,26 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request: per topic, in the order asked."""
+    """The answer to a request: per topic or partition, in the order asked."""
 
     token: object
-    results: tuple[CreatedTopic | TopicName | RaylogError, ...]
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to what a broker proposed."""
+
+    token: object
+    answer: ProposalAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people must hear of: log it as a warning."""
+
+    text: str
+    fields: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +303,4 @@ class StepDown:
     """A write was fenced: this controller is deposed. Wait for the next election."""
 
 
-Effect = Write | Send | Reply | Reload | StepDown
+Effect = Write | Send | Reply | Answer | Notice | Reload | StepDown

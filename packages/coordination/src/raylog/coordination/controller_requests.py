@@ -6,18 +6,22 @@ from collections import Counter
 from dataclasses import dataclass
 
 from raylog.coordination.controller_events import (
-    CreatedTopic,
+    ElectionRequested,
     PartitionsCreateRequested,
+    ReassignmentRequested,
     Reply,
+    Result,
     TopicCreateRequested,
     TopicDeleteRequested,
 )
 from raylog.coordination.controller_peers import Peers
 from raylog.protocol.errors import InvalidRequest, NotController, RaylogError, RequestTimedOut
-from raylog.protocol.ids import TopicName
 
-Result = CreatedTopic | TopicName | RaylogError
-Request = TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested
+__all__ = ["Request", "Requests", "Result", "Waiting", "named_twice", "refuse"]
+
+Request = (
+    TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested | ElectionRequested | ReassignmentRequested
+)
 
 
 @dataclass(slots=True)
@@ -27,6 +31,11 @@ class Waiting:
     request: Request
     results: tuple[Result, ...] | None = None
     revision: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many results there are to be."""
+        return _size(self.request)
 
 
 class Requests:
@@ -59,7 +68,7 @@ class Requests:
                 each.request.token,
                 tuple(
                     result if isinstance(result, RaylogError) else late
-                    for result in each.results or (late,) * len(each.request.topics)
+                    for result in each.results or (late,) * each.size
                 ),
             )
             for each in done
@@ -69,17 +78,22 @@ class Requests:
         """The mandate is over: what is decided is told, the rest is NotController."""
         waiting, self._waiting = self._waiting, []
         refusal = NotController("this broker is no longer the controller: ask the new one")
-        return [Reply(each.request.token, each.results or (refusal,) * len(each.request.topics)) for each in waiting]
+        return [Reply(each.request.token, each.results or (refusal,) * each.size) for each in waiting]
 
 
 def named_twice(request: Request) -> dict[int, InvalidRequest]:
-    """The places of topics that a request names more than once: it is not clear which is meant."""
-    if isinstance(request, TopicDeleteRequested):
-        return {}  # the second finds it gone
-    names = [topic.name for topic in request.topics]
+    """The places of what a request names more than once: it is not clear which is meant."""
+    names: list[object]
+    match request:
+        case TopicCreateRequested() | PartitionsCreateRequested():
+            names = [topic.name for topic in request.topics]
+        case ReassignmentRequested():
+            names = [each.tp for each in request.partitions]
+        case TopicDeleteRequested() | ElectionRequested():
+            return {}  # the second finds it done
     times = Counter(names)
     return {
-        index: InvalidRequest(f"topic {name} is in the request more than once")
+        index: InvalidRequest(f"{name} is in the request more than once")
         for index, name in enumerate(names)
         if times[name] > 1
     }
@@ -88,4 +102,10 @@ def named_twice(request: Request) -> dict[int, InvalidRequest]:
 def refuse(request: Request) -> Reply:
     """The answer of a broker that is not the controller."""
     refusal = NotController("this broker is not the controller: ask the one that Metadata names")
-    return Reply(request.token, (refusal,) * len(request.topics))
+    return Reply(request.token, (refusal,) * _size(request))
+
+
+def _size(request: Request) -> int:
+    if isinstance(request, ElectionRequested | ReassignmentRequested):
+        return len(request.partitions)
+    return len(request.topics)

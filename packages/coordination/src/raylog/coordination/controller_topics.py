@@ -1,12 +1,26 @@
-"""What CreateTopics and CreatePartitions may ask for, and the partitions that it then means."""
+"""The controller's jobs about topics: what may be asked for, the partitions that it means, and their nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from dataclasses import replace
 
-from raylog.coordination.controller_events import NewPartitions, NewTopic, TopicDefaults
+from raylog.coordination import paths
+from raylog.coordination.controller_events import (
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+    PartitionsCreateRequested,
+    Result,
+    TopicCreateRequested,
+    TopicDefaults,
+    TopicDeleteRequested,
+    Write,
+)
+from raylog.coordination.controller_office import Doubt, Job, Office
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.placement import replica_counts, spread
+from raylog.coordination.store import NodeExists, NoNode, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     InvalidPartitions,
@@ -15,12 +29,96 @@ from raylog.protocol.errors import (
     InvalidRequest,
     InvalidTopic,
     TopicAlreadyExists,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import BrokerId, TopicName
+from raylog.protocol.ids import BrokerId, TopicId, TopicName
+
+TopicRequest = TopicCreateRequested | PartitionsCreateRequested | TopicDeleteRequested
+OneResult = Generator[Write, StoreError | None, Result]
 
 MAX_PARTITIONS = 10_000
 """Per topic: what its node can hold within ZooKeeper's one megabyte."""
+
+
+class Topics:
+    """Of one mandate."""
+
+    def __init__(
+        self,
+        office: Office,
+        defaults: Callable[[ClusterState], TopicDefaults],
+        check_configs: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._office = office
+        self._defaults = defaults
+        self._check_configs = check_configs
+
+    def do_one(self, request: TopicRequest, index: int) -> OneResult:
+        """What the request asks for the topic in this place; raises what is to be answered for it."""
+        match request:
+            case TopicCreateRequested():
+                return (yield from self._create(request, index))
+            case PartitionsCreateRequested():
+                return (yield from self._grow(request.topics[index], validate_only=request.validate_only))
+            case TopicDeleteRequested():
+                return (yield from self._mark_and_delete(request.topics[index]))
+
+    def _create(self, request: TopicCreateRequested, index: int) -> OneResult:
+        new, topic_id, office = request.topics[index], request.ids[index], self._office
+        partitions = plan(new, office.state, defaults=self._defaults(office.state), check_configs=self._check_configs)
+        topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
+        created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
+        if request.validate_only:
+            return created
+        multis = office.writes.creation(topic, office.state)
+        if (yield from office.write(multis, expected=(NodeExists,))) is not None:
+            office.doubt = Doubt.UNKNOWN
+            raise TopicAlreadyExists(f"topic {new.name} exists already: another program made it")
+        written = replace(topic, partitions=tuple(replace(p, version=0) for p in partitions))
+        office.now(office.state.with_topics(written), topic.name)
+        return created
+
+    def _grow(self, new: NewPartitions, *, validate_only: bool) -> OneResult:
+        office = self._office
+        added = plan_growth(new, office.state)
+        if validate_only:
+            return new.name
+        topic = office.state.topics[new.name]
+        grown = replace(topic, partitions=(*topic.partitions, *added))
+        yield from office.write(office.writes.growth(grown, len(topic.partitions), office.state))
+        written = (*topic.partitions, *(replace(partition, version=0) for partition in added))
+        office.now(office.state.with_topics(replace(office.state.topics[new.name], partitions=written)), new.name)
+        return new.name
+
+    def _mark_and_delete(self, wanted: TopicName | TopicId) -> OneResult:
+        name = self._name_of(wanted)
+        marker = self._office.writes.deletion_marker(name)
+        yield from self._office.write([marker], expected=(NodeExists,))
+        yield from self.delete(name)
+        return name
+
+    def _name_of(self, wanted: TopicName | TopicId) -> TopicName:
+        state = self._office.state
+        if isinstance(wanted, str):
+            if wanted not in state.topics:
+                raise UnknownTopicOrPartition(f"there is no topic {wanted}")
+            return wanted
+        topic = state.topic_by_id(wanted)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic with the id {paths.encode_topic_id(wanted)}")
+        return topic.name
+
+    def delete(self, name: TopicName) -> Job:
+        """Remove a topic whose deletion is recorded; each step may have been done before."""
+        office = self._office
+        topic = office.state.topics.get(name)
+        if topic is not None:
+            yield from office.write(office.writes.deletion_of_partitions(topic))
+        for multi in office.writes.deletion_of_nodes(name):
+            yield from office.write([multi], expected=(NoNode,))
+        if topic is not None:
+            office.now(office.state.without_topics(name), name)
 
 
 def plan(
@@ -123,7 +221,7 @@ def _check_replication(name: TopicName, factor: int, state: ClusterState) -> Non
         )
 
 
-def check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+def check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Container[BrokerId]) -> None:
     """Raises InvalidReplicaAssignment unless these are different brokers, at least one, and all alive."""
     if not replicas or len(set(replicas)) != len(replicas):
         raise InvalidReplicaAssignment(f"{partition}: replicas {replicas} are empty or repeat one")

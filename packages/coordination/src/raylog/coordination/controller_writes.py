@@ -1,6 +1,4 @@
-"""The controller's writes: multis that check the controller's epoch and the incarnations they are about
-(D8).
-"""
+"""The controller's writes: multis that check the controller's epoch and the incarnations they are about (D8)."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from raylog.coordination import paths
 from raylog.coordination.leadership import Change
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.store import Check, Create, Delete, Op, Set
-from raylog.protocol.ids import NO_LEADER, TopicName, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName, TopicPartition
 
 T = TypeVar("T")
 Multi = tuple[Op, ...]
@@ -21,19 +19,133 @@ CHUNK = 250
 """Partitions per multi: about 100 kB, a tenth of what ZooKeeper takes in one request."""
 
 
+class Writes:
+    """What a controller of one mandate writes. ``epoch_version``: of /controller_epoch, which every multi checks."""
+
+    def __init__(self, epoch_version: int) -> None:
+        self._epoch_version = epoch_version
+
+    def checks(self, partitions: Iterable[PartitionState], state: ClusterState) -> list[Op]:
+        """What must still be so, lest the multi fail: our mandate, and the incarnations that the states name of those
+        that are in sync (the leader is one) and alive.
+        """
+        concerned = {
+            broker
+            for partition in partitions
+            for broker in partition.isr
+            if broker in state.brokers and partition.incarnations.get(broker) == state.brokers[broker].epoch
+        }
+        incarnations = [Check(paths.broker_epoch(broker), state.brokers[broker].epoch) for broker in sorted(concerned)]
+        return [Check(paths.CONTROLLER_EPOCH, self._epoch_version), *incarnations]
+
+    def _mandate(self) -> list[Op]:
+        return self.checks((), ClusterState())
+
+    # --- topics
+
+    def creation(self, topic: TopicState, state: ClusterState) -> list[Multi]:
+        """A new topic: its nodes and the first partitions in one multi, the others in further ones."""
+        head: list[Op] = [
+            Create(paths.topic(topic.name), paths.encode_topic(paths.TopicAssignment.of(topic))),
+            Create(paths.topic_partitions(topic.name)),
+            Create(paths.topic_config(topic.name), paths.encode_config(topic.configs)),
+        ]
+        return self._with_partitions(head, topic.topic_partitions(), state)
+
+    def growth(self, grown: TopicState, partitions_before: int, state: ClusterState) -> list[Multi]:
+        """Partitions added to a topic: its node and the first of them in one multi, the others in further ones.
+
+        A controller that dies in between leaves partitions without a state, which the next one gives them.
+        """
+        added = islice(grown.topic_partitions(), partitions_before, None)
+        return self._with_partitions([_set_topic(grown)], added, state)
+
+    def _with_partitions(
+        self, head: list[Op], partitions: Iterable[tuple[TopicPartition, PartitionState]], state: ClusterState
+    ) -> list[Multi]:
+        multis: list[Multi] = []
+        for chunk in _chunks(partitions):
+            nodes = [op for tp, partition in chunk for op in _create_partition(tp, partition)]
+            multis.append((*self.checks((p for _, p in chunk), state), *head, *nodes))
+            head = []
+        return multis
+
+    def parent_of_partitions(self, topic: TopicName) -> Multi:
+        """The node below which a topic's partitions stand; it may be there already."""
+        return (*self._mandate(), Create(paths.topic_partitions(topic)))
+
+    def deletion_marker(self, topic: TopicName) -> Multi:
+        """Records that the topic is to go: from here on every controller completes its deletion."""
+        return (*self._mandate(), Create(paths.delete_topic(topic)))
+
+    def deletion_of_partitions(self, topic: TopicState) -> list[Multi]:
+        """Removes the partitions that have nodes."""
+        there = [tp for tp, partition in topic.topic_partitions() if partition.version != -1]
+        return [
+            (
+                *self._mandate(),
+                *(op for tp in chunk for op in (Delete(paths.partition_state(tp)), Delete(paths.partition(tp)))),
+            )
+            for chunk in _chunks(there)
+        ]
+
+    def deletion_of_nodes(self, topic: TopicName) -> list[Multi]:
+        """Removes what is left of a topic, the marker last; any of these may be gone already."""
+        nodes = (
+            paths.topic_partitions(topic),
+            paths.topic_config(topic),
+            paths.topic(topic),
+            paths.delete_topic(topic),
+        )
+        return [(*self._mandate(), Delete(node)) for node in nodes]
+
+    # --- partitions
+
+    def initialisation(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
+        """First states of partitions that had none."""
+        return self._with_partitions([], [(change.tp, change.new) for change in changes], state)
+
+    def updates(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
+        """New states of partitions, each over the very version that was decided on."""
+        return [
+            (*self.checks((change.new for change in chunk), state), *map(_set_partition, chunk))
+            for chunk in _chunks(changes)
+        ]
+
+    def reassignment(self, topic: TopicState, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
+        """New replicas of partitions of one topic: in its node and, at once, in their states.
+
+        Each multi leaves the two in agreement: the topic's node goes only as far as the states do.
+        """
+        multis: list[Multi] = []
+        partitions = list(topic.partitions)
+        for chunk in _chunks(changes):
+            for change in chunk:
+                partitions[change.tp.partition] = change.new
+            node = _set_topic(TopicState(topic.name, topic.id, tuple(partitions)))
+            sets = [_set_partition(change) for change in chunk if change.old.version != -1]
+            multis.append((*self.checks((change.new for change in chunk), state), node, *sets))
+        return multis
+
+    # --- brokers
+
+    def fence(self, broker_id: BrokerId, epoch: BrokerEpoch) -> Multi:
+        """Ends an incarnation that is taken for dead: whatever it decides from now on does not count (D9)."""
+        return (
+            *self._mandate(),
+            Set(paths.broker_epoch(broker_id), b"", epoch),
+            Delete(paths.broker(broker_id)),
+        )
+
+
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk
 
 
-def _epoch_check(epoch_version: int) -> Check:
-    return Check(paths.CONTROLLER_EPOCH, epoch_version)
-
-
-def _incarnation_checks(partitions: Iterable[PartitionState], state: ClusterState) -> list[Op]:
-    leaders = sorted({partition.leader for partition in partitions if partition.leader != NO_LEADER})
-    return [Check(paths.broker_epoch(leader), state.brokers[leader].epoch) for leader in leaders]
+def _set_topic(topic: TopicState) -> Set:
+    return Set(paths.topic(topic.name), paths.encode_topic(paths.TopicAssignment.of(topic)))
 
 
 def _create_partition(tp: TopicPartition, partition: PartitionState) -> tuple[Op, Op]:
@@ -43,93 +155,5 @@ def _create_partition(tp: TopicPartition, partition: PartitionState) -> tuple[Op
     )
 
 
-def creation(topic: TopicState, state: ClusterState, epoch_version: int) -> list[Multi]:
-    """A new topic: its nodes and the first partitions in one multi, the others in further ones."""
-    assignment = paths.TopicAssignment(topic.id, tuple(partition.replicas for partition in topic.partitions))
-    head: list[Op] = [
-        Create(paths.topic(topic.name), paths.encode_topic(assignment)),
-        Create(paths.topic_partitions(topic.name)),
-        Create(paths.topic_config(topic.name), paths.encode_config(topic.configs)),
-    ]
-    multis: list[Multi] = []
-    for chunk in _chunks(topic.topic_partitions()):
-        checks = [_epoch_check(epoch_version), *_incarnation_checks((p for _, p in chunk), state)]
-        nodes = [op for tp, partition in chunk for op in _create_partition(tp, partition)]
-        multis.append((*checks, *head, *nodes))
-        head = []
-    return multis
-
-
-def growth(grown: TopicState, partitions_before: int, state: ClusterState, epoch_version: int) -> list[Multi]:
-    """Partitions added to a topic: its node and the first of them in one multi, the others in further ones.
-
-    A controller that dies in between leaves partitions without a state, which the next one gives them.
-    """
-    assignment = paths.TopicAssignment(grown.id, tuple(partition.replicas for partition in grown.partitions))
-    head: list[Op] = [Set(paths.topic(grown.name), paths.encode_topic(assignment))]
-    multis: list[Multi] = []
-    for chunk in _chunks(islice(grown.topic_partitions(), partitions_before, None)):
-        checks = [_epoch_check(epoch_version), *_incarnation_checks((p for _, p in chunk), state)]
-        multis.append((*checks, *head, *(op for tp, partition in chunk for op in _create_partition(tp, partition))))
-        head = []
-    return multis
-
-
-def parent_of_partitions(topic: TopicName, epoch_version: int) -> Multi:
-    """The node below which a topic's partitions stand; it may be there already."""
-    return (_epoch_check(epoch_version), Create(paths.topic_partitions(topic)))
-
-
-def initialisation(changes: Sequence[Change], state: ClusterState, epoch_version: int) -> list[Multi]:
-    """First states of partitions that had none."""
-    return [
-        (
-            _epoch_check(epoch_version),
-            *_incarnation_checks((change.new for change in chunk), state),
-            *(op for change in chunk for op in _create_partition(change.tp, change.new)),
-        )
-        for chunk in _chunks(changes)
-    ]
-
-
-def updates(changes: Sequence[Change], state: ClusterState, epoch_version: int) -> list[Multi]:
-    """New states of partitions, each over the very version that was decided on."""
-    return [
-        (
-            _epoch_check(epoch_version),
-            *_incarnation_checks((change.new for change in chunk), state),
-            *(
-                Set(paths.partition_state(change.tp), paths.encode_partition_state(change.new), change.old.version)
-                for change in chunk
-            ),
-        )
-        for chunk in _chunks(changes)
-    ]
-
-
-def deletion_marker(topic: TopicName, epoch_version: int) -> Multi:
-    """Records that the topic is to go: from here on every controller completes its deletion."""
-    return (_epoch_check(epoch_version), Create(paths.delete_topic(topic)))
-
-
-def deletion_of_partitions(topic: TopicState, epoch_version: int) -> list[Multi]:
-    """Removes the partitions that have nodes."""
-    there = [tp for tp, partition in topic.topic_partitions() if partition.version != -1]
-    return [
-        (
-            _epoch_check(epoch_version),
-            *(op for tp in chunk for op in (Delete(paths.partition_state(tp)), Delete(paths.partition(tp)))),
-        )
-        for chunk in _chunks(there)
-    ]
-
-
-def deletion_of_nodes(topic: TopicName, epoch_version: int) -> list[Multi]:
-    """Removes what is left of a topic, the marker last; any of these may be gone already."""
-    nodes = (
-        paths.topic_partitions(topic),
-        paths.topic_config(topic),
-        paths.topic(topic),
-        paths.delete_topic(topic),
-    )
-    return [(_epoch_check(epoch_version), Delete(node)) for node in nodes]
+def _set_partition(change: Change) -> Set:
+    return Set(paths.partition_state(change.tp), paths.encode_partition_state(change.new), change.old.version)

@@ -1,14 +1,41 @@
-"""Who leads: the states that partitions should have, given the brokers that live."""
+"""Who leads and who is in sync: the states that partitions should have, given the brokers that live.
+
+A replica is *live* when its broker is registered, and its disk has not failed there. It is *intact* when its broker
+has lost no data since the incarnation in which it was in sync: a broker that comes back with an empty disk, or without
+the unsynced end of its log, must not lead over one that kept everything, though the ISR names both.
+
+The members of the ISR hold all that was acknowledged. So do the eligible leader replicas (ELR, KIP-966): they left the
+ISR when it had fewer members than min.insync.replicas, and the high watermark stands still from then on. Leader is
+the first replica, in the preferred order, that is
+
+a) in the ISR, live and intact; failing that,
+b) in the ELR, live and intact; failing that,
+c) in the ISR, or else the ELR, and live, when all of these are live and none is intact: nobody better can come back;
+d) where unclean elections are allowed: in the ISR or ELR and live, or else any live replica.
+
+Acknowledged records may be lost in (c) and (d); the change says so in ``risk``.
+
+Without a leader the partition is offline: its ISR and ELR stay, for only those may lead it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
-from raylog.protocol.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 
 class Change(NamedTuple):
@@ -17,40 +44,178 @@ class Change(NamedTuple):
     tp: TopicPartition
     old: PartitionState
     new: PartitionState
+    risk: str = ""
+    """Why acknowledged records may be lost by it; empty when none can."""
 
 
-def restarted(before: Mapping[BrokerId, BrokerInfo], after: Mapping[BrokerId, BrokerInfo]) -> frozenset[BrokerId]:
-    """Brokers that are there in another incarnation than before."""
-    return frozenset(b for b, info in after.items() if b in before and before[b].epoch != info.epoch)
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who can take part."""
+
+    brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
+    """The live brokers."""
+    offline: Mapping[BrokerId, AbstractSet[tuple[TopicId, PartitionIndex]]] = field(default_factory=dict)
+    """Replicas whose disk failed, by broker."""
+    leaving: AbstractSet[BrokerId] = frozenset()
+    """Brokers that are being drained: they lead only what nobody else can lead."""
 
 
-def decide(state: ClusterState, new_incarnations: AbstractSet[BrokerId]) -> list[Change]:
-    """The partitions whose state must change.
+class Terms(NamedTuple):
+    """What a topic's partitions are decided by."""
 
-    What the brokers of ``new_incarnations`` led, they lead anew, with a new leader epoch.
-    """
-    changes = []
-    for tp, partition in state.partitions():
-        wanted = _wanted(partition, state, new_incarnations)
-        if wanted is not None:
-            changes.append(Change(tp, partition, replace(wanted, controller_epoch=state.controller_epoch)))
-    return changes
+    topic_id: TopicId
+    min_isr: int
+    """min.insync.replicas."""
+    unclean: bool
+    """unclean.leader.election.enable."""
 
 
-def _wanted(
-    partition: PartitionState, state: ClusterState, new_incarnations: AbstractSet[BrokerId]
-) -> PartitionState | None:
-    """The state that differs from the present one; None when it may stay.
+class ElectionRules:
+    """The rules above. Pure: every method answers from its arguments alone."""
 
-    Leader is the first replica in the ISR that lives. Without one the partition is offline; its ISR stays,
-    for only those may lead it again, and its leader epoch, which rises with the next leader.
-    """
-    if partition.version == -1:
-        live = tuple(broker for broker in partition.replicas if broker in state.brokers)
-        return replace(partition, leader=live[0], isr=live) if live else None
-    leader = next((b for b in partition.replicas if b in partition.isr and b in state.brokers), NO_LEADER)
-    if partition.leader in state.brokers and partition.leader not in new_incarnations:
-        return None
-    if leader == NO_LEADER:
-        return None if partition.leader == NO_LEADER else replace(partition, leader=NO_LEADER)
-    return replace(partition, leader=leader, leader_epoch=LeaderEpoch(partition.leader_epoch + 1))
+    def __init__(
+        self,
+        *,
+        min_isr: Callable[[TopicState, ClusterState], int] = lambda topic, state: 1,
+        unclean: Callable[[TopicState, ClusterState], bool] = lambda topic, state: False,
+    ) -> None:
+        """The topic's min.insync.replicas and unclean.leader.election.enable, given the state's dynamic settings."""
+        self._min_isr = min_isr
+        self._unclean = unclean
+
+    def terms(self, topic: TopicState, state: ClusterState) -> Terms:
+        return Terms(topic.id, self._min_isr(topic, state), self._unclean(topic, state))
+
+    def decide(self, state: ClusterState, standing: Standing, names: Iterable[TopicName] | None = None) -> list[Change]:
+        """The partitions (of these topics, or of all) whose state must change."""
+        topics = state.topics.values() if names is None else [state.topics[name] for name in names]
+        return [change for topic in topics for change in self._of_topic(topic, state, standing)]
+
+    def _of_topic(self, topic: TopicState, state: ClusterState, standing: Standing) -> Iterator[Change]:
+        terms = self.terms(topic, state)
+        for tp, partition in topic.topic_partitions():
+            new, risk = self.settled(tp, partition, terms, standing)
+            if new is not partition:
+                yield Change(tp, partition, replace(new, controller_epoch=state.controller_epoch), risk)
+
+    def settled(
+        self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing
+    ) -> tuple[PartitionState, str]:
+        """The state that the partition should have, the very same object when it may stay; and the risk in it."""
+        if partition.version == -1:
+            return self._first(tp, partition, terms, standing), ""
+        case = _Case(self, tp, partition, terms, standing)
+        if case.is_settled():
+            return partition, ""
+        leader, risk = case.elect()
+        new = case.without_leader() if leader == NO_LEADER else case.led_by(leader, is_at_risk=bool(risk))
+        return (partition, "") if new == partition else (new, risk)
+
+    def _first(self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing) -> PartitionState:
+        """Of a partition that has no state node: its topic's creation or growth was not completed."""
+        live = tuple(b for b in partition.replicas if self.is_live(b, tp, terms, standing))
+        if not live:
+            return partition
+        leader = min(live, key=lambda b: b in standing.leaving)
+        incarnations = {b: standing.brokers[b].epoch for b in live}
+        return replace(partition, leader=leader, isr=live, incarnations=incarnations)
+
+    def is_live(self, broker: BrokerId, tp: TopicPartition, terms: Terms, standing: Standing) -> bool:
+        """Registered, with the replica's disk in order."""
+        return broker in standing.brokers and (terms.topic_id, tp.partition) not in standing.offline.get(broker, ())
+
+    def is_intact(self, broker: BrokerInfo, partition: PartitionState) -> bool:
+        """True when the broker still has what it had when it was last in sync; so it is taken to where that is unknown,
+        in states that another program wrote.
+        """
+        in_sync = partition.incarnations.get(broker.id)
+        return in_sync is None or broker.intact_since <= in_sync
+
+
+class _Case:
+    """One partition before its judge."""
+
+    def __init__(
+        self, rules: ElectionRules, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing
+    ) -> None:
+        self._partition = partition
+        self._standing = standing
+        self._unclean = terms.unclean
+        self._min_isr = min(terms.min_isr, len(partition.replicas))
+        live = {b for b in partition.replicas if rules.is_live(b, tp, terms, standing)}
+        members = {*partition.isr, *partition.elr}
+        self._live = live
+        self._intact = {b for b in live & members if rules.is_intact(standing.brokers[b], partition)}
+        self._lost = (live & members) - self._intact
+        """Members that are live and whose data is gone."""
+
+    def is_settled(self) -> bool:
+        """True when nothing has happened that could change the state: the common case, told fast."""
+        p, brokers = self._partition, self._standing.brokers
+        return (
+            p.is_online
+            and not self._lost
+            and not p.elr
+            and self._live.issuperset(p.isr)
+            and self._standing.leaving.isdisjoint(p.isr)
+            and p.leader in p.isr
+            and all(p.incarnations.get(b) == brokers[b].epoch for b in p.isr)
+        )
+
+    def elect(self) -> tuple[BrokerId, str]:
+        """The leader, or NO_LEADER, and the risk in it."""
+        p = self._partition
+        sound = self._in_order(self._intact.intersection(p.isr))
+        if sound:
+            stays = self._is_unchanged(p.leader) and p.leader in sound
+            stays = stays and (p.leader not in self._standing.leaving or sound[0] in self._standing.leaving)
+            return (p.leader if stays else sound[0]), ""
+        if eligible := self._in_order(self._intact.intersection(p.elr)):
+            return eligible[0], ""
+        members = self._in_order(self._lost.intersection(p.isr)) or self._in_order(self._lost.intersection(p.elr))
+        if members and self._live.issuperset((*p.isr, *p.elr)):
+            return members[0], "all that were in sync have lost data"
+        if self._unclean and (candidates := members or self._in_order(self._live)):
+            return candidates[0], "unclean.leader.election.enable lets a replica lead that was not in sync"
+        return NO_LEADER, ""
+
+    def _in_order(self, brokers: AbstractSet[BrokerId]) -> list[BrokerId]:
+        """By preference, those that are being drained last."""
+        leaving = self._standing.leaving
+        return sorted((b for b in self._partition.replicas if b in brokers), key=lambda b: b in leaving)
+
+    def _is_unchanged(self, broker: BrokerId) -> bool:
+        info = self._standing.brokers.get(broker)
+        return info is not None and self._partition.incarnations.get(broker) == info.epoch
+
+    def without_leader(self) -> PartitionState:
+        """Those whose data is gone wait for the others; unless no other is left."""
+        p = self._partition
+        isr = tuple(b for b in p.isr if b not in self._lost) or p.isr
+        elr = tuple(b for b in p.elr if b not in self._lost)
+        return replace(p, leader=NO_LEADER, isr=isr, elr=elr, incarnations=_kept(p.incarnations, (*isr, *elr)))
+
+    def led_by(self, leader: BrokerId, *, is_at_risk: bool) -> PartitionState:
+        p = self._partition
+        isr = tuple(b for b in p.isr if b == leader or (b in self._intact and b not in self._standing.leaving))
+        if leader not in isr or is_at_risk:
+            isr = (leader,)
+        elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._lost)
+        incarnations = _kept(p.incarnations, elr) | {b: self._standing.brokers[b].epoch for b in isr}
+        is_new = leader != p.leader or not self._is_unchanged(leader)
+        epoch = LeaderEpoch(p.leader_epoch + 1) if is_new else p.leader_epoch
+        return replace(p, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, incarnations=incarnations)
+
+
+def eligible(
+    partition: PartitionState, isr: tuple[BrokerId, ...], min_isr: int, *, but: AbstractSet[BrokerId] = frozenset()
+) -> tuple[BrokerId, ...]:
+    """The ELR next to ``isr``, the partition's new one: who leaves it while it is below the minimum stays eligible."""
+    if len(isr) >= min(min_isr, len(partition.replicas)):
+        return ()
+    members = dict.fromkeys((*partition.elr, *partition.isr))
+    return tuple(b for b in members if b not in isr and b not in but and b in partition.replicas)
+
+
+def _kept(incarnations: Mapping[BrokerId, BrokerEpoch], brokers: Iterable[BrokerId]) -> dict[BrokerId, BrokerEpoch]:
+    return {b: incarnations[b] for b in brokers if b in incarnations}

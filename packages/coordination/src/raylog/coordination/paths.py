@@ -8,13 +8,14 @@ releases may add some. A value that cannot be read raises CorruptMetadata, which
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState
-from raylog.protocol.errors import RaylogError
+from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.node_json import CorruptMetadata as CorruptMetadata
+from raylog.coordination.node_json import Reading, dump, load, number
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
     BrokerEpoch,
@@ -116,16 +117,34 @@ def owner(group: GroupId, tp: TopicPartition) -> str:
 # --- values
 
 
-class CorruptMetadata(RaylogError):
-    """A node holds what cannot be read; another program wrote it, or a much newer raylog."""
-
-
 class TopicAssignment(NamedTuple):
     """The value of /brokers/topics/T: replicas by partition (the place in the tuple)."""
 
     topic_id: TopicId
     """NO_TOPIC_ID when an old tool made the topic."""
     replicas: tuple[tuple[BrokerId, ...], ...]
+    adding: Mapping[int, tuple[BrokerId, ...]] = MappingProxyType({})
+    """Of partitions that are being reassigned (KIP-455): which of the replicas are new."""
+    removing: Mapping[int, tuple[BrokerId, ...]] = MappingProxyType({})
+    """Which of the replicas are to go."""
+
+    @classmethod
+    def of(cls, topic: TopicState) -> TopicAssignment:
+        return cls(
+            topic.id,
+            tuple(partition.replicas for partition in topic.partitions),
+            {index: p.adding for index, p in enumerate(topic.partitions) if p.adding},
+            {index: p.removing for index, p in enumerate(topic.partitions) if p.removing},
+        )
+
+
+class FormerLife(NamedTuple):
+    """What a broker's last registration says of its data."""
+
+    directory_ids: tuple[UUID, ...]
+    intact_since: BrokerEpoch
+    boot_id: str
+    """Of the machine that it ran on, since it started; "" where an older release did not say."""
 
 
 class ProducerIdBlock(NamedTuple):
@@ -136,72 +155,40 @@ class ProducerIdBlock(NamedTuple):
     end: ProducerId
 
 
-def _dump(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _load(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise CorruptMetadata(f"{path} holds no JSON: {data[:80]!r}") from error
-    if not isinstance(value, dict):
-        raise CorruptMetadata(f"{path} should hold a JSON object, but holds {data[:80]!r}")
-    return value
-
-
-class _Reading:
-    """Turns a missing or misshapen field into CorruptMetadata that names the node."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (KeyError, ValueError, TypeError, AttributeError)):
-            raise CorruptMetadata(f"{self._path} lacks a field or has a wrong one: {error!r}") from error
-
-
-def _number(path: str, data: bytes) -> int:
-    with _Reading(path):
-        return int(data)
-
-
 def encode_number(value: int) -> bytes:
     """A bare decimal number: controller epoch, feature level, committed offset."""
     return str(value).encode()
 
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
-    return ControllerEpoch(_number(CONTROLLER_EPOCH, data))
+    return ControllerEpoch(number(CONTROLLER_EPOCH, data))
 
 
 def decode_feature_level(data: bytes) -> int:
-    return _number(FEATURE_LEVEL, data)
+    return number(FEATURE_LEVEL, data)
 
 
 def decode_offset(path: str, data: bytes) -> Offset:
-    return Offset(_number(path, data))
+    return Offset(number(path, data))
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _dump({"version": "1", "id": cluster_id})
+    return dump({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
-    value = _load(CLUSTER_ID, data)
-    with _Reading(CLUSTER_ID):
+    value = load(CLUSTER_ID, data)
+    with Reading(CLUSTER_ID):
         return str(value["id"])
 
 
 def encode_controller(broker_id: BrokerId, now_ms: TimestampMs) -> bytes:
-    return _dump({"version": 1, "brokerid": broker_id, "timestamp": str(now_ms)})
+    return dump({"version": 1, "brokerid": broker_id, "timestamp": str(now_ms)})
 
 
 def decode_controller(data: bytes) -> BrokerId:
-    value = _load(CONTROLLER, data)
-    with _Reading(CONTROLLER):
+    value = load(CONTROLLER, data)
+    with Reading(CONTROLLER):
         return BrokerId(int(value["brokerid"]))
 
 
@@ -230,12 +217,12 @@ def encode_broker(info: BrokerInfo, now_ms: TimestampMs) -> bytes:
     }
     if info.rack is not None:
         value["rack"] = info.rack
-    return _dump(value)
+    return dump(value)
 
 
-def encode_raylog_broker(info: BrokerInfo) -> bytes:
-    """The value of /raylog/brokers/B: what Kafka has no field for."""
-    return _dump(
+def encode_raylog_broker(info: BrokerInfo, boot_id: str = "") -> bytes:
+    """The value of /raylog/brokers/B: what Kafka has no field for. ``boot_id``: of the machine, since it started."""
+    return dump(
         {
             "version": 1,
             "node": info.node,
@@ -243,6 +230,7 @@ def encode_raylog_broker(info: BrokerInfo) -> bytes:
             "directory_ids": [str(directory) for directory in info.directory_ids],
             "clean_stop": info.clean_stop,
             "intact_since": info.intact_since,
+            "boot_id": boot_id,
         }
     )
 
@@ -250,9 +238,9 @@ def encode_raylog_broker(info: BrokerInfo) -> bytes:
 def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, epoch: BrokerEpoch) -> BrokerInfo:
     """A registration, put together from its nodes."""
     path = broker(broker_id)
-    value = _load(path, data)
-    extra = _load(raylog_broker(broker_id), raylog_data) if raylog_data else {}
-    with _Reading(path):
+    value = load(path, data)
+    extra = load(raylog_broker(broker_id), raylog_data) if raylog_data else {}
+    with Reading(path):
         protocols = value.get("listener_security_protocol_map", {})
         return BrokerInfo(
             id=broker_id,
@@ -267,12 +255,13 @@ def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, e
         )
 
 
-def decode_directory_ids(broker_id: BrokerId, raylog_data: bytes) -> tuple[UUID, ...]:
+def decode_former_life(broker_id: BrokerId, raylog_data: bytes) -> FormerLife:
     """Of a value of /raylog/brokers/B, also of a broker that is not registered now."""
     path = raylog_broker(broker_id)
-    value = _load(path, raylog_data)
-    with _Reading(path):
-        return _directory_ids(value)
+    value = load(path, raylog_data)
+    with Reading(path):
+        intact_since = BrokerEpoch(int(value.get("intact_since", NO_BROKER_EPOCH)))
+        return FormerLife(_directory_ids(value), intact_since, str(value.get("boot_id", "")))
 
 
 def _directory_ids(value: Mapping[str, Any]) -> tuple[UUID, ...]:
@@ -286,26 +275,38 @@ def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
 
 
 def encode_topic(assignment: TopicAssignment) -> bytes:
-    return _dump(
+    return dump(
         {
             "version": 3,
             "topic_id": encode_topic_id(assignment.topic_id),
-            "partitions": {str(index): list(replicas) for index, replicas in enumerate(assignment.replicas)},
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "partitions": _encode_replicas(dict(enumerate(assignment.replicas))),
+            "adding_replicas": _encode_replicas(assignment.adding),
+            "removing_replicas": _encode_replicas(assignment.removing),
         }
     )
 
 
+def _encode_replicas(replicas: Mapping[int, tuple[BrokerId, ...]]) -> dict[str, list[BrokerId]]:
+    return {str(index): list(brokers) for index, brokers in replicas.items()}
+
+
 def decode_topic(name: TopicName, data: bytes) -> TopicAssignment:
     path = topic(name)
-    value = _load(path, data)
-    with _Reading(path):
+    value = load(path, data)
+    with Reading(path):
         by_index = {int(index): _broker_ids(replicas) for index, replicas in value["partitions"].items()}
         if sorted(by_index) != list(range(len(by_index))):
             raise ValueError(f"partitions are not numbered from 0 without gaps: {sorted(by_index)}")
+        adding, removing = (_decode_replicas(value.get(f"{what}_replicas", {})) for what in ("adding", "removing"))
+        for index in (*adding, *removing):
+            if not {*adding.get(index, ()), *removing.get(index, ())} <= {*by_index[index]}:
+                raise ValueError(f"partition {index} adds or removes brokers that are not among its replicas")
         topic_id = TopicId(decode_topic_id(value["topic_id"])) if "topic_id" in value else NO_TOPIC_ID
-        return TopicAssignment(topic_id, tuple(by_index[index] for index in range(len(by_index))))
+        return TopicAssignment(topic_id, tuple(by_index[n] for n in range(len(by_index))), adding, removing)
+
+
+def _decode_replicas(value: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
+    return {int(index): _broker_ids(replicas) for index, replicas in value.items() if replicas}
 
 
 def _broker_ids(values: Iterable[Any]) -> tuple[BrokerId, ...]:
@@ -325,7 +326,7 @@ def encode_partition_state(state: PartitionState) -> bytes:
         value["elr"] = list(state.elr)
     if state.incarnations:
         value["incarnations"] = {str(broker): epoch for broker, epoch in sorted(state.incarnations.items())}
-    return _dump(value)
+    return dump(value)
 
 
 def decode_partition_state(
@@ -333,8 +334,8 @@ def decode_partition_state(
 ) -> PartitionState:
     """``replicas`` come from the topic's node, ``version`` is the state node's."""
     path = partition_state(tp)
-    value = _load(path, data)
-    with _Reading(path):
+    value = load(path, data)
+    with Reading(path):
         return PartitionState(
             replicas=replicas,
             leader=BrokerId(int(value["leader"])),
@@ -351,28 +352,28 @@ def decode_partition_state(
 
 
 def encode_config(configs: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "config": dict(configs)})
+    return dump({"version": 1, "config": dict(configs)})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    value = _load(path, data)
-    with _Reading(path):
+    value = load(path, data)
+    with Reading(path):
         return {str(name): str(text) for name, text in value["config"].items()}
 
 
 def encode_config_change(entity_path: str) -> bytes:
     """A notice below /config/changes: ``entity_path`` is "topics/T" or "brokers/B"."""
-    return _dump({"version": 2, "entity_path": entity_path})
+    return dump({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    value = _load(path, data)
-    with _Reading(path):
+    value = load(path, data)
+    with Reading(path):
         return str(value["entity_path"])
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    return _dump(
+    return dump(
         {
             "version": 1,
             "broker": block.broker_id,
@@ -383,8 +384,8 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
-    value = _load(PRODUCER_ID_BLOCK, data)
-    with _Reading(PRODUCER_ID_BLOCK):
+    value = load(PRODUCER_ID_BLOCK, data)
+    with Reading(PRODUCER_ID_BLOCK):
         return ProducerIdBlock(
             BrokerId(int(value["broker"])),
             ProducerId(int(value["block_start"])),

@@ -150,7 +150,7 @@ class BrokerRegistration:
             epoch = self._epoch_if_ours(broker, session)
         assert isinstance(epoch, int)
         if former is not None and former.data:
-            before = paths.decode_directory_ids(broker.id, former.data)
+            before = paths.decode_former_life(broker.id, former.data).directory_ids
             self.missing_directories = frozenset(before) - frozenset(broker.directory_ids)
         self._broker, self._session_id = replace(broker, epoch=BrokerEpoch(epoch)), session.id
         return self._broker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from raylog.coordination import configs, paths
@@ -77,12 +78,18 @@ def load_topics(store: MetadataStore, names: Iterable[TopicName]) -> dict[TopicN
 
 
 def _topic(store: MetadataStore, name: TopicName, assigned: Versioned, config: Versioned | None) -> TopicState:
-    topic_id, replicas = paths.decode_topic(name, assigned.data)
-    tps = [TopicPartition(name, PartitionIndex(index)) for index in range(len(replicas))]
+    assignment = paths.decode_topic(name, assigned.data)
+    tps = [TopicPartition(name, PartitionIndex(index)) for index in range(len(assignment.replicas))]
     states = store.get_many([paths.partition_state(tp) for tp in tps])
-    partitions = tuple(
+    partitions = [
         PartitionState(of_it) if state is None else paths.decode_partition_state(tp, state.data, state.version, of_it)
-        for tp, of_it, state in zip(tps, replicas, states, strict=True)
-    )
+        for tp, of_it, state in zip(tps, assignment.replicas, states, strict=True)
+    ]
+    for index in (*assignment.adding, *assignment.removing):
+        partitions[index] = replace(
+            partitions[index],
+            adding=assignment.adding.get(index, ()),
+            removing=assignment.removing.get(index, ()),
+        )
     overrides = configs.readable_overrides(paths.topic_config(name), config.data) if config else {}
-    return TopicState(name, topic_id, partitions, overrides)
+    return TopicState(name, assignment.topic_id, tuple(partitions), overrides)

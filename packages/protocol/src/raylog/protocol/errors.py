@@ -213,6 +213,22 @@ class FetchSessionTopicIdError(RaylogError):
     """The fetch session names topics by id and the request by name, or the other way round: begin a new session."""
 
 
+class ElectionNotNeeded(RaylogError):
+    """The partition is led by whom the election would make its leader."""
+
+
+class PreferredLeaderNotAvailable(RaylogError):
+    """The preferred replica is not alive and in sync."""
+
+
+class EligibleLeadersNotAvailable(RaylogError):
+    """No replica is alive that could lead."""
+
+
+class NoReassignmentInProgress(RaylogError):
+    """The partition is not being reassigned, so there is nothing to cancel."""
+
+
 class ErrorRow(NamedTuple):
     """A domain error and its code on the wire; Kafka's own table says whether a client may retry it."""
 
@@ -270,6 +286,10 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(FetchSessionIdNotFound, ErrorCode.fetch_session_id_not_found),
     ErrorRow(InvalidFetchSessionEpoch, ErrorCode.invalid_fetch_session_epoch),
     ErrorRow(FetchSessionTopicIdError, ErrorCode.fetch_session_topic_id_error),
+    ErrorRow(ElectionNotNeeded, ErrorCode.election_not_needed),
+    ErrorRow(PreferredLeaderNotAvailable, ErrorCode.preferred_leader_not_available),
+    ErrorRow(EligibleLeadersNotAvailable, ErrorCode.eligible_leaders_not_available),
+    ErrorRow(NoReassignmentInProgress, ErrorCode.no_reassignment_in_progress),
 )
 
 _CODE_BY_EXCEPTION = {row.exception: row.code for row in ROWS}

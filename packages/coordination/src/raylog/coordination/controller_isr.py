@@ -1,0 +1,88 @@
+"""What a leader may make its ISR: each proposal judged against the state as it is now (KIP-497, KIP-903)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from raylog.coordination.leadership import Change, ElectionRules, Standing, Terms, eligible
+from raylog.coordination.model import ClusterState, PartitionState
+from raylog.coordination.proposals import IsrChange, Outcome, ProposeIsr, Verdict
+from raylog.protocol.ids import BrokerEpoch, BrokerId
+
+
+class IsrJudge:
+    """Judges the changes of one proposal."""
+
+    def __init__(self, proposal: ProposeIsr, state: ClusterState, standing: Standing, rules: ElectionRules) -> None:
+        self._proposal = proposal
+        self._state = state
+        self._standing = standing
+        self._rules = rules
+
+    def judge(self, change: IsrChange) -> Change | Outcome:
+        """What to write, or the answer when there is nothing to write."""
+        topic, partition = self._state.topics.get(change.tp.topic), self._state.partition(change.tp)
+        if topic is None or topic.id != change.topic_id or partition is None:
+            return Outcome(change.tp, Verdict.REFUSED, reason=f"there is no {change.tp} of a topic with this id")
+        if reason := self._staleness(change, partition):
+            return Outcome(change.tp, Verdict.STALE, partition, reason)
+        terms = self._rules.terms(topic, self._state)
+        if reason := self._fault(change, partition, terms):
+            return Outcome(change.tp, Verdict.REFUSED, partition, reason)
+        new = proposed(partition, dict(change.isr), terms.min_isr)
+        if new == partition:
+            return Outcome(change.tp, Verdict.OK, partition)
+        return Change(change.tp, partition, replace(new, controller_epoch=self._state.controller_epoch))
+
+    def _staleness(self, change: IsrChange, partition: PartitionState) -> str:
+        """Why the leader decided on what is no longer so; empty when it did not."""
+        sender = self._proposal
+        if partition.leader != sender.broker_id:
+            return f"broker {sender.broker_id} does not lead {change.tp}: {partition.leader} does"
+        epoch = self._standing.brokers[sender.broker_id].epoch if sender.broker_id in self._standing.brokers else None
+        if epoch != sender.broker_epoch:
+            return f"broker {sender.broker_id} is in epoch {epoch}, not {sender.broker_epoch}"
+        if change.leader_epoch != partition.leader_epoch:
+            return f"{change.tp} is in leader epoch {partition.leader_epoch}, not {change.leader_epoch}"
+        if change.version != partition.version:
+            return f"{change.tp} is at version {partition.version}, not {change.version}"
+        return ""
+
+    def _fault(self, change: IsrChange, partition: PartitionState, terms: Terms) -> str:
+        """Why this must not be the ISR; empty when it may."""
+        members = dict(change.isr)
+        if len(members) != len(change.isr):
+            return f"the ISR {[b for b, _ in change.isr]} names a broker more than once"
+        if partition.leader not in members:
+            return f"the leader {partition.leader} is not in the ISR {[*members]}"
+        if strangers := [b for b in members if b not in partition.replicas]:
+            return f"broker {strangers[0]} is no replica of {change.tp}: {partition.replicas} are"
+        for broker, epoch in members.items():
+            if reason := self.ineligibility(broker, epoch, change, partition, terms):
+                return reason
+        return ""
+
+    def ineligibility(
+        self, broker: BrokerId, epoch: BrokerEpoch, change: IsrChange, partition: PartitionState, terms: Terms
+    ) -> str:
+        """Why the broker cannot be a member; empty when it can."""
+        if broker not in self._standing.brokers:
+            return f"broker {broker} is not registered"
+        if self._standing.brokers[broker].epoch != epoch:
+            return f"broker {broker} is in epoch {self._standing.brokers[broker].epoch}, not {epoch}"
+        if not self._rules.is_live(broker, change.tp, terms, self._standing):
+            return f"the disk of broker {broker} under {change.tp} has failed"
+        if broker in self._standing.leaving and broker not in partition.isr:
+            return f"broker {broker} is being drained"
+        return ""
+
+
+def proposed(partition: PartitionState, members: Mapping[BrokerId, BrokerEpoch], min_isr: int) -> PartitionState:
+    """The state with these in sync; the order of those that were stays."""
+    stay = tuple(b for b in partition.isr if b in members)
+    isr = (*stay, *(b for b in partition.replicas if b in members and b not in stay))
+    elr = eligible(partition, isr, min_isr)
+    known = {b: partition.incarnations[b] for b in elr if b in partition.incarnations}
+    return replace(partition, isr=isr, elr=elr, incarnations=MappingProxyType({**known, **members}))

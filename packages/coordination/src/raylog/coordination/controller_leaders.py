@@ -1,0 +1,252 @@
+"""The controller's jobs about brokers and leaders: who came and went, who is in sync, who is to lead."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from raylog.coordination import reassignment
+from raylog.coordination.controller_elections import Elections
+from raylog.coordination.controller_events import (
+    ElectionRequested,
+    Fence,
+    NewReplicas,
+    Notice,
+    ReassignmentRequested,
+    Result,
+    Write,
+)
+from raylog.coordination.controller_isr import IsrJudge
+from raylog.coordination.controller_office import Job, Office
+from raylog.coordination.controller_proposals import Proposals
+from raylog.coordination.controller_requests import named_twice
+from raylog.coordination.controller_topics import check_replicas
+from raylog.coordination.leadership import Change, ElectionRules, Standing
+from raylog.coordination.model import BrokerInfo, TopicState
+from raylog.coordination.proposals import (
+    Drain,
+    DrainAnswer,
+    IsrAnswer,
+    Outcome,
+    ProposeIsr,
+    ReplicasOffline,
+    Verdict,
+)
+from raylog.coordination.store import BadVersion, NodeExists, NoNode, StoreError
+from raylog.protocol.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName
+
+Results = Generator[Write, StoreError | None, list[Result]]
+
+
+class Leaders:
+    """Of one mandate. What brokers said of themselves (failed disks, to be drained) is kept in memory alone: they say
+    it again to the next controller.
+    """
+
+    def __init__(self, office: Office, rules: ElectionRules, proposals: Proposals) -> None:
+        self._office = office
+        self._rules = rules
+        self._proposals = proposals
+        self._offline: dict[BrokerId, set[tuple[TopicId, PartitionIndex]]] = {}
+        self._leaving: set[BrokerId] = set()
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self._office.state.brokers, self._offline, self._leaving)
+
+    def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
+        """These are alive now."""
+        self.know_brokers(brokers)
+        yield from self.settle()
+
+    def know_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+        """What a former incarnation said does not hold for the next."""
+        before = self._office.state.brokers
+        for broker_id in [b for b in before if b not in brokers or brokers[b].epoch != before[b].epoch]:
+            self._offline.pop(broker_id, None)
+            self._leaving.discard(broker_id)
+        self._office.now(self._office.state.with_brokers(brokers))
+        self._office.peers.set_brokers(brokers)
+
+    def settle(self, names: Iterable[TopicName] | None = None) -> Job:
+        """Give the partitions (of these topics, or all) the states that they should have."""
+        office = self._office
+        changes = self._rules.decide(office.state, self.standing, names)
+        fresh = [change for change in changes if change.old.version == -1]
+        for topic in sorted({change.tp.topic for change in fresh}):
+            yield from office.write([office.writes.parent_of_partitions(topic)], expected=(NodeExists,))
+        yield from office.write(office.writes.initialisation(fresh, office.state))
+        known = [change for change in changes if change.old.version != -1]
+        yield from office.write(office.writes.updates(known, office.state))
+        office.take_in(changes)
+        yield from self._complete_reassignments(names)
+
+    def fence(self, event: Fence) -> Job:
+        """End the incarnation, then go on as if its session had lapsed."""
+        office = self._office
+        found = office.state.brokers.get(event.broker_id)
+        if found is None or found.epoch != event.epoch:
+            return
+        multi = office.writes.fence(event.broker_id, event.epoch)
+        error = yield from office.write([multi], expected=(BadVersion, NoNode))
+        if not isinstance(error, BadVersion):  # else it has registered anew, of which the store tells
+            others = {b: info for b, info in office.state.brokers.items() if b != event.broker_id}
+            yield from self.set_brokers(others)
+
+    # --- what brokers propose
+
+    def propose(self, token: object, proposal: ProposeIsr) -> Job:
+        """Let a leader change its ISRs."""
+        office = self._office
+        judge = IsrJudge(proposal, office.state, self.standing, self._rules)
+        verdicts = [judge.judge(change) for change in proposal.changes]
+        changes = {verdict.tp: verdict for verdict in verdicts if isinstance(verdict, Change)}
+        yield from office.write(office.writes.updates(list(changes.values()), office.state))
+        office.take_in(changes.values())
+        outcomes = (
+            Outcome(each.tp, Verdict.OK, office.state.partition(each.tp)) if isinstance(each, Change) else each
+            for each in verdicts
+        )
+        self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
+        yield from self._complete_reassignments({tp.topic for tp in changes})
+
+    def take_offline(self, token: object, proposal: ReplicasOffline) -> Job:
+        """Do without replicas whose disk failed."""
+        office = self._office
+        is_current = self._is_current(proposal.broker_id, proposal.broker_epoch)
+        if is_current:
+            lost = self._offline.setdefault(proposal.broker_id, set())
+            new = {(replica.topic_id, replica.tp.partition) for replica in proposal.replicas} - lost
+            if new:
+                lost |= new
+                fields = {"broker": proposal.broker_id, "replicas": len(new), "reason": proposal.reason}
+                office.effects.append(Notice("replicas are offline: others lead, and do without them", fields))
+                yield from self.settle()
+        outcomes = []
+        for tp, topic_id in proposal.replicas:
+            topic, verdict = office.state.topics.get(tp.topic), Verdict.OK if is_current else Verdict.STALE
+            if topic is None or topic.id != topic_id:
+                outcomes.append(Outcome(tp, Verdict.REFUSED, reason=f"there is no {tp} of a topic with this id"))
+            else:
+                outcomes.append(Outcome(tp, verdict, office.state.partition(tp)))
+        self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
+
+    def drain(self, token: object, proposal: Drain) -> Job:
+        """Let others lead what a broker leads that is about to stop."""
+        office, epoch, broker_id = self._office, self._office.state.controller_epoch, proposal.broker_id
+        if not self._is_current(broker_id, proposal.broker_epoch):
+            reason = f"broker {broker_id} is not registered in epoch {proposal.broker_epoch}"
+            self._proposals.decided(token, DrainAnswer(Verdict.STALE, epoch, reason=reason))
+            return
+        if proposal.cancel:
+            self._leaving.discard(broker_id)
+        else:
+            self._leaving.add(broker_id)
+        yield from self.settle()
+        remaining = tuple(tp for tp, partition in office.state.partitions() if partition.leader == broker_id)
+        answer = DrainAnswer(Verdict.OK, epoch, remaining)
+        self._proposals.decided(token, answer, office.peers.revision)
+
+    def _is_current(self, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
+        found = self._office.state.brokers.get(broker_id)
+        return found is not None and found.epoch == epoch
+
+    # --- elections
+
+    def elect(self, request: ElectionRequested) -> Results:
+        """As somebody asked."""
+        elections = Elections(self._office.state, self.standing, self._rules)
+        results: list[Result] = []
+        changes = {}
+        for tp in request.partitions:
+            try:
+                changes[tp] = elections.unclean(tp) if request.unclean else elections.preferred(tp)
+                results.append(tp)
+            except RaylogError as error:
+                results.append(error)
+        yield from self._update(changes.values())
+        return results
+
+    def rebalance(self, percentage: int) -> Job:
+        """Let preferred replicas lead again, where too many do not."""
+        elections = Elections(self._office.state, self.standing, self._rules)
+        yield from self._update(elections.imbalanced(percentage))
+
+    def _update(self, wanted: Iterable[Change]) -> Job:
+        office, changes = self._office, list(wanted)
+        yield from office.write(office.writes.updates(changes, office.state))
+        office.take_in(changes)
+
+    # --- reassignment
+
+    def reassign(self, request: ReassignmentRequested) -> Results:
+        """Begin, replace or cancel reassignments; those that need no copying are complete at once."""
+        results: list[Result] = []
+        changes: dict[TopicName, list[Change]] = defaultdict(list)
+        refused = named_twice(request)
+        for index, wanted in enumerate(request.partitions):
+            try:
+                if index in refused:
+                    raise refused[index]
+                change = self._reassigned(wanted, allow_factor_change=request.allow_factor_change)
+                if change.new != change.old:
+                    changes[wanted.tp.topic].append(change)
+                results.append(wanted.tp)
+            except RaylogError as error:
+                results.append(error)
+        for name, of_it in changes.items():
+            yield from self._move(self._office.state.topics[name], of_it)
+        yield from self._complete_reassignments(changes)
+        return results
+
+    def _reassigned(self, wanted: NewReplicas, *, allow_factor_change: bool) -> Change:
+        tp, state = wanted.tp, self._office.state
+        topic, partition = state.topics.get(tp.topic), state.partition(tp)
+        if topic is None or partition is None:
+            raise UnknownTopicOrPartition(f"there is no partition {tp}")
+        if partition.version == -1:
+            raise InvalidReplicaAssignment(f"{tp} has no leader yet, so nobody to copy it from")
+        if wanted.replicas is None:
+            after = reassignment.cancelled(partition)
+        else:
+            there = reassignment.origin(partition)
+            check_replicas(str(tp), wanted.replicas, {**dict.fromkeys(there), **dict.fromkeys(state.brokers)})
+            if not allow_factor_change and len(wanted.replicas) != len(there):
+                raise InvalidReplicationFactor(
+                    f"{tp}: {len(wanted.replicas)} replicas, but it has {len(there)}, and that is not to change"
+                )
+            after = reassignment.begun(partition, wanted.replicas)
+        terms = self._rules.terms(topic, state)
+        new = reassignment.led(tp, partition, after, self._rules, terms, self.standing)
+        return Change(tp, partition, replace(new, controller_epoch=state.controller_epoch))
+
+    def _complete_reassignments(self, names: Iterable[TopicName] | None) -> Job:
+        """Of these topics, or of all."""
+        topics = self._office.state.topics
+        for topic in topics.values() if names is None else [topics[name] for name in names]:
+            changes = list(self._completed(topic))
+            if changes:
+                yield from self._move(topic, changes)
+
+    def _completed(self, topic: TopicState) -> Iterator[Change]:
+        state = self._office.state
+        for tp, partition in topic.topic_partitions():
+            if (after := reassignment.completed(partition)) is not partition:
+                try:
+                    terms = self._rules.terms(topic, state)
+                    new = reassignment.led(tp, partition, after, self._rules, terms, self.standing)
+                except InvalidReplicaAssignment:
+                    continue  # once somebody can lead
+                yield Change(tp, partition, replace(new, controller_epoch=state.controller_epoch))
+
+    def _move(self, topic: TopicState, changes: list[Change]) -> Job:
+        office = self._office
+        yield from office.write(office.writes.reassignment(topic, changes, office.state))
+        office.take_in(changes)

@@ -1,0 +1,105 @@
+"""What a controller works with while it is in office: the cluster's state, its writes, and what it tells brokers.
+
+The jobs (``controller_topics``, ``controller_leaders`` …) are generators: each decides on the state of its moment,
+yields the Writes that it needs, and takes what was written into the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from enum import Enum
+
+from raylog.coordination import paths
+from raylog.coordination.controller_events import Effect, Notice, Write
+from raylog.coordination.controller_peers import Peers
+from raylog.coordination.controller_writes import Writes
+from raylog.coordination.leadership import Change
+from raylog.coordination.model import ClusterState, TopicState
+from raylog.coordination.store import BadVersion, Op, StoreError
+from raylog.protocol.ids import TopicName
+
+
+class Doubt(Enum):
+    """Whether the state may differ from what the store holds."""
+
+    NONE = 0
+    CHANGED = 1  # somebody wrote: read again at once
+    UNKNOWN = 2  # no answer, or a surprising one: read again at the next tick, lest it goes round in circles
+    RELOADING = 3
+
+
+class Aborted(Exception):
+    """A write failed in a way that ends the job: we step down, or read everything again."""
+
+
+Job = Generator[Write, StoreError | None, None]
+Outcome = Generator[Write, StoreError | None, StoreError | None]
+
+
+class Office:
+    """One mandate's. Only jobs write, one at a time."""
+
+    def __init__(self, state: ClusterState, writes: Writes, effects: list[Effect], last_sequence: int = 0) -> None:
+        """``state`` names the controller; ``effects``: where notices go; ``last_sequence``: see Peers."""
+        self.state = state
+        self.writes = writes
+        self.peers = Peers(last_sequence)
+        self.doubt = Doubt.NONE
+        self.is_deposed = False
+        """A write was fenced: another controller was elected."""
+        self.effects = effects
+        self.token = 0
+        """Of the last Write."""
+
+    def write(self, multis: Iterable[tuple[Op, ...]], *, expected: tuple[type[StoreError], ...] = ()) -> Outcome:
+        """Carry the multis out, if any; answers None, or the error when it is an ``expected`` one."""
+        if not (multis := tuple(multis)):
+            return None
+        self.token += 1
+        error = yield Write(self.token, multis)
+        is_fenced = isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH
+        if error is None or (isinstance(error, expected) and not is_fenced):
+            return error
+        if is_fenced:
+            self.is_deposed = True
+        else:
+            self.doubt = Doubt.CHANGED if isinstance(error, BadVersion) else Doubt.UNKNOWN
+        raise Aborted from error
+
+    def now(self, state: ClusterState, *topics: TopicName) -> None:
+        """This is the state from now on; it differs in these topics."""
+        self.state = state
+        self.peers.changed(topics)
+
+    def take_in(self, changes: Iterable[Change]) -> None:
+        """These were written."""
+        by_topic: dict[TopicName, list[Change]] = {}
+        for change in changes:
+            by_topic.setdefault(change.tp.topic, []).append(change)
+            if change.risk:
+                self.effects.append(_notice(change))
+        if by_topic:
+            topics = [_changed(self.state.topics[name], of_it) for name, of_it in by_topic.items()]
+            self.now(self.state.with_topics(*topics), *by_topic)
+
+
+def _changed(topic: TopicState, changes: Iterable[Change]) -> TopicState:
+    """One rebuild, however many partitions change."""
+    partitions = list(topic.partitions)
+    for change in changes:
+        partitions[change.tp.partition] = replace(change.new, version=change.old.version + 1)
+    return replace(topic, partitions=tuple(partitions))
+
+
+def _notice(change: Change) -> Notice:
+    return Notice(
+        "leader elected at the risk of losing acknowledged records",
+        {
+            "partition": change.tp,
+            "leader": change.new.leader,
+            "leader_epoch": change.new.leader_epoch,
+            "isr_before": change.old.isr,
+            "reason": change.risk,
+        },
+    )
