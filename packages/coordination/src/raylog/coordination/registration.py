@@ -13,11 +13,13 @@ from raylog.coordination import paths
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.store import (
+    BadVersion,
     Create,
     Delete,
     MetadataStore,
     NodeExists,
     NoNode,
+    Op,
     Session,
     SessionState,
     Set,
@@ -29,6 +31,11 @@ FEATURE_LEVEL = 1
 """What this release writes into the store; a cluster at a higher level needs a newer release."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_boot_id() -> str:
+    """Another one after each start of the machine: what was not synced before is gone then."""
+    return _BOOT_ID.read_text().strip()
 
 
 class DuplicateBroker(RaylogError):
@@ -54,7 +61,7 @@ class SessionFile:
             boot_id = saved["boot_id"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if boot_id != _BOOT_ID.read_text() or (holder.is_alive and holder.pid != os.getpid()):
+        if boot_id != machine_boot_id() or (holder.is_alive and holder.pid != os.getpid()):
             return None
         return session
 
@@ -64,7 +71,7 @@ class SessionFile:
             "id": session.id,
             "password": session.password.hex(),
             "process": ProcessRef.of(os.getpid()),
-            "boot_id": _BOOT_ID.read_text(),
+            "boot_id": machine_boot_id(),
         }
         new = self._path.with_suffix(".new")
         new.touch(mode=0o600)
@@ -109,19 +116,33 @@ def _data(store: MetadataStore, path: str) -> bytes:
 
 
 class BrokerRegistration:
-    """Registers one broker. After a lost session (CONNECTED with another id), call :meth:`register` again."""
+    """Registers one broker. After a lost session (CONNECTED with another id), call :meth:`register` again.
 
-    def __init__(self, store: MetadataStore, session_file: SessionFile) -> None:
+    A registration says since which incarnation the broker's data is *intact*, for one that lost some must not lead
+    over one that did not. It is as long as all log directories are there, and the last process stopped in an orderly
+    way or the machine still runs: then the end of its log, if unsynced, is in the page cache.
+    """
+
+    def __init__(
+        self, store: MetadataStore, session_file: SessionFile, *, boot_id: str = "", lost_data: bool = False
+    ) -> None:
+        """``boot_id``: see machine_boot_id; "" is taken for another than before. ``lost_data``: recovery found less in
+        the logs than what had been checkpointed.
+        """
         self._store = store
         self._session_file = session_file
+        self._boot_id = boot_id
+        self._lost_data = lost_data
         self._broker: BrokerInfo | None = None
+        self._was_registered = False
         self._session_id = 0
         self.missing_directories: frozenset[UUID] = frozenset()
         """Ids of log directories that this broker had at its last registration and has not now: emptied, replaced, or
         their disk has failed."""
 
     def register(self, broker: BrokerInfo) -> BrokerInfo:
-        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new epoch.
+        """Make /brokers/ids/B and raise the incarnation, in one multi; answer ``broker`` with its new epoch and since
+        when it is intact.
 
         First ends the session that a crashed process of the same data dir left. Raises DuplicateBroker when
         a live process has the id, or a dead one whose session is not ours to end: that lapses within its
@@ -132,36 +153,63 @@ class BrokerRegistration:
         if left is not None and left != session:
             self._store.end_session(left)
         self._session_file.save(session)  # before the ephemeral: a crash in between must not strand it
-        epoch_path, info_path = paths.broker_epoch(broker.id), paths.raylog_broker(broker.id)
-        self._store.ensure(epoch_path)
-        self._store.ensure(info_path)
-        former = self._store.get(info_path)
-        now_ms = TimestampMs(time.time_ns() // 1_000_000)
+        self._store.ensure(paths.broker_epoch(broker.id))
+        self._store.ensure(paths.raylog_broker(broker.id))
         try:
-            results = self._store.multi(
-                [
-                    Create(paths.broker(broker.id), paths.encode_broker(broker, now_ms), ephemeral=True),
-                    Set(info_path, paths.encode_raylog_broker(broker)),
-                    Set(epoch_path, b""),
-                ]
-            )
-            epoch = results[2]
+            registered = self._raise_incarnation(broker)
         except NodeExists:
-            epoch = self._epoch_if_ours(broker, session)
-        assert isinstance(epoch, int)
-        if former is not None and former.data:
-            before = paths.decode_former_life(broker.id, former.data).directory_ids
-            self.missing_directories = frozenset(before) - frozenset(broker.directory_ids)
-        self._broker, self._session_id = replace(broker, epoch=BrokerEpoch(epoch)), session.id
-        return self._broker
+            registered = self._as_registered(broker, session)
+        self._broker, self._session_id, self._was_registered = registered, session.id, True
+        return registered
 
-    def _epoch_if_ours(self, broker: BrokerInfo, session: Session) -> int:
-        """The incarnation when the node that exists is this session's; nobody else raises it meanwhile."""
+    def _raise_incarnation(self, broker: BrokerInfo) -> BrokerInfo:
+        """The multi names the epoch that it raises: so what it says is right in the very incarnation that it makes,
+        whoever else raised it since we looked.
+        """
+        while True:
+            epoch = self._store.exists(paths.broker_epoch(broker.id))
+            former = self._store.get(paths.raylog_broker(broker.id))
+            if epoch is None or former is None:
+                raise NoNode(f"{paths.broker_epoch(broker.id)} vanished", paths.broker_epoch(broker.id))
+            life = paths.decode_former_life(broker.id, former.data) if former.data else None
+            new = replace(broker, epoch=BrokerEpoch(epoch.version + 1))
+            new = replace(new, intact_since=self.intact_since(new, life))
+            try:
+                self._store.multi(self.operations(new, epoch.version))
+            except BadVersion:
+                continue  # fenced or registered meanwhile: look again
+            lost = frozenset(life.directory_ids) - frozenset(broker.directory_ids) if life else frozenset()
+            self.missing_directories = lost
+            return new
+
+    def operations(self, broker: BrokerInfo, epoch_version: int) -> list[Op]:
+        """All of a registration, at once or not at all."""
+        now_ms = TimestampMs(time.time_ns() // 1_000_000)
+        return [
+            Create(paths.broker(broker.id), paths.encode_broker(broker, now_ms), ephemeral=True),
+            Set(paths.raylog_broker(broker.id), paths.encode_raylog_broker(broker, self._boot_id)),
+            Set(paths.broker_epoch(broker.id), b"", epoch_version),
+        ]
+
+    def intact_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
+        """The oldest incarnation whose data is all here; ``broker``'s own epoch when that is where it begins anew."""
+        if former is None or not set(former.directory_ids) <= set(broker.directory_ids):
+            return broker.epoch
+        if self._was_registered:  # by this process: its session ended, it did not
+            return former.intact_since
+        is_same_boot = bool(self._boot_id) and former.boot_id == self._boot_id
+        is_kept = not self._lost_data and (broker.clean_stop or is_same_boot)
+        return former.intact_since if is_kept else broker.epoch
+
+    def _as_registered(self, broker: BrokerInfo, session: Session) -> BrokerInfo:
+        """The registration that exists, when it is this session's; nobody else raises its epoch meanwhile."""
         path = paths.broker(broker.id)
         node, found = self._store.exists(path), self._store.get(path)
         epoch = self._store.exists(paths.broker_epoch(broker.id))
-        if node is not None and epoch is not None and node.ephemeral_owner == session.id:
-            return epoch.version
+        extra = self._store.get(paths.raylog_broker(broker.id))
+        if node is not None and epoch is not None and extra is not None and node.ephemeral_owner == session.id:
+            life = paths.decode_former_life(broker.id, extra.data)
+            return replace(broker, epoch=BrokerEpoch(epoch.version), intact_since=life.intact_since)
         where = "another process"
         if found is not None:
             other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
