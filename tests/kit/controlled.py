@@ -18,18 +18,26 @@ from raylog.coordination import paths, snapshot
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_events import (
     Acked,
+    Answer,
     BrokersChanged,
-    CreatedTopic,
     Deposed,
     Effect,
     Elected,
+    ElectionRequested,
     Event,
+    Fence,
     Loaded,
     NewPartitions,
+    NewReplicas,
     NewTopic,
+    Notice,
     PartitionsCreateRequested,
+    Proposed,
+    ReassignmentRequested,
+    Rebalance,
     Reload,
     Reply,
+    Result,
     Send,
     SendFailed,
     StepDown,
@@ -41,14 +49,16 @@ from raylog.coordination.controller_events import (
     WriteFailed,
     Written,
 )
+from raylog.coordination.controller_writes import Writes
 from raylog.coordination.election import campaign, resign
+from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState
 from raylog.coordination.peer_control import Ack, Receiver
+from raylog.coordination.proposals import IsrChange, Proposal, ProposalAnswer, ProposeIsr, decode_proposal
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Create, Set, StoreError
-from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -59,8 +69,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-Result = CreatedTopic | TopicName | RaylogError
 
 
 class Nowhere:
@@ -88,20 +96,24 @@ class FakeBroker:
         self.receiver = Receiver(self.info.id)
         self.up()
 
-    def up(self) -> None:
-        """Start a new process: a new session, a new incarnation."""
+    def up(self, *, lost_data: bool = False) -> None:
+        """Start a new process: a new session, a new incarnation. ``lost_data``: it does not have what it had."""
         self.store = MemoryStore(self.tree)
         self.store.start()
         self.store.ensure(paths.broker_epoch(self.info.id))
         self.store.ensure(paths.raylog_broker(self.info.id))
-        _, epoch = self.store.multi(
+        stat = self.store.exists(paths.broker_epoch(self.info.id))
+        assert stat is not None
+        epoch = BrokerEpoch(stat.version + 1)
+        intact_since = epoch if lost_data or self.info.epoch == -1 else self.info.intact_since
+        self.info = replace(self.info, epoch=epoch, intact_since=intact_since)
+        self.store.multi(
             [
                 Create(paths.broker(self.info.id), paths.encode_broker(self.info, TimestampMs(0)), ephemeral=True),
-                Set(paths.broker_epoch(self.info.id), b""),
+                Set(paths.raylog_broker(self.info.id), paths.encode_raylog_broker(self.info)),
+                Set(paths.broker_epoch(self.info.id), b"", stat.version),
             ]
         )
-        assert isinstance(epoch, int)
-        self.info = replace(self.info, epoch=BrokerEpoch(epoch))
         self.receiver.registered(self.info.epoch)
 
     def down(self) -> None:
@@ -121,15 +133,22 @@ class ControlledCluster:
         tree: MemoryTree | None = None,
         defaults: Callable[[ClusterState], TopicDefaults] = lambda state: TopicDefaults(),
         check_configs: Callable[[Mapping[str, str]], None] = lambda configs: None,
+        rules: ElectionRules | None = None,
+        rebalance: Callable[[ClusterState], Rebalance] = lambda state: Rebalance(),
+        writes: Callable[[int], Writes] = Writes,
     ) -> None:
         self.tree = tree or MemoryTree()
         self.store = MemoryStore(self.tree)
         self.store.start()
         ensure_cluster(self.store, "test-cluster")
-        self.controller = Controller(defaults=defaults, check_configs=check_configs)
+        self.controller = Controller(
+            defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance, writes=writes
+        )
         self.brokers = {BrokerId(n): FakeBroker(self.tree, n, (racks or {}).get(n)) for n in range(1, brokers + 1)}
         self.wire: deque[InFlight] = deque()
         self.replies: dict[object, tuple[Result, ...]] = {}
+        self.answers: dict[object, ProposalAnswer] = {}
+        self.notices: list[Notice] = []
         self.seen: list[Effect] = []
         self.now_ms = 0
         self._hooks: dict[int, Callable[[], None]] = {}
@@ -164,6 +183,10 @@ class ControlledCluster:
                     self.wire.append(InFlight(broker_id, message.sequence, message.encode()))
                 case Reply(token, results):
                     self.replies[token] = results
+                case Answer(token, answer):
+                    self.answers[token] = type(answer).decode(answer.encode())
+                case Notice():
+                    self.notices.append(effect)
                 case Reload():
                     state, deleting = snapshot.load(self.store)
                     todo += self.controller.handle(Loaded(state, deleting))
@@ -237,6 +260,48 @@ class ControlledCluster:
         token = next(self._tokens)
         self.feed(TopicDeleteRequested(token, topics, MonotonicMs(self.now_ms + timeout_ms)))
         return token
+
+    def elect_leaders(self, *tps: TopicPartition, unclean: bool = False, timeout_ms: int = 10_000) -> object:
+        token = next(self._tokens)
+        self.feed(ElectionRequested(token, tps, MonotonicMs(self.now_ms + timeout_ms), unclean))
+        return token
+
+    def reassign(self, *partitions: NewReplicas, timeout_ms: int = 10_000, **more: bool) -> object:
+        token = next(self._tokens)
+        self.feed(ReassignmentRequested(token, partitions, MonotonicMs(self.now_ms + timeout_ms), **more))
+        return token
+
+    def propose(self, proposal: Proposal) -> object:
+        """A broker asks; answers the token under which ``answers`` will have the answer."""
+        token = next(self._tokens)
+        self.feed(Proposed(token, decode_proposal(proposal.encode())))
+        return token
+
+    def propose_isr(self, tp: TopicPartition, *members: int) -> object:
+        """The partition's leader wants these in its ISR, in the incarnations that it knows; see :meth:`propose`."""
+        state = self.controller.state
+        wanted = state.partition(tp)
+        assert wanted is not None
+        isr = tuple((BrokerId(n), self.brokers[BrokerId(n)].info.epoch) for n in members)
+        change = IsrChange(tp, state.topics[tp.topic].id, wanted.leader_epoch, wanted.version, isr)
+        leader = self.brokers[wanted.leader].info
+        return self.propose(ProposeIsr(leader.id, leader.epoch, state.controller_epoch, (change,)))
+
+    def fence(self, broker_id: int) -> None:
+        """All signs say that the broker is dead."""
+        self.feed(Fence(BrokerId(broker_id), self.controller.state.brokers[BrokerId(broker_id)].epoch))
+
+    def lose(self, *broker_ids: int) -> None:
+        """These processes die, and the controller hears of it."""
+        for n in broker_ids:
+            self.brokers[BrokerId(n)].down()
+        self.brokers_changed()
+
+    def bring_back(self, *broker_ids: int, lost_data: bool = False) -> None:
+        """New processes of these, of which the controller hears."""
+        for n in broker_ids:
+            self.brokers[BrokerId(n)].up(lost_data=lost_data)
+        self.brokers_changed()
 
 
 # --- for tests of the core
