@@ -281,7 +281,7 @@ class Controller:
             doubt = RequestTimedOut("the metadata store did not confirm the change: look what is there, try again")
             results += [doubt] * (waiting.size - len(results))
         waiting.results = tuple(results)
-        waiting.revision = self._office.peers.revision if self._office.peers.revision > revision else 0
+        waiting.revision = self._office.peers.revision if self._office.peers.revision > revision else -1
 
     def _each(
         self, request: TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested, results: list[Result]

@@ -46,8 +46,8 @@ class Proposals:
     def add(self, event: Proposed) -> None:
         self._open[event.token] = event.proposal
 
-    def decided(self, token: object, answer: ProposalAnswer, revision: int = 0) -> None:
-        """To be answered so, once every live broker has ``revision``."""
+    def decided(self, token: object, answer: ProposalAnswer, revision: int = -1) -> None:
+        """To be answered so, once every live broker has ``revision`` (-1: at once)."""
         if self._open.pop(token, None) is not None:
             self._decided.append(_Decided(token, answer, revision, MonotonicMs(self._now_ms + PATIENCE_MS)))
 

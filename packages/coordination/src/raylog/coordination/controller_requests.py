@@ -30,7 +30,7 @@ class Waiting:
 
     request: Request
     results: tuple[Result, ...] | None = None
-    revision: int = 0
+    revision: int = -1
 
     @property
     def size(self) -> int:
