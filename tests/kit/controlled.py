@@ -20,6 +20,7 @@ from raylog.coordination.controller_events import (
     Acked,
     Answer,
     BrokersChanged,
+    ConfigChanged,
     Deposed,
     Effect,
     Elected,
@@ -56,7 +57,15 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState
 from raylog.coordination.peer_control import Ack, Receiver
-from raylog.coordination.proposals import IsrChange, Proposal, ProposalAnswer, ProposeIsr, decode_proposal
+from raylog.coordination.proposals import (
+    IsrAnswer,
+    IsrChange,
+    Outcome,
+    Proposal,
+    ProposalAnswer,
+    ProposeIsr,
+    decode_proposal,
+)
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Create, Set, StoreError
 from raylog.protocol.ids import (
@@ -142,7 +151,11 @@ class ControlledCluster:
         self.store.start()
         ensure_cluster(self.store, "test-cluster")
         self.controller = Controller(
-            defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance, writes=writes
+            defaults=defaults,
+            check_configs=check_configs,
+            rules=rules or TOPIC_RULES,
+            rebalance=rebalance,
+            writes=writes,
         )
         self.brokers = {BrokerId(n): FakeBroker(self.tree, n, (racks or {}).get(n)) for n in range(1, brokers + 1)}
         self.wire: deque[InFlight] = deque()
@@ -291,6 +304,11 @@ class ControlledCluster:
         """All signs say that the broker is dead."""
         self.feed(Fence(BrokerId(broker_id), self.controller.state.brokers[BrokerId(broker_id)].epoch))
 
+    def configure(self, name: TopicName, configs: Mapping[str, str]) -> None:
+        """Somebody changes a topic's overrides."""
+        self.store.set(paths.topic_config(name), paths.encode_config(configs))
+        self.feed(ConfigChanged(configs, topic=name))
+
     def lose(self, *broker_ids: int) -> None:
         """These processes die, and the controller hears of it."""
         for n in broker_ids:
@@ -306,6 +324,12 @@ class ControlledCluster:
 
 # --- for tests of the core
 
+TOPIC_RULES = ElectionRules(
+    min_isr=lambda topic, state: int(topic.configs.get("min.insync.replicas", 1)),
+    unclean=lambda topic, state: topic.configs.get("unclean.leader.election.enable") == "true",
+)
+"""As the topics' own settings say."""
+
 
 def topic(name: str, partitions: int = 1, **more: object) -> NewTopic:
     return NewTopic(TopicName(name), partitions, **more)  # type: ignore[arg-type]
@@ -316,6 +340,14 @@ def created(cluster: ControlledCluster, *topics: NewTopic) -> tuple[Result, ...]
     token = cluster.create(*topics)
     cluster.deliver()
     return cluster.replies[token]
+
+
+def outcome(cluster: ControlledCluster, token: object) -> Outcome:
+    """The answer to a proposal about one partition."""
+    answer = cluster.answers[token]
+    assert isinstance(answer, IsrAnswer)
+    [only] = answer.outcomes
+    return only
 
 
 def partition(cluster: ControlledCluster, name: str = "flights", index: int = 0) -> PartitionState:

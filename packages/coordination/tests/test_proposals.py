@@ -56,7 +56,7 @@ PROPOSALS: list[Proposal] = [
     Drain(*SENDER),
     Drain(*SENDER, cancel=True),
 ]
-ANSWERS = [
+ANSWERS: list[IsrAnswer | DrainAnswer] = [
     IsrAnswer(ControllerEpoch(2), (Outcome(TP, Verdict.OK, STATE), Outcome(TP, Verdict.REFUSED, None, "why"))),
     DrainAnswer(Verdict.OK, ControllerEpoch(2), (TP,), "why"),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
 
-from raylog.coordination import paths
+from raylog.coordination import paths, reassignment
 from raylog.coordination.controller_events import (
     CreatedTopic,
     NewPartitions,
@@ -150,10 +150,15 @@ def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionSt
         raise InvalidPartitions(f"topic {topic.name}: {wanted.count} partitions; {MAX_PARTITIONS} are possible")
     if wanted.assignments is not None:
         return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
-    factor = max((len(partition.replicas) for partition in topic.partitions), default=1)
+    factor = _replication_factor(topic)
     _check_replication(topic.name, factor, state)
     replicas = spread(wanted.count - there, factor, state.brokers.values(), replica_counts(state))
     return _new_partitions(replicas, state)
+
+
+def _replication_factor(topic: TopicState) -> int:
+    """As it will be once the reassignments under way are complete."""
+    return max((len(reassignment.target(partition)) for partition in topic.partitions), default=1)
 
 
 def _more_by_hand(
@@ -165,7 +170,7 @@ def _more_by_hand(
             f"topic {topic.name}: {wanted.count - there} partitions are to be added, and replicas are given "
             f"for {len(assignments)}"
         )
-    factor = max((len(partition.replicas) for partition in topic.partitions), default=1)
+    factor = _replication_factor(topic)
     for index, replicas in enumerate(assignments, there):
         check_replicas(f"{topic.name}-{index}", replicas, brokers)
         if len(replicas) != factor:
