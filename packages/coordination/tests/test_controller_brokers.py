@@ -11,6 +11,7 @@ from raylog.coordination import paths
 from raylog.coordination.controller_events import (
     BrokersChanged,
     CreatedTopic,
+    StepDown,
     TopicDefaults,
     Write,
 )
@@ -142,6 +143,13 @@ def test_whose_session_lapsed_meanwhile_is_gone_as_well(cluster: ControlledClust
     cluster.brokers_changed()
     cluster.deliver()
     assert_agreement(cluster)
+
+
+def test_a_deposed_controller_fences_nobody(cluster: ControlledCluster) -> None:
+    cluster.depose()
+    cluster.fence(1)
+    assert cluster.store.exists(paths.broker(BrokerId(1))) is not None
+    assert any(isinstance(effect, StepDown) for effect in cluster.seen)
 
 
 def test_a_hint_about_an_earlier_incarnation_is_nothing(cluster: ControlledCluster) -> None:

@@ -70,6 +70,14 @@ def test_a_preferred_replica_that_is_not_in_sync_does_not_lead(cluster: Controll
     assert partition(cluster).leader == 2
 
 
+def test_a_preferred_replica_that_is_only_eligible_does_not_lead(cluster: ControlledCluster) -> None:
+    """It holds what was acknowledged, but is behind the leader, or it would be in the ISR."""
+    cluster.configure(FLIGHTS, {"min.insync.replicas": "3"})
+    cluster.propose_isr(TP, 2, 3)
+    assert partition(cluster).elr == (1,)
+    assert isinstance(elect(cluster), PreferredLeaderNotAvailable)
+
+
 def test_a_preferred_replica_that_is_drained_does_not_lead(cluster: ControlledCluster) -> None:
     cluster.propose(Drain(BrokerId(1), cluster.brokers[BrokerId(1)].info.epoch, ControllerEpoch(1)))
     assert isinstance(elect(cluster), PreferredLeaderNotAvailable)
@@ -139,9 +147,10 @@ def test_an_election_in_doubt_says_so(cluster: ControlledCluster) -> None:
 
 def shaken(wanted: Rebalance) -> ControlledCluster:
     """A cluster whose first broker was away, so that it leads nothing now."""
-    cluster = ControlledCluster(rebalance=lambda state: wanted)
+    cluster = ControlledCluster(4, rebalance=lambda state: wanted)
     cluster.elect()
-    created(cluster, topic("flights", 30, replication_factor=3))
+    round_robin = {n: tuple(BrokerId((n + m) % 3 + 1) for m in range(3)) for n in range(30)}
+    created(cluster, NewTopic(FLIGHTS, assignments=round_robin))
     cluster.lose(1)
     cluster.bring_back(1)
     for tp, p in cluster.controller.state.partitions():
@@ -188,6 +197,15 @@ def test_who_is_not_in_sync_does_not_come_back_yet() -> None:
     cluster = shaken(Rebalance(interval_ms=1_000))
     mine = [tp for tp, p in cluster.controller.state.partitions() if p.replicas[0] == 1]
     cluster.propose_isr(mine[0], 2, 3)
+    cluster.tick()
+    cluster.tick(1_000)
+    assert leaders(cluster)[BrokerId(1)] == 9
+
+
+def test_what_is_being_reassigned_is_let_be() -> None:
+    cluster = shaken(Rebalance(interval_ms=1_000))
+    mine = [tp for tp, p in cluster.controller.state.partitions() if p.replicas[0] == 1]
+    cluster.reassign(NewReplicas(mine[0], (BrokerId(1), BrokerId(2), BrokerId(4))))
     cluster.tick()
     cluster.tick(1_000)
     assert leaders(cluster)[BrokerId(1)] == 9

@@ -89,6 +89,8 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
         partition(1, "12"), standing("23"), 2, (2, 8, "2", "1")),
     "the minimum is no more than there are replicas": (
         partition(1, "1", replicas="1"), standing("1"), 3, (1, 7, "1", "")),
+    "who is no replica any more is not eligible": (
+        partition(1, "14"), standing("14"), 2, (1, 7, "1", "")),
     "a minimum that is reached empties the ELR": (
         partition(1, "1", "2"), standing("12"), 1, (1, 7, "1", "")),
     "who is eligible stays so while nothing changes": (

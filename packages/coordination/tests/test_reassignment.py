@@ -159,6 +159,31 @@ def test_what_would_lose_records_is_not_cancelled(cluster: ControlledCluster) ->
     assert partition(cluster).leader == 4
 
 
+def test_only_those_that_hold_the_records_are_gone_back_to(cluster: ControlledCluster) -> None:
+    """The last member of the ISR is dead, and among those that a cancelling would take away."""
+    move(cluster, 4, 5)
+    cluster.propose_isr(TP, 1, 4)
+    cluster.lose(1)
+    cluster.lose(4)
+    before = shown(cluster)
+    assert before[3] == (4,)
+    assert isinstance(cancel(cluster), InvalidReplicaAssignment)
+    assert shown(cluster) == before
+
+
+def test_who_leads_is_not_given_up_for_one_that_may_come_back(cluster: ControlledCluster) -> None:
+    cluster.configure(FLIGHTS, {"min.insync.replicas": "2"})
+    move(cluster, 4, 5)
+    cluster.propose_isr(TP, 1, 4)
+    cluster.lose(1)
+    assert (partition(cluster).isr, partition(cluster).elr) == ((4,), (1,))
+    assert isinstance(cancel(cluster), InvalidReplicaAssignment)
+    assert partition(cluster).leader == 4
+    cluster.bring_back(1)
+    assert cancel(cluster) == TP
+    assert (partition(cluster).leader, partition(cluster).isr) == (1, (1,))
+
+
 def test_a_reassignment_is_replaced_by_another(cluster: ControlledCluster) -> None:
     move(cluster, 4, 2, 3)
     cluster.propose_isr(TP, 1, 2, 3, 4)

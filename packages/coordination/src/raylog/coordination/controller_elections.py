@@ -78,7 +78,6 @@ class Elections:
         standing = self._standing
         return (
             broker in partition.isr
-            and broker not in standing.leaving
             and self._rules.is_live(broker, tp, terms, standing)
             and partition.incarnations.get(broker) == standing.brokers[broker].epoch
         )

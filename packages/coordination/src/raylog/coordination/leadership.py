@@ -141,7 +141,7 @@ class _Case:
         self._partition = partition
         self._standing = standing
         self._unclean = terms.unclean
-        self._min_isr = min(terms.min_isr, len(partition.replicas))
+        self._min_isr = terms.min_isr
         live = {b for b in partition.replicas if rules.is_live(b, tp, terms, standing)}
         members = {*partition.isr, *partition.elr}
         self._live = live
@@ -154,7 +154,6 @@ class _Case:
         p, brokers = self._partition, self._standing.brokers
         return (
             p.is_online
-            and not self._lost
             and not p.elr
             and self._live.issuperset(p.isr)
             and self._standing.leaving.isdisjoint(p.isr)
@@ -198,7 +197,7 @@ class _Case:
     def led_by(self, leader: BrokerId, *, is_at_risk: bool) -> PartitionState:
         p = self._partition
         isr = tuple(b for b in p.isr if b == leader or (b in self._intact and b not in self._standing.leaving))
-        if leader not in isr or is_at_risk:
+        if leader not in isr:
             isr = (leader,)
         elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._lost)
         incarnations = _kept(p.incarnations, elr) | {b: self._standing.brokers[b].epoch for b in isr}
@@ -210,8 +209,11 @@ class _Case:
 def eligible(
     partition: PartitionState, isr: tuple[BrokerId, ...], min_isr: int, *, but: AbstractSet[BrokerId] = frozenset()
 ) -> tuple[BrokerId, ...]:
-    """The ELR next to ``isr``, the partition's new one: who leaves it while it is below the minimum stays eligible."""
-    if len(isr) >= min(min_isr, len(partition.replicas)):
+    """The ELR next to ``isr``, the partition's new one: who leaves it while it is below the minimum stays eligible.
+
+    A minimum above the number of replicas is never reached; but when all are in sync, nobody is left to be eligible.
+    """
+    if len(isr) >= min_isr:
         return ()
     members = dict.fromkeys((*partition.elr, *partition.isr))
     return tuple(b for b in members if b not in isr and b not in but and b in partition.replicas)
