@@ -110,10 +110,19 @@ def test_a_lower_minimum_empties_the_elr(cluster: ControlledCluster) -> None:
     assert partition(cluster).elr == ()
 
 
-def test_what_is_so_already_is_not_written_again(cluster: ControlledCluster) -> None:
-    writes = sum(isinstance(effect, Write) for effect in cluster.seen)
+def test_an_isr_that_is_so_already_voids_what_was_proposed_before(cluster: ControlledCluster) -> None:
+    """The leader did not hear what became of its proposal: after this one it can come to nothing any more."""
+    state = cluster.controller.state
+    late = ProposeIsr(
+        BrokerId(1),
+        BrokerEpoch(1),
+        ControllerEpoch(1),
+        (IsrChange(TP, state.topics[FLIGHTS].id, LeaderEpoch(0), 0, ((BrokerId(1), BrokerEpoch(1)),)),),
+    )
     assert outcome(cluster, cluster.propose_isr(TP, 3, 1, 2)).verdict is Verdict.OK
-    assert sum(isinstance(effect, Write) for effect in cluster.seen) == writes
+    assert (partition(cluster).isr, partition(cluster).version) == ((1, 2, 3), 1)
+    assert outcome(cluster, cluster.propose(late)).verdict is Verdict.STALE
+    assert partition(cluster).isr == (1, 2, 3)
 
 
 Ask = Callable[[ControlledCluster], ProposeIsr]

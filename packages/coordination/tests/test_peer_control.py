@@ -294,6 +294,23 @@ def test_a_leader_becomes_a_follower_and_the_other_way_round() -> None:
     assert ([lead.tp for lead in changes.lead], changes.follow) == ([tp("r", 0)], ())
 
 
+def test_a_new_life_does_not_lead_in_the_leader_epoch_of_the_last_one() -> None:
+    """The controller may tell of a broker's return before it has decided what that leads."""
+    first, second = ({ME: broker(1, epoch), BrokerId(2): broker(2)} for epoch in (1, 2))
+    undecided = replace(cluster(replicated(1, 1, 2)), brokers=second)
+    after_restart = local_changes(ME, ClusterState(), undecided)
+    assert (after_restart.lead, after_restart.follow) == ((), ())
+    led = replace(cluster(replicated(1, 1, 2)), brokers=first)
+    after_lost_session = local_changes(ME, led, undecided)
+    assert after_lost_session.resigned == (tp("r", 0),)
+    assert not after_lost_session.updated
+    topic_after = replicated(1, 1, 2, epoch=1)
+    [state] = topic_after.partitions
+    again = replace(state, incarnations={**state.incarnations, ME: BrokerEpoch(2)})
+    decided = replace(cluster(topic_after.with_partition(0, again)), brokers=second)
+    assert [lead.tp for lead in local_changes(ME, undecided, decided).lead] == [tp("r", 0)]
+
+
 def test_a_newer_state_in_one_leader_epoch_updates_the_leader_alone() -> None:
     before, after = cluster(replicated(1, 1, 2)), cluster(replicated(1, 1, 2, 3, version=2))
     changes = local_changes(ME, before, after)

@@ -136,7 +136,7 @@ class Controller:
             case _ if self.is_active:
                 self._take(event)
         self._run_jobs()
-        if self.is_active:
+        if self.is_active and self._job is None:  # what a job takes in, it also decides on: brokers hear both at once
             self._effects += self._office.peers.due(self.state)
         self._effects += self._requests.answer_decided(self._office.peers)
         self._effects += self._proposals.answer_decided(self._office.peers)

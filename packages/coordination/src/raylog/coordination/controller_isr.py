@@ -31,9 +31,8 @@ class IsrJudge:
         terms = self._rules.terms(topic, self._state)
         if reason := self._fault(change, partition, terms):
             return Outcome(change.tp, Verdict.REFUSED, partition, reason)
+        # Written though it may be as it was: so a leader voids an earlier proposal of which it never heard.
         new = proposed(partition, dict(change.isr), terms.min_isr)
-        if new == partition:
-            return Outcome(change.tp, Verdict.OK, partition)
         return Change(change.tp, partition, replace(new, controller_epoch=self._state.controller_epoch))
 
     def _staleness(self, change: IsrChange, partition: PartitionState) -> str:

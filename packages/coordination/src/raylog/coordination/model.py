@@ -162,6 +162,16 @@ class ClusterState:
         partition = self.partition(tp)
         return NO_LEADER if partition is None else partition.leader
 
+    def is_led_by(self, broker_id: BrokerId, partition: PartitionState) -> bool:
+        """True when that is its leader in the incarnation in which it is registered.
+
+        A broker in its next life does not lead in the leader epoch of the last one, though the state names it until
+        the controller has decided anew: it may have less in its log, and give the same offsets to other records.
+        """
+        info, incarnation = self.brokers.get(broker_id), partition.incarnations.get(broker_id)
+        is_former_life = info is not None and incarnation is not None and info.epoch != incarnation
+        return partition.leader == broker_id and not is_former_life
+
     def partitions(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
         """Every partition of every topic."""
         for topic in self.topics.values():

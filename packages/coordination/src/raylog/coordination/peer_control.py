@@ -254,7 +254,7 @@ class LocalChanges(NamedTuple):
     no_replica: tuple[tuple[TopicPartition, TopicId], ...]
     """Had a replica here, and others keep the partition now: delete it."""
     resigned: tuple[TopicPartition, ...]
-    """Led here before, no longer."""
+    """Led here before, no longer; or led by a former life, and nothing is decided yet about this one."""
     configs: tuple[TopicState, ...]
     """Topics with a replica here whose configs changed; those that had none here before, too."""
     lead: tuple[Lead, ...]
@@ -277,18 +277,18 @@ def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState
         elif tp not in mine_after:
             no_replica.append((tp, topic.id))
     gone = {tp for tp, _ in (*deleted, *no_replica)}
-    resigned = [
-        tp
-        for tp, (_, partition) in mine_before.items()
-        if partition.leader == broker_id and tp not in gone and after.leader_of(tp) != broker_id
-    ]
+    led_before = {tp for tp, (_, partition) in mine_before.items() if before.is_led_by(broker_id, partition)}
+    led_after = {tp for tp, (_, partition) in mine_after.items() if after.is_led_by(broker_id, partition)}
+    resigned = [tp for tp in mine_before if tp in led_before and tp not in gone and tp not in led_after]
     lead, updated, follow = [], [], []
     for tp, (topic, partition) in mine_after.items():
         old = _known_before(topic, mine_before.get(tp))
         if partition.leader != broker_id:
             if _is_new_following(partition, old, before, after):
                 follow.append(Follow(tp, topic.id, partition))
-        elif old is None or (old.leader, old.leader_epoch) != (broker_id, partition.leader_epoch):
+        elif tp not in led_after:
+            continue  # it led in its former life: who does now is not decided yet
+        elif old is None or tp not in led_before or old.leader_epoch != partition.leader_epoch:
             lead.append(Lead(tp, topic.id, partition))
         elif old != partition:
             updated.append(Lead(tp, topic.id, partition))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -124,15 +125,22 @@ class BrokerRegistration:
     """
 
     def __init__(
-        self, store: MetadataStore, session_file: SessionFile, *, boot_id: str = "", lost_data: bool = False
+        self,
+        store: MetadataStore,
+        session_file: SessionFile,
+        *,
+        boot_id: str = "",
+        lost_data: bool = False,
+        wall_ms: Callable[[], TimestampMs] = lambda: TimestampMs(time.time_ns() // 1_000_000),
     ) -> None:
         """``boot_id``: see machine_boot_id; "" is taken for another than before. ``lost_data``: recovery found less in
-        the logs than what had been checkpointed.
+        the logs than what had been checkpointed. ``wall_ms``: the time that is written beside, for people.
         """
         self._store = store
         self._session_file = session_file
         self._boot_id = boot_id
         self._lost_data = lost_data
+        self._wall_ms = wall_ms
         self._broker: BrokerInfo | None = None
         self._was_registered = False
         self._session_id = 0
@@ -184,9 +192,8 @@ class BrokerRegistration:
 
     def operations(self, broker: BrokerInfo, epoch_version: int) -> list[Op]:
         """All of a registration, at once or not at all."""
-        now_ms = TimestampMs(time.time_ns() // 1_000_000)
         return [
-            Create(paths.broker(broker.id), paths.encode_broker(broker, now_ms), ephemeral=True),
+            Create(paths.broker(broker.id), paths.encode_broker(broker, self._wall_ms()), ephemeral=True),
             Set(paths.raylog_broker(broker.id), paths.encode_raylog_broker(broker, self._boot_id)),
             Set(paths.broker_epoch(broker.id), b"", epoch_version),
         ]
