@@ -178,7 +178,7 @@ def test_many_changes_are_one_write_and_each_is_judged_by_itself(cluster: Contro
     changes = []
     for tp, p in wide.topic_partitions():
         if p.leader == 1:
-            version = p.version + (tp.partition == 0)
+            version = p.version + (not changes)
             changes.append(IsrChange(tp, wide.id, p.leader_epoch, version, ((BrokerId(1), BrokerEpoch(1)),)))
     token = cluster.propose(ProposeIsr(BrokerId(1), BrokerEpoch(1), ControllerEpoch(1), tuple(changes)))
     answer = cluster.answers[token]

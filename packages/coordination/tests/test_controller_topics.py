@@ -70,6 +70,11 @@ def test_partitions_spread_evenly_over_brokers_and_topics(cluster: ControlledClu
     assert total == {1: 4, 2: 4, 3: 4}
 
 
+def test_the_leaders_of_many_small_topics_spread_as_well(cluster: ControlledCluster) -> None:
+    created(cluster, *(topic(f"t{n}", 1, replication_factor=3) for n in range(9)))
+    assert Counter(p.leader for _, p in cluster.controller.state.partitions()) == {1: 3, 2: 3, 3: 3}
+
+
 def test_neighbouring_partitions_are_in_different_racks() -> None:
     cluster = ControlledCluster(4, racks={1: "x", 2: "x", 3: "y", 4: "y"})
     cluster.elect()

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.coordination.model import BrokerInfo
-from raylog.coordination.placement import spread
+from raylog.coordination.placement import Load, spread
 from raylog.protocol.ids import BrokerEpoch, BrokerId
+
+NOTHING = Load({}, {})
 
 
 def brokers(*racks: str | None) -> list[BrokerInfo]:
@@ -24,7 +26,7 @@ def test_replicas_are_different_brokers_in_different_racks_as_far_as_there_are(
     cluster = brokers(*racks)
     factor = min(factor, len(cluster))
     rack_of = {broker.id: broker.rack for broker in cluster}
-    partitions = spread(count, factor, cluster, {})
+    partitions = spread(count, factor, cluster, NOTHING)
     assert len(partitions) == count
     for replicas in partitions:
         assert len(set(replicas)) == factor
@@ -36,7 +38,7 @@ def test_replicas_are_different_brokers_in_different_racks_as_far_as_there_are(
 @pytest.mark.parametrize(("racks", "factor"), [("xyz", 2), ("xyz", 3), ("xxyyzz", 3), ("xxyyzz", 2), ("xxxx", 2)])
 def test_replicas_spread_evenly(racks: str, factor: int) -> None:
     cluster = brokers(*racks)
-    partitions = spread(len(cluster) * 10, factor, cluster, {})
+    partitions = spread(len(cluster) * 10, factor, cluster, NOTHING)
     kept = Counter(broker for replicas in partitions for broker in replicas)
     assert max(kept.values()) - min(kept.values()) <= 1
 
@@ -44,12 +46,14 @@ def test_replicas_spread_evenly(racks: str, factor: int) -> None:
 @pytest.mark.parametrize(("racks", "factor"), [("vwxyz", 2), ("xyz", 3)])
 def test_the_others_share_what_a_broker_leads(racks: str, factor: int) -> None:
     """Else one broker would have to carry all leaderships of one that dies: the second replica is the next to lead."""
-    partitions = spread(len(racks) * 8, factor, brokers(*racks), {})
+    partitions = spread(len(racks) * 8, factor, brokers(*racks), NOTHING)
     for leader in range(1, len(racks) + 1):
         successors = Counter(replicas[1] for replicas in partitions if replicas[0] == leader)
         assert set(successors.values()) == {8 // (len(racks) - 1)}
 
 
 def test_the_least_loaded_get_the_surplus() -> None:
-    load = {BrokerId(1): 5, BrokerId(2): 1, BrokerId(3): 3}
-    assert spread(1, 2, brokers(None, None, None), load) == [(2, 3)]
+    kept = {BrokerId(1): 5, BrokerId(2): 1, BrokerId(3): 3}
+    assert spread(1, 2, brokers(None, None, None), Load(kept, {})) == [(2, 3)]
+    led = {BrokerId(1): 1, BrokerId(2): 3, BrokerId(3): 2}
+    assert spread(1, 2, brokers(None, None, None), Load(kept, led)) == [(1, 2)]

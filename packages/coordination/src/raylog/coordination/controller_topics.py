@@ -19,7 +19,7 @@ from raylog.coordination.controller_events import (
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.placement import replica_counts, spread
+from raylog.coordination.placement import load_of, spread
 from raylog.coordination.store import NodeExists, NoNode, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -152,7 +152,7 @@ def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionSt
         return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
     factor = _replication_factor(topic)
     _check_replication(topic.name, factor, state)
-    replicas = spread(wanted.count - there, factor, state.brokers.values(), replica_counts(state))
+    replicas = spread(wanted.count - there, factor, state.brokers.values(), load_of(state))
     return _new_partitions(replicas, state)
 
 
@@ -213,7 +213,7 @@ def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> li
     asked = topic.replication_factor
     factor = defaults.replication_factor if asked == -1 else asked
     _check_replication(topic.name, factor, state)
-    return spread(count, factor, state.brokers.values(), replica_counts(state))
+    return spread(count, factor, state.brokers.values(), load_of(state))
 
 
 def _check_replication(name: TopicName, factor: int, state: ClusterState) -> None:

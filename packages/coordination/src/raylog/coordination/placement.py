@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
+from typing import NamedTuple
 
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.protocol.ids import BrokerId
 
 
-def spread(
-    count: int, factor: int, brokers: Iterable[BrokerInfo], load: Mapping[BrokerId, int]
-) -> list[tuple[BrokerId, ...]]:
+class Load(NamedTuple):
+    """What brokers keep already; those that keep nothing may be left out."""
+
+    replicas: Mapping[BrokerId, int]
+    preferred: Mapping[BrokerId, int]
+    """Partitions whose first replica is there: what it leads when all is well."""
+
+
+def spread(count: int, factor: int, brokers: Iterable[BrokerInfo], load: Load) -> list[tuple[BrokerId, ...]]:
     """The replicas of ``count`` new partitions of one topic, ``factor`` each, the preferred leader first.
 
     Leaders go round: no broker leads two more of the topic than another. The first, and so the surplus, go to those
-    that keep the fewest replicas (``load``); neighbours in the order are in different racks as far as there are such.
+    that lead the least, then keep the least (``load``); neighbours in the order are in different racks as far as there
+    are such.
     A partition's replicas are in different racks as far as there are such; within that, on the brokers that have the
     least of the topic, and so that what one broker leads is followed by all others alike: when it dies, they share
     its leaderships. Needs at least ``factor`` brokers.
@@ -39,7 +47,7 @@ def spread(
                     racks[rack_of[b]],
                     kept[b],
                     followers[leader, b],
-                    load.get(b, 0),
+                    load.replicas.get(b, 0),
                     (place[b] - index) % len(order),
                 ),
             )
@@ -53,18 +61,19 @@ def spread(
     return partitions
 
 
-def _alternating_racks(rack_of: Mapping[BrokerId, str | None], load: Mapping[BrokerId, int]) -> list[BrokerId]:
+def _alternating_racks(rack_of: Mapping[BrokerId, str | None], load: Load) -> list[BrokerId]:
     """The brokers, the least loaded first as far as neighbours can be in different racks."""
     racks: dict[str | None, list[BrokerId]] = defaultdict(list)
-    for broker in sorted(rack_of, key=lambda broker: (load.get(broker, 0), broker)):
+    for broker in sorted(rack_of, key=lambda b: (load.preferred.get(b, 0), load.replicas.get(b, 0), b)):
         racks[rack_of[broker]].append(broker)
     return [broker for broker in chain.from_iterable(zip_longest(*racks.values())) if broker is not None]
 
 
-def replica_counts(state: ClusterState) -> dict[BrokerId, int]:
-    """How many replicas each broker keeps; those that keep none are left out."""
-    counts: dict[BrokerId, int] = defaultdict(int)
+def load_of(state: ClusterState) -> Load:
+    """The cluster's present load."""
+    replicas: Counter[BrokerId] = Counter()
+    preferred: Counter[BrokerId] = Counter()
     for _, partition in state.partitions():
-        for broker in partition.replicas:
-            counts[broker] += 1
-    return counts
+        replicas.update(partition.replicas)
+        preferred.update(partition.replicas[:1])
+    return Load(replicas, preferred)
