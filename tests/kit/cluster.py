@@ -37,6 +37,12 @@ class InProcessPeerControl:
             raise BrokerNotAvailable(f"broker {broker_id} does not run")
         return broker.control(payload)
 
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        broker = self._brokers.get(controller_id)
+        if broker is None:
+            raise BrokerNotAvailable(f"broker {controller_id} does not run")
+        return broker.propose(payload)
+
 
 class InProcessCluster:
     """``brokers`` brokers over one metadata store, on free loopback ports, with their data below ``root``.

@@ -16,8 +16,9 @@ from uuid import UUID
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
 from raylog.broker.partition import AppendInfo, Isolation, Partition
-from raylog.broker.storage.cleaning import enforce_retention, truncate_to
+from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.broker.storage.truncation import truncate_to
 from raylog.protocol.ids import (
     BrokerId,
     LeaderEpoch,

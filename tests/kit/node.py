@@ -23,7 +23,9 @@ from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
+from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.delayed_produces import DelayedProduces
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change
@@ -77,6 +79,7 @@ class Node:
         self.auto_created: list[TopicName] = []
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
         self.delayed = DelayedFetches(threading.Lock())
+        self.produces = DelayedProduces(threading.Lock())
         self.fetch_sessions = FetchSessions(
             self.settings[MAX_FETCH_SESSIONS],
             self.delayed,
@@ -85,9 +88,21 @@ class Node:
         )
         self._log_dirs = LogDirs(self.settings, fs or RealFileSystem(), "test-cluster", BROKER)
         self._log_dirs.open(self.now_ms())
-        self.table = PartitionTable(BROKER, "test-cluster", self.settings, self._log_dirs, self.delayed, self.now_ms)
+        self.table = PartitionTable(
+            BROKER,
+            "test-cluster",
+            self.settings,
+            self._log_dirs,
+            self.delayed,
+            self.produces,
+            ReplicaFetchers(self.settings, self.now_ms),
+            self.now_ms,
+        )
         self.table.register_with(lambda: BrokerEpoch(1))
+        self.others: list[BrokerInfo] = []
+        """Brokers beside this one, told with the next change of the cluster."""
         self._sequence = itertools.count(1)
+        self._versions = itertools.count(1)
         self._producer_ids = itertools.count(1000)
         self._endpoint = Endpoint(LISTENER, "127.0.0.1", 9092)
         self._update(full=True, topics=tuple(topics))
@@ -100,6 +115,7 @@ class Node:
             config_admin=self,
             lease=self,
             delayed=self.delayed,
+            produces=self.produces,
             fetch_sessions=self.fetch_sessions,
             log_dirs=self._log_dirs,
             now_ms=self.now_ms,
@@ -145,10 +161,18 @@ class Node:
         config: Mapping[str, str] | None = None,
         leader: int = BROKER,
         leader_epoch: int = 0,
+        replicas: Sequence[int] = (BROKER,),
+        isr: Sequence[int] | None = None,
     ) -> TopicState:
-        """Make a topic, or give an existing one another leader."""
+        """Make a topic, or give an existing one another leader, other replicas or another ISR (default: all)."""
         known = self.table.state().topic(TopicName(name))
-        state = PartitionState((BROKER,), BrokerId(leader), LeaderEpoch(leader_epoch), (BROKER,))
+        state = PartitionState(
+            tuple(map(BrokerId, replicas)),
+            BrokerId(leader),
+            LeaderEpoch(leader_epoch),
+            tuple(map(BrokerId, replicas if isr is None else isr)),
+            version=next(self._versions),
+        )
         topic = TopicState(
             TopicName(name),
             known.id if known else TopicId(uuid4()),
@@ -168,7 +192,7 @@ class Node:
             sequence=next(self._sequence),
             full=full,
             cluster_id="test-cluster",
-            brokers=(BrokerInfo(BROKER, BrokerEpoch(1), (self._endpoint,), rack="rack-1"),),
+            brokers=(BrokerInfo(BROKER, BrokerEpoch(1), (self._endpoint,), rack="rack-1"), *self.others),
             topics=tuple(topics),
             deleted=tuple(deleted),
             broker_configs=self.broker_configs,

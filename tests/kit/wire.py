@@ -85,11 +85,12 @@ def produce_request(
     acks: int = 1,
     topic_id: Any = ZERO_UUID,
     transactional_id: str | None = None,
+    timeout_ms: int = 1000,
     correlation_id: int = 7,
 ) -> bytes:
     """The frame of a Produce request for one partition, with its length."""
     parsed = ProduceRequest(
-        transactional_id, acks, 1000, [TopicRecords(topic, topic_id, [PartitionRecords(partition, batches)])]
+        transactional_id, acks, timeout_ms, [TopicRecords(topic, topic_id, [PartitionRecords(partition, batches)])]
     )
     return b"".join(encode_produce_request(version, parsed, correlation_id=correlation_id, client_id=CLIENT_ID))
 

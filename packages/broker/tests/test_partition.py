@@ -11,7 +11,8 @@ import pytest
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
 from raylog.broker.config import topic_settings
 from raylog.broker.partition import Isolation, Origin
-from raylog.broker.storage.cleaning import enforce_retention, truncate_to
+from raylog.broker.storage.cleaning import enforce_retention
+from raylog.broker.storage.truncation import truncate_to
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,

@@ -23,8 +23,10 @@ from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_requests import Request, Result
+from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
+from raylog.coordination.proposals import decode_proposal
 from raylog.coordination.store import (
     MetadataStore,
     NodeEvent,
@@ -43,6 +45,7 @@ logger = EventLog(__name__)
 TICK_S = 0.1
 RETRY_S = 0.2
 UNREADABLE_RETRY_S = 1.0
+PROPOSAL_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 2.0
 """How much longer than its deadline a request waits for the machine to say that the deadline is over."""
 
@@ -61,7 +64,15 @@ class _Stop:
     """Ends the thread."""
 
 
-_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Stop"
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A broker's proposal, and where its answer goes."""
+
+    event: core.Proposed
+    answer: Future[bytes]
+
+
+_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Proposal | _Stop"
 
 
 class ControllerRuntime:
@@ -76,15 +87,18 @@ class ControllerRuntime:
         *,
         defaults: Callable[[ClusterState], core.TopicDefaults],
         check_configs: Callable[[Mapping[str, str]], None],
+        rules: ElectionRules,
+        rebalance: Callable[[ClusterState], core.Rebalance],
     ) -> None:
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
         self._liveness = liveness
-        self._machine = Controller(defaults=defaults, check_configs=check_configs)
+        self._machine = Controller(defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance)
         self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
+        self._proposals: dict[object, Future[bytes]] = {}
         self._senders: dict[BrokerId, _Sender] = {}
         self._campaign_at: float | None = 0.0
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
@@ -127,6 +141,19 @@ class ControllerRuntime:
         deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
         event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), deadline, validate_only)
         return self._ask(event, timeout_ms)
+
+    def propose(self, payload: bytes) -> bytes:
+        """A broker's proposal (``proposals``) and its answer, also when this is no controller.
+
+        Raises InvalidRequest when it is none, RequestTimedOut.
+        """
+        event = core.Proposed(uuid.uuid4(), decode_proposal(payload))
+        answer: Future[bytes] = Future()
+        self._queue.put(_Proposal(event, answer))
+        try:
+            return answer.result(PROPOSAL_TIMEOUT_S)
+        except TimeoutError:
+            raise RequestTimedOut(f"the controller did not decide within {PROPOSAL_TIMEOUT_S:g} s") from None
 
     def _ask(self, event: Request, timeout_ms: int) -> Results:
         if not self._machine.is_active:
@@ -201,6 +228,9 @@ class ControllerRuntime:
             case _Request():
                 self._answers[item.event.token] = item.answer
                 self._feed(item.event)
+            case _Proposal():
+                self._proposals[item.event.token] = item.answer
+                self._feed(item.event)
             case _Stop():
                 pass
             case _:
@@ -250,6 +280,12 @@ class ControllerRuntime:
                 answer = self._answers.pop(effect.token, None)
                 if answer is not None:
                     answer.set_result(effect.results)
+            case core.Answer():
+                proposed = self._proposals.pop(effect.token, None)
+                if proposed is not None:
+                    proposed.set_result(effect.answer.encode())
+            case core.Notice():
+                logger.warning(effect.text, **effect.fields)
             case core.Reload():
                 return self._load()
             case core.StepDown():

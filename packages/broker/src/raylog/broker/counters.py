@@ -53,7 +53,9 @@ class Counters:
     bytes_in: dict[str, int] = field(default_factory=dict)
     """Bytes of record batches appended, by topic."""
     bytes_out: dict[str, int] = field(default_factory=dict)
-    """Bytes of record batches handed to the socket, by topic."""
+    """Bytes of record batches handed to clients' sockets, by topic."""
+    replication_bytes_out: dict[str, int] = field(default_factory=dict)
+    """The same to followers."""
     requests: dict[int, RequestTimes] = field(default_factory=dict)
     """From the whole request to its reply, waiting included, by API key."""
     defects: dict[int, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Counters:
         _add(self.messages_in, other.messages_in)
         _add(self.bytes_in, other.bytes_in)
         _add(self.bytes_out, other.bytes_out)
+        _add(self.replication_bytes_out, other.replication_bytes_out)
         _add(self.defects, other.defects)
         for api_key, times in other.requests.copy().items():
             self.requests.setdefault(api_key, RequestTimes()).add(times)

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raylog.broker.config import BROKER_SETTINGS, DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, TOPIC_SETTINGS
+from raylog.broker.config import (
+    AUTO_LEADER_REBALANCE_ENABLE,
+    BROKER_SETTINGS,
+    DEFAULT_REPLICATION_FACTOR,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    LEADER_IMBALANCE_PER_BROKER_PERCENTAGE,
+    MIN_INSYNC_REPLICAS,
+    NUM_PARTITIONS,
+    TOPIC_SETTINGS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+)
 from raylog.broker.events import EventLog
 from raylog.coordination.configs import DEFAULT_BROKER
-from raylog.coordination.controller import TopicDefaults
-from raylog.coordination.model import TopicState
+from raylog.coordination.controller_events import Rebalance, TopicDefaults
+from raylog.coordination.leadership import ElectionRules
+from raylog.coordination.model import ClusterState, TopicState
 from raylog.protocol.errors import InvalidConfig, InvalidRequest
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.settings import Scope, Settings, SettingsTable
@@ -36,6 +47,27 @@ def broker_settings(static: Settings, broker_id: BrokerId, dynamic: Mapping[str,
 def topic_defaults(broker: Settings) -> TopicDefaults:
     """What a topic gets that is made without numbers; ``broker``: the controller's settings in force."""
     return TopicDefaults(broker[NUM_PARTITIONS], broker[DEFAULT_REPLICATION_FACTOR])
+
+
+def election_rules(static: Settings, broker_id: BrokerId) -> ElectionRules:
+    """Whom the controller lets lead, as the topics' settings in force on broker ``broker_id`` say."""
+
+    def of(topic: TopicState, state: ClusterState) -> Settings:
+        return settings_of(topic, broker_settings(static, broker_id, state.broker_configs))
+
+    return ElectionRules(
+        min_isr=lambda topic, state: of(topic, state)[MIN_INSYNC_REPLICAS],
+        unclean=lambda topic, state: of(topic, state)[UNCLEAN_LEADER_ELECTION_ENABLE],
+    )
+
+
+def rebalance_of(broker: Settings) -> Rebalance:
+    """When leadership goes back to preferred replicas; ``broker``: the controller's settings in force."""
+    return Rebalance(
+        broker[AUTO_LEADER_REBALANCE_ENABLE],
+        broker[LEADER_IMBALANCE_PER_BROKER_PERCENTAGE],
+        broker[LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS] * 1000,
+    )
 
 
 def settings_of(topic: TopicState, broker: Settings) -> Settings:

@@ -13,11 +13,12 @@ from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
 
+from raylog.broker.config import MIN_INSYNC_REPLICAS
 from raylog.broker.counters import Counters, RequestTimes
 from raylog.broker.handlers import TABLE
 from raylog.broker.partition import Partition
 from raylog.coordination.model import ClusterState
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import Offset, TopicPartition
 
 __all__ = ["Facts", "Kind", "Metric", "Sample", "samples"]
 
@@ -59,8 +60,18 @@ class Facts:
     led: Mapping[TopicPartition, Partition]
     logs: int
     """Partitions on this broker's disks."""
+    followed: Mapping[TopicPartition, Partition]
+    leader_ends: Mapping[TopicPartition, Offset]
+    """Of followed partitions: how far their leaders had committed when asked last."""
+    replication_bytes_in: Mapping[str, int]
+    """Fetched from leaders, by topic."""
+    isr_shrinks: int
+    isr_expands: int
+    isr_failures: int
+    """Proposals that were not taken."""
     offline_log_dirs: int
     waiting_fetches: int
+    waiting_produces: int
     fetch_sessions: int
     fetch_session_partitions: int
     is_controller: bool
@@ -76,6 +87,24 @@ _PARTITIONS = Metric("kafka_server_replicamanager_partitioncount", _G, "Partitio
 _LEADERS = Metric("kafka_server_replicamanager_leadercount", _G, "Partitions that this broker leads.")
 _UNDER_REPLICATED = Metric(
     "kafka_server_replicamanager_underreplicatedpartitions", _G, "Led partitions with a replica out of the ISR."
+)
+_UNDER_MIN_ISR = Metric(
+    "kafka_server_replicamanager_underminisrpartitioncount", _G, "Led partitions with too few in sync for acks=all."
+)
+_AT_MIN_ISR = Metric(
+    "kafka_server_replicamanager_atminisrpartitioncount", _G, "Led partitions that can lose no replica more."
+)
+_SHRINKS = Metric("kafka_server_replicamanager_isrshrinks_total", _C, "Replicas taken out of an ISR.")
+_EXPANDS = Metric("kafka_server_replicamanager_isrexpands_total", _C, "Replicas taken into an ISR.")
+_ISR_FAILURES = Metric("kafka_server_replicamanager_failedisrupdates_total", _C, "ISR changes not taken.")
+_MAX_LAG = Metric(
+    "kafka_server_replicafetchermanager_maxlag", _G, "Committed records that the furthest follower here lacks."
+)
+_REPLICATION_IN = Metric(
+    "kafka_server_brokertopicmetrics_replicationbytesin_total", _C, "Bytes of batches fetched from leaders.", _TOPIC
+)
+_REPLICATION_OUT = Metric(
+    "kafka_server_brokertopicmetrics_replicationbytesout_total", _C, "Bytes of batches sent to followers.", _TOPIC
 )
 _OFFLINE_DIRS = Metric("kafka_log_logmanager_offlinelogdirectorycount", _G, "Log directories that failed.")
 _ACTIVE = Metric("kafka_controller_kafkacontroller_activecontrollercount", _G, "1 at the controller, 0 elsewhere.")
@@ -119,12 +148,19 @@ def samples(facts: Facts) -> Iterator[Sample]:
     for listener, count in facts.connections.items():
         yield Sample(_CONNECTIONS, (listener,), count)
     yield Sample(_WAITING, ("Fetch",), facts.waiting_fetches)
+    yield Sample(_WAITING, ("Produce",), facts.waiting_produces)
     yield Sample(_SESSIONS, (), facts.fetch_sessions)
     yield Sample(_SESSION_PARTITIONS, (), facts.fetch_session_partitions)
     yield Sample(_PARTITIONS, (), facts.logs)
     yield Sample(_OFFLINE_DIRS, (), facts.offline_log_dirs)
     yield Sample(_ACTIVE, (), int(facts.is_controller))
     yield Sample(_OFFLINE_PARTITIONS, (), _offline(facts.state) if facts.is_controller else 0)
+    yield Sample(_SHRINKS, (), facts.isr_shrinks)
+    yield Sample(_EXPANDS, (), facts.isr_expands)
+    yield Sample(_ISR_FAILURES, (), facts.isr_failures)
+    yield Sample(_MAX_LAG, (), _max_lag(facts))
+    for topic, count in facts.replication_bytes_in.items():
+        yield Sample(_REPLICATION_IN, (topic,), count)
     yield from _partitions(facts.led, facts.state)
 
 
@@ -133,6 +169,7 @@ def _traffic(counters: Counters) -> Iterator[Sample]:
         (_MESSAGES_IN, counters.messages_in),
         (_BYTES_IN, counters.bytes_in),
         (_BYTES_OUT, counters.bytes_out),
+        (_REPLICATION_OUT, counters.replication_bytes_out),
     ):
         for topic, count in by_topic.items():
             yield Sample(metric, (topic,), count)
@@ -150,7 +187,7 @@ def _histogram(request: str, times: RequestTimes) -> Iterator[Sample]:
 
 
 def _partitions(led: Mapping[TopicPartition, Partition], state: ClusterState) -> Iterable[Sample]:
-    lagging = 0
+    lagging = under_min = at_min = 0
     for tp, partition in led.items():
         labels = (tp.topic, str(tp.partition))
         offsets = partition.offsets
@@ -161,10 +198,24 @@ def _partitions(led: Mapping[TopicPartition, Partition], state: ClusterState) ->
             continue  # it is being deleted
         under = len(known.isr) < len(known.replicas)
         lagging += under
+        wanted = min(partition.settings[MIN_INSYNC_REPLICAS], len(known.replicas))
+        under_min += len(known.isr) < wanted
+        at_min += len(known.isr) == wanted
         yield Sample(_IN_SYNC, labels, len(known.isr))
         yield Sample(_UNDER, labels, int(under))
     yield Sample(_LEADERS, (), len(led))
     yield Sample(_UNDER_REPLICATED, (), lagging)
+    yield Sample(_UNDER_MIN_ISR, (), under_min)
+    yield Sample(_AT_MIN_ISR, (), at_min)
+
+
+def _max_lag(facts: Facts) -> int:
+    lags = (
+        facts.leader_ends[tp] - partition.log_end_offset
+        for tp, partition in facts.followed.items()
+        if tp in facts.leader_ends
+    )
+    return max(0, *lags, 0)
 
 
 def _offline(state: ClusterState) -> int:

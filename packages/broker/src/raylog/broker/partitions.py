@@ -7,16 +7,18 @@ look partitions up, and take no lock: the table is replaced entry by entry, neve
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.delayed_produces import DelayedProduces
 from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.model import ClusterState, TopicState
-from raylog.coordination.peer_control import AckStatus, Lead, LocalChanges, Receiver, local_changes
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.peer_control import AckStatus, Follow, Lead, LocalChanges, Receiver, local_changes
 from raylog.protocol.errors import (
     InconsistentTopicId,
     NotLeaderOrFollower,
@@ -24,12 +26,32 @@ from raylog.protocol.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    MonotonicMs,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 from raylog.protocol.settings import Settings
 
-__all__ = ["PartitionTable"]
+__all__ = ["Fetchers", "PartitionTable"]
 
 logger = EventLog(__name__)
+
+
+class Fetchers(Protocol):
+    """Copies from leaders what this broker follows. Neither call waits for a leader."""
+
+    def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
+        """Keep ``partition`` like its leader from now on; it follows nobody at the moment."""
+
+    def unfollow(self, tp: TopicPartition) -> None:
+        """Leave it as it is; once this returns, nothing of it is written any more. No error when it follows nobody."""
 
 
 class PartitionTable:
@@ -42,6 +64,8 @@ class PartitionTable:
         settings: Settings,
         log_dirs: LogDirs,
         delayed: DelayedFetches,
+        produces: DelayedProduces,
+        fetchers: Fetchers,
         now_ms: Callable[[], TimestampMs],
     ) -> None:
         """``log_dirs`` are open already; ``settings`` are those that the broker was started with."""
@@ -51,10 +75,15 @@ class PartitionTable:
         self._settings = broker_settings(settings, broker_id, {})
         self._log_dirs = log_dirs
         self._delayed = delayed
+        self._produces = produces
+        self._fetchers = fetchers
+        self.on_caught_up: Callable[[TopicPartition], None] = lambda tp: None
+        """Called when a follower may join the ISR, by any thread: it must only take note."""
         self._now_ms = now_ms
         self._receiver = Receiver(broker_id)
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._failed: dict[TopicPartition, RaylogError] = {}
+        self._failed: dict[TopicPartition, tuple[TopicId, RaylogError]] = {}
+        """Neither led nor followed as the controller wants, and why."""
         self._topic_settings: dict[TopicName, Settings] = {}
         self._lock = threading.Lock()
         self._synced = threading.Event()
@@ -74,9 +103,14 @@ class PartitionTable:
         if state is None:
             raise UnknownTopicOrPartition(f"{tp}: there is no such partition")
         if state.leader == self.broker_id and tp in self._failed:
-            raise StorageError(f"{tp}: {self._failed[tp]}")
+            raise StorageError(f"{tp}: {self._failed[tp][1]}")
         where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
         raise NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}")
+
+    def replica(self, tp: TopicPartition) -> Partition:
+        """The partition that this broker leads or follows. Raises as :meth:`get`."""
+        partition = self._partitions.get(tp)
+        return partition if partition is not None and partition.is_follower else self.get(tp)
 
     def state(self) -> ClusterState:
         """The newest state that the controller sent."""
@@ -154,7 +188,7 @@ class PartitionTable:
     def _apply(self, changes: LocalChanges, state: ClusterState) -> None:
         if not self._synced.is_set():
             self._set_strays_aside(state)
-        for tp, topic_id in changes.deleted:
+        for tp, topic_id in (*changes.deleted, *changes.no_replica):
             self._delete(tp, topic_id)
         for tp in changes.resigned:
             self._resign(tp)
@@ -162,6 +196,10 @@ class PartitionTable:
             self._configure(topic)
         for lead in changes.lead:
             self._lead(lead)
+        for lead in changes.updated:
+            self._update(lead.tp, lead.topic_id, lead.partition)
+        for follow in changes.follow:
+            self._follow(follow, state)
         for name in [name for name in self._topic_settings if state.topic(name) is None]:
             del self._topic_settings[name]
 
@@ -178,10 +216,16 @@ class PartitionTable:
 
     def _resign(self, tp: TopicPartition) -> None:
         self._failed.pop(tp, None)
+        self._fetchers.unfollow(tp)
         partition = self._partitions.get(tp)
         if partition is not None:
             partition.resign()
-            self._delayed.interrupt(tp)
+            self._interrupt(tp)
+
+    def _interrupt(self, tp: TopicPartition) -> None:
+        """Something about ``tp`` changed that waiting requests must find out."""
+        self._delayed.interrupt(tp)
+        self._produces.interrupt(tp)
 
     def _configure(self, topic: TopicState) -> None:
         self._topic_settings[topic.name] = settings = settings_of(topic, self._settings)
@@ -192,21 +236,62 @@ class PartitionTable:
 
     def _lead(self, lead: Lead) -> None:
         tp = lead.tp
+        self._fetchers.unfollow(tp)
         try:
-            partition = self._partitions.get(tp)
-            if partition is not None and partition.topic_id != lead.topic_id:
-                self._delete(tp, partition.topic_id)
-                partition = None
-            if partition is None:
-                partition = self._open(tp, lead.topic_id)
-            partition.become_leader(lead.partition.leader_epoch)
+            partition = self._local(tp, lead.topic_id)
+            partition.become_leader(lead.partition, _monotonic_ms())
             self._failed.pop(tp, None)
         except RaylogError as error:
             logger.error(
                 "partition cannot be led", partition=tp, leader_epoch=lead.partition.leader_epoch, reason=error
             )
-            self._failed[tp] = error
-        self._delayed.interrupt(tp)
+            self._failed[tp] = (lead.topic_id, error)
+        self._interrupt(tp)
+
+    def _update(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
+        """The controller's word on a partition that is led already."""
+        partition = self._partitions.get(tp)
+        if partition is not None and partition.topic_id == topic_id and partition.is_leader:
+            partition.update(state, _monotonic_ms())
+            self._interrupt(tp)
+
+    def _follow(self, follow: Follow, state: ClusterState) -> None:
+        tp, leader_epoch = follow.tp, follow.partition.leader_epoch
+        self._fetchers.unfollow(tp)
+        try:
+            partition = self._local(tp, follow.topic_id)
+            partition.become_follower(leader_epoch)
+            self._failed.pop(tp, None)
+        except RaylogError as error:
+            logger.error("partition cannot be followed", partition=tp, leader_epoch=leader_epoch, reason=error)
+            self._failed[tp] = (follow.topic_id, error)
+        else:
+            leader = state.brokers.get(follow.partition.leader)
+            if leader is not None:
+                self._fetchers.follow(partition, leader, leader_epoch)
+        self._interrupt(tp)
+
+    def _connect(self, partition: Partition) -> None:
+        """Have waiting requests hear of what happens to the partition."""
+        partition.on_append = self._delayed.appended
+        partition.on_advance = self._advanced
+        partition.on_start = self._delayed.changed
+        partition.on_caught_up = self._caught_up
+
+    def _advanced(self, tp: TopicPartition, readable: int, high_watermark: Offset) -> None:
+        self._delayed.advanced(tp, readable)
+        self._produces.advanced(tp, high_watermark)
+
+    def _caught_up(self, tp: TopicPartition) -> None:
+        self.on_caught_up(tp)
+
+    def _local(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+        """The partition with its log, made where there is none; one of a deleted topic of that name gives way."""
+        partition = self._partitions.get(tp)
+        if partition is not None and partition.topic_id != topic_id:
+            self._delete(tp, partition.topic_id)
+            partition = None
+        return partition or self._open(tp, topic_id)
 
     def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         settings = self._topic_settings[tp.topic]
@@ -216,8 +301,7 @@ class PartitionTable:
             self._log_dirs.set_aside(tp, "it belongs to a deleted topic of the same name")
             log = self._log_dirs.create(tp, topic_id, self._now_ms())
         partition = Partition(tp, topic_id, log, settings)
-        partition.on_advance = self._delayed.advanced
-        partition.on_start = self._delayed.changed
+        self._connect(partition)
         self._partitions[tp] = partition
         return partition
 
@@ -234,6 +318,34 @@ class PartitionTable:
         """The partitions that this broker leads, a snapshot."""
         return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_leader}
 
+    def led_partition(self, tp: TopicPartition) -> Partition | None:
+        """The partition if this broker leads it."""
+        partition = self._partitions.get(tp)
+        return partition if partition is not None and partition.is_leader else None
+
+    def followed(self) -> Mapping[TopicPartition, Partition]:
+        """The partitions that this broker follows, a snapshot."""
+        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_follower}
+
+    def failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
+        """Replicas that this broker has lost until it starts anew, with their topic's id and the reason."""
+        failed = {
+            tp: (topic_id, str(error))
+            for tp, (topic_id, error) in self._failed.copy().items()
+            if isinstance(error, StorageError)
+        }
+        if self._log_dirs.offline():
+            for tp, partition in self._partitions.copy().items():
+                reason = partition.log.health.failure
+                if reason:
+                    failed[tp] = (partition.topic_id, reason)
+        return failed
+
+    def isr_answered(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
+        """The controller answered a proposal with the state as it is now."""
+        with self._lock:
+            self._update(tp, topic_id, state)
+
     def resign_all(self) -> None:
         """Lead nothing any more: the broker stops."""
         with self._lock:
@@ -243,3 +355,7 @@ class PartitionTable:
     def describe(self) -> list[dict[str, Any]]:
         """Plain facts about each local partition."""
         return [partition.describe() for _, partition in sorted(self._partitions.copy().items())]
+
+
+def _monotonic_ms() -> MonotonicMs:
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)

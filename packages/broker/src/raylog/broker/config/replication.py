@@ -78,9 +78,10 @@ REPLICA_FETCH_MIN_BYTES = Setting(
 REPLICA_FETCH_WAIT_MAX_MS = Setting(
     "replica.fetch.wait.max.ms",
     ValueType.INT,
-    500,
+    100,
     Scope.STATIC,
-    "How long a leader lets a follower wait for new records; keep it below replica.lag.time.max.ms.",
+    "How long a leader lets a follower wait for new records, and so how late it may learn of new partitions to follow "
+    "and of the high watermark; keep it below replica.lag.time.max.ms.",
     unit="ms",
 )
 REPLICA_FETCH_BACKOFF_MS = Setting(

@@ -17,6 +17,7 @@ from raylog.broker.counters import Counters
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.delayed_produces import DelayedProduces
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change
@@ -272,6 +273,7 @@ class Ports:
     config_admin: ConfigAdmin
     lease: Lease
     delayed: DelayedFetches
+    produces: DelayedProduces
     fetch_sessions: FetchSessions
     log_dirs: LogDirs
     now_ms: Callable[[], TimestampMs]

@@ -4,11 +4,16 @@ v4      isolation level, record format 2
 v5      the log's start offset
 v7      fetch sessions (KIP-227): requests and responses name what changed, see handlers/fetch_sessions.py
 v9      the leader epoch that the client knows, for fencing (KIP-320)
-v11     rack and preferred read replica (KIP-392): always the leader
+v11     rack and preferred read replica (KIP-392): with replica.selector.class, a leader sends a consumer that names its
+        rack to an in-sync replica there, and followers serve such consumers
 v12     flexible; last fetched epoch and diverging epoch, for followers
 v13     topics by id (KIP-516)
 v15-18  replica state, node endpoints (KIP-951), directory ids, high watermarks: endpoints are for clients, the rest
         for followers
+
+A follower (replica id and incarnation) reads up to the log's end, and what it asks for tells the leader how far it has
+come: its fetch may move the high watermark. Where its log differs from the leader's, it is told where (KIP-595) and
+gets no records.
 
 The response holds what lies at the asked offsets up to the high watermark: at most max_bytes in all and per
 partition, but always the whole first batch, however large (KIP-74). It is sent at once when there are
@@ -21,68 +26,40 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 from uuid import UUID
 
-from raylog.broker.config import FETCH_MAX_BYTES
-from raylog.broker.handlers.context import Operation, Ports, Reply, RequestContext, Resource
-from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.context import (
+    Ports,
+    Reply,
+    RequestContext,
+)
+from raylog.broker.handlers.fetch_read import Found, Wanted, read, resolve
 from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
-from raylog.broker.handlers.leaders import leader_hint, node_endpoints
-from raylog.broker.partition import Isolation
-from raylog.broker.replication.delayed import FetchWatch
+from raylog.broker.handlers.leaders import node_endpoints
+from raylog.broker.replication.delayed import FetchWatch, Level
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
-    NotLeaderOrFollower,
     RaylogError,
-    TopicAuthorizationFailed,
-    UnknownTopicId,
     code_of,
 )
 from raylog.protocol.fetch import (
-    AbortedTransaction,
     FetchedPartition,
     FetchedTopic,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 PEER_CHECK_S = 1.0
 """How often a waiting fetch looks whether its client is still there."""
 
 Wake = Callable[[], None]
-
-
-class Wanted(NamedTuple):
-    """One partition to read, or why it cannot be read."""
-
-    tp: TopicPartition
-    part: FetchPartition
-    refusal: RaylogError | None
-
-
-class Found(NamedTuple):
-    """What one pass over the wanted partitions found."""
-
-    partitions: list[FetchedPartition[FileSlice]]
-    more: list[bool]
-    """For each, whether there is more than it got."""
-    size: int
-    failed: bool
-
-    def release(self) -> None:
-        """Give the slices back: they are not sent."""
-        for partition in self.partitions:
-            if partition.records is not None:
-                partition.records.release()
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
@@ -102,14 +79,14 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
 def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> Reply:
     """A full fetch: everything is in the request and in the response. It may begin a session."""
     wanted = [
-        _resolve(ctx, ports, request, topic.name, topic.topic_id, part)
+        resolve(ctx, ports, request, topic.name, topic.topic_id, part)
         for topic in request.topics
         for part in topic.partitions
     ]
-    found = _read(ctx, ports, request, wanted)
+    found = read(ctx, ports, request, wanted, first=True)
     if wanted and request.max_wait_ms > 0 and not _enough(request, found):
         found.release()
-        watch = FetchWatch()
+        watch = FetchWatch(Level.LOG_END if request.replica_id >= 0 else Level.HIGH_WATERMARK)
 
         def look(wake: Wake) -> list[Wanted]:
             ports.delayed.arm(watch, request.min_bytes, wake)
@@ -117,7 +94,7 @@ def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: 
             return wanted
 
         try:
-            _, found = _read_in_time(ctx, ports, request, watch, look)
+            _, found = _read_in_time(ctx, ports, request, watch, look, first=False)
         finally:
             ports.delayed.remove(watch)
     session_id = NO_SESSION
@@ -127,8 +104,8 @@ def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: 
     for name, topic_id, parts in request.topics:
         topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
         at += len(parts)
-    _count(ctx, zip(wanted, found.partitions, strict=True))
-    return _encode(ctx, ports, session_id, topics, found.failed)
+    _count(ctx, request, zip(wanted, found.partitions, strict=True))
+    return _encode(ctx, ports, session_id, topics, found.at_once)
 
 
 def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, incremental: IncrementalFetch) -> Reply:
@@ -139,14 +116,14 @@ def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, inc
         nonlocal looked_at
         looked_at = incremental.look(request.min_bytes, wake, at_all=not _lease_held(ports))
         wanted = [
-            _resolve(ctx, ports, request, name, topic_id, known.wanted)
+            resolve(ctx, ports, request, name, topic_id, known.wanted)
             for known in looked_at
             for name, topic_id, _ in (known.key,)
         ]
         incremental.watch_also([(known, each.tp) for known, each in zip(looked_at, wanted, strict=True)])
         return wanted
 
-    wanted, found = _read_in_time(ctx, ports, request, incremental.watch, look)
+    wanted, found = _read_in_time(ctx, ports, request, incremental.watch, look, first=True)
     try:
         told = incremental.report(list(zip(looked_at, found.partitions, found.more, strict=True)))
     except InvalidFetchSessionEpoch:
@@ -157,76 +134,22 @@ def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, inc
         name, topic_id, _ = looked_at[number].key
         topic = topics.setdefault((name, topic_id), FetchedTopic(name, topic_id, []))
         cast("list[FetchedPartition[FileSlice]]", topic.partitions).append(found.partitions[number])
-    _count(ctx, ((wanted[number], found.partitions[number]) for number in told))
-    return _encode(ctx, ports, incremental.session_id, list(topics.values()), found.failed)
-
-
-def _resolve(
-    ctx: RequestContext, ports: Ports, request: FetchRequest, name: str, topic_id: UUID, part: FetchPartition
-) -> Wanted:
-    """The partition by its topic's name, and what forbids to read it."""
-    topic = TopicName(name)
-    refusal: RaylogError | None = None
-    if ctx.version >= FIRST_TOPIC_ID:
-        known = ports.cluster.state().topic_by_id(TopicId(topic_id))
-        if known is None:
-            refusal = UnknownTopicId(f"no topic has the id {topic_id}")
-        else:
-            topic = known.name
-    if request.replica_id >= 0:
-        refusal = NotLeaderOrFollower(f"broker {request.replica_id} has no replica of {topic}")
-    elif refusal is None and not ports.authorizer.allows(ctx, Operation.READ, Resource.TOPIC, topic):
-        refusal = TopicAuthorizationFailed(f"{ctx.principal} may not read topic {topic}")
-    return Wanted(TopicPartition(topic, PartitionIndex(part.partition)), part, refusal)
-
-
-def _read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted]) -> Found:
-    """One pass: what each partition has now, until max_bytes are together."""
-    isolation = _isolation(request)
-    budget = min(request.max_bytes, ports.configs.broker()[FETCH_MAX_BYTES])
-    partitions: list[FetchedPartition[FileSlice]] = []
-    more: list[bool] = []
-    size, failed = 0, False
-    for tp, part, refusal in wanted:
-        try:
-            if refusal is not None:
-                raise refusal
-            ports.lease.check()
-            read = ports.partitions.get(tp).read(
-                Offset(part.fetch_offset),
-                min(part.max_bytes, max(budget - size, 0)),
-                isolation=isolation,
-                current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
-                min_one_batch=size == 0,
-            )
-        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-            failed = True
-            partitions.append(_failed(ctx, ports, tp, failure(error, ctx, f"reading {tp}")))
-            more.append(True)
-            continue
-        more.append(part.fetch_offset < read.bound)
-        if read.data is not None:
-            size += read.data.length
-        partitions.append(
-            FetchedPartition(
-                part.partition,
-                0,
-                read.high_watermark,
-                read.last_stable_offset,
-                read.log_start_offset,
-                read.data,
-                [AbortedTransaction(*one) for one in read.aborted] if request.isolation_level else None,
-            )
-        )
-    return Found(partitions, more, size, failed)
+    _count(ctx, request, ((wanted[number], found.partitions[number]) for number in told))
+    return _encode(ctx, ports, incremental.session_id, list(topics.values()), found.at_once)
 
 
 def _enough(request: FetchRequest, found: Found) -> bool:
-    return found.size >= request.min_bytes or found.failed
+    return found.size >= request.min_bytes or found.at_once
 
 
 def _read_in_time(
-    ctx: RequestContext, ports: Ports, request: FetchRequest, watch: FetchWatch, look: Callable[[Wake], list[Wanted]]
+    ctx: RequestContext,
+    ports: Ports,
+    request: FetchRequest,
+    watch: FetchWatch,
+    look: Callable[[Wake], list[Wanted]],
+    *,
+    first: bool,
 ) -> tuple[list[Wanted], Found]:
     """Read what ``look`` names, again and again, until it is enough, the time is over or the client has gone."""
     deadline = time.monotonic() + request.max_wait_ms / 1000
@@ -235,7 +158,8 @@ def _read_in_time(
         gate = threading.Lock()
         gate.acquire()
         wanted = look(gate.release)
-        found = _read(ctx, ports, request, wanted)
+        found = read(ctx, ports, request, wanted, first=first)
+        first = False
         if not in_time or _enough(request, found):
             return wanted, found
         found.release()
@@ -266,28 +190,21 @@ def _uptime_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _isolation(request: FetchRequest) -> Isolation:
-    return Isolation.COMMITTED if request.isolation_level else Isolation.HIGH_WATERMARK
-
-
-def _failed(ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError) -> FetchedPartition[FileSlice]:
-    code = code_of(error)
-    leader, epoch = leader_hint(ports, tp, code)
-    return FetchedPartition(tp.partition, code.value, leader_id=leader, leader_epoch=epoch)
-
-
-def _count(ctx: RequestContext, sent: Iterable[tuple[Wanted, FetchedPartition[FileSlice]]]) -> None:
-    counters = ctx.connection.counters.bytes_out
+def _count(
+    ctx: RequestContext, request: FetchRequest, sent: Iterable[tuple[Wanted, FetchedPartition[FileSlice]]]
+) -> None:
+    all_counters = ctx.connection.counters
+    counters = all_counters.replication_bytes_out if request.replica_id >= 0 else all_counters.bytes_out
     for (tp, _, _), partition in sent:
         if partition.records is not None:
             counters[tp.topic] = counters.get(tp.topic, 0) + partition.records.length
 
 
 def _encode(
-    ctx: RequestContext, ports: Ports, session_id: int, topics: Sequence[FetchedTopic[FileSlice]], failed: bool
+    ctx: RequestContext, ports: Ports, session_id: int, topics: Sequence[FetchedTopic[FileSlice]], at_once: bool
 ) -> Reply:
     leaders: list[int] = []
-    if failed:
+    if at_once:
         leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]
     endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
     response = FetchResponse(topics, ctx.throttle_ms, session_id=session_id, node_endpoints=endpoints)

@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from raylog.broker.replication.delayed import DelayedFetches, FetchWatch
+from raylog.broker.replication.delayed import DelayedFetches, FetchWatch, Level
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import TopicPartition
@@ -91,7 +91,7 @@ class FetchSession:
         self.follower = follower
         self.isolation_level = isolation_level
         self.created_ms = self.used_ms = now_ms
-        self.watch = FetchWatch()
+        self.watch = FetchWatch(Level.LOG_END if follower else Level.HIGH_WATERMARK)
         self.partitions: dict[Key, SessionPartition] = {}
         self.watched: dict[TopicPartition, Key] = {}
         self.due: set[Key] = set()

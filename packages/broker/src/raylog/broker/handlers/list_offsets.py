@@ -3,12 +3,16 @@
 v1      one offset per partition, with its timestamp (v0 is gone)
 v2      isolation level
 v4      leader epochs, for fencing (KIP-320)
+v5      OFFSET_NOT_AVAILABLE; older versions get LEADER_NOT_AVAILABLE in its place (KIP-207)
 v6      flexible
 v7      timestamp -3: the record with the highest timestamp (KIP-734)
 v8      timestamp -4: the first offset on local disk (KIP-405), here the log's start
 v9      timestamp -5: the last offset in tiered storage (KIP-1005): none, -1
 v10     a timeout, for tiered storage
 v11     timestamp -6: the first offset that still has to go to tiered storage (KIP-1023): none, -1
+
+A new leader does not know at first how far its predecessor had committed: until its high watermark has reached the
+beginning of its epoch, it does not tell ends, which would go back (KIP-207).
 
 Timestamp -1 is the end that the isolation level lets a reader see, -2 the log's start. A time after the
 last record has offset -1. Other negative timestamps, or one that the version does not have yet, are
@@ -25,6 +29,8 @@ from raylog.broker.partition import Isolation, Partition
 from raylog.protocol.errors import (
     ErrorCode,
     InvalidRequest,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     RaylogError,
     TopicAuthorizationFailed,
     UnsupportedVersion,
@@ -57,6 +63,8 @@ FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 
 Found = tuple[Offset, TimestampMs, LeaderEpoch]
 NOTHING: Found = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
@@ -98,6 +106,7 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
         case -1:
             committed = isolation is Isolation.COMMITTED
             end = partition.last_stable_offset if committed else partition.high_watermark
+            _check_end(ctx, partition, end)
             return end, NO_TIMESTAMP, partition.leader_epoch
         case -2 | -4:
             return partition.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
@@ -105,8 +114,21 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
             return partition.max_timestamp_offset() or NOTHING
         case -5 | -6:
             return NOTHING
+    end = partition.high_watermark
     found = partition.offset_for_timestamp(timestamp, isolation=isolation, current_leader_epoch=known_epoch)
+    if found is None:
+        _check_end(ctx, partition, end)
     return found or NOTHING
+
+
+def _check_end(ctx: RequestContext, partition: Partition, end: Offset) -> None:
+    """Raise OffsetNotAvailable while ``end`` may lie below an end that the leader before us told."""
+    if end < partition.epoch_start_offset:
+        problem = OffsetNotAvailable if ctx.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE else LeaderNotAvailable
+        raise problem(
+            f"{partition.tp}: its new leader knows offsets up to {end} as committed, and its epoch began at "
+            f"{partition.epoch_start_offset}: ask again"
+        )
 
 
 def _response(ctx: RequestContext, request: Any, answer: Any) -> Any:

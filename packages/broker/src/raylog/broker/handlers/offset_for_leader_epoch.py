@@ -1,11 +1,12 @@
 """OffsetForLeaderEpoch (API 23): where an epoch ends in the leader's log. KIP-101, 279, 320.
 
 v2      the leader epoch that the client knows, for fencing (older versions are gone)
-v3      a replica id: consumers send -1 or -2
+v3      a replica id: consumers send -1 or -2, and followers of other brokers than ours their own
 v4      flexible
 
 The answer is the largest epoch at or below the one asked for, and the offset after its last record; (-1,
--1) when the log has none: the client knows by it whether, and from where, its own view of the log diverges.
+-1) when the log has none: the client knows by it whether, and from where, its own view of the log diverges. Our own
+followers are told by Fetch.
 """
 
 from __future__ import annotations

@@ -10,13 +10,26 @@ v9      flexible
 v10     the new leader and its address beside NOT_LEADER_OR_FOLLOWER (KIP-951)
 v13     topics by id (KIP-516)
 
-acks=1 and acks=-1 answer when the leader has appended: with one replica that is all of them. acks=0 gets no
-answer, and an error closes the connection, which makes the client look up its metadata again, as with Kafka.
+acks=1 is answered when the leader has appended. acks=-1 is refused while fewer than min.insync.replicas are in sync,
+and answered once the in-sync replicas have it all, too, or after the request's timeout_ms; the connection takes in the
+next requests meanwhile. acks=0 gets no answer, and an error closes the connection, which makes the client look up its
+metadata again, as with Kafka.
 """
 
 from __future__ import annotations
 
-from raylog.broker.handlers.context import CloseConnection, Operation, Ports, Reply, RequestContext, Resource
+from typing import cast
+
+from raylog.broker.handlers.commit_wait import Appended, CommitWait
+from raylog.broker.handlers.context import (
+    CloseConnection,
+    DelayedReply,
+    Operation,
+    Ports,
+    Reply,
+    RequestContext,
+    Resource,
+)
 from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.protocol.compression import Codec
@@ -45,6 +58,8 @@ from raylog.protocol.records import HEADER_SIZE, read_header
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 FIRST_WITH_ZSTD = 7
+ALL = -1
+"""acks: all in-sync replicas."""
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
@@ -54,10 +69,65 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     """
     request = parse_produce_request(ctx.version, body)
     refusal = _refusal(request)
-    topics = [_append_topic(ctx, ports, topic, refusal) for topic in request.topics]
+    uncommitted: list[tuple[int, int, Appended]] = []
+    topics = [
+        _append_topic(ctx, ports, request.acks, number, topic, refusal, uncommitted)
+        for number, topic in enumerate(request.topics)
+    ]
     if request.acks == 0:
         _close_on_error(topics)
         return None
+    if not uncommitted:
+        return _encode(ctx, ports, topics)
+    wait = CommitWait(ports.produces, [appended for _, _, appended in uncommitted], request.timeout_ms)
+    delayed = _DelayedProduce(ctx, ports, topics, uncommitted, wait)
+    return delayed.finish() if wait.is_over() else delayed
+
+
+class _DelayedProduce(DelayedReply):
+    """The reply to a request with acks=all whose records the followers do not have yet."""
+
+    __slots__ = ("_ctx", "_ports", "_topics", "_uncommitted", "_wait")
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        ports: Ports,
+        topics: list[ProducedTopic],
+        uncommitted: list[tuple[int, int, Appended]],
+        wait: CommitWait,
+    ) -> None:
+        self._ctx = ctx
+        self._ports = ports
+        self._topics = topics
+        self._uncommitted = uncommitted
+        self._wait = wait
+
+    def is_ready(self) -> bool:
+        return self._wait.is_over()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._wait.wait(timeout_s)
+
+    def finish(self) -> bytes:
+        """As told by the wait, and only while the lease is held: else a newer leader may know better."""
+        ctx, ports, errors = self._ctx, self._ports, self._wait.errors
+        try:
+            ports.lease.check()
+        except RaylogError as error:
+            errors = dict.fromkeys(range(len(self._uncommitted)), error)
+        for number, error in errors.items():
+            topic, part, appended = self._uncommitted[number]
+            cast("list[ProducedPartition]", self._topics[topic].partitions)[part] = _failed(
+                ctx, ports, appended.partition.tp, error
+            )
+        return _encode(ctx, ports, self._topics)
+
+    def abandon(self) -> None:
+        self._wait.abandon()
+
+
+def _encode(ctx: RequestContext, ports: Ports, topics: list[ProducedTopic]) -> bytes:
     leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]
     endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
     return encode_produce_response(ctx.version, ctx.correlation_id, ProduceResponse(topics, ctx.throttle_ms, endpoints))
@@ -72,7 +142,16 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
     return None
 
 
-def _append_topic(ctx: RequestContext, ports: Ports, topic: TopicRecords, refusal: RaylogError | None) -> ProducedTopic:
+def _append_topic(
+    ctx: RequestContext,
+    ports: Ports,
+    acks: int,
+    number: int,
+    topic: TopicRecords,
+    refusal: RaylogError | None,
+    uncommitted: list[tuple[int, int, Appended]],
+) -> ProducedTopic:
+    """Append one topic's batches; what must be waited for goes into ``uncommitted`` with its place in the request."""
     name = TopicName(topic.name)
     if ctx.version >= FIRST_TOPIC_ID:
         known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
@@ -82,36 +161,41 @@ def _append_topic(ctx: RequestContext, ports: Ports, topic: TopicRecords, refusa
             name = known.name
     if refusal is None and not ports.authorizer.allows(ctx, Operation.WRITE, Resource.TOPIC, name):
         refusal = TopicAuthorizationFailed(f"{ctx.principal} may not write to topic {name}")
-    return ProducedTopic(
-        topic.name,
-        topic.topic_id,
-        [_append(ctx, ports, name, part, refusal) for part in topic.partitions],
-    )
+    produced: list[ProducedPartition] = []
+    for part in topic.partitions:
+        tp = TopicPartition(name, PartitionIndex(part.partition))
+        try:
+            if refusal is not None:
+                raise refusal
+            appended = _append(ctx, ports, acks, tp, part)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            produced.append(_failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}")))
+            continue
+        info = appended.info
+        if acks == ALL:
+            uncommitted.append((number, len(produced), appended))
+        produced.append(
+            ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
+        )
+    return ProducedTopic(topic.name, topic.topic_id, produced)
 
 
-def _append(
-    ctx: RequestContext, ports: Ports, topic: TopicName, part: PartitionRecords, refusal: RaylogError | None
-) -> ProducedPartition:
-    tp = TopicPartition(topic, PartitionIndex(part.partition))
-    try:
-        if refusal is not None:
-            raise refusal
-        records = part.records
-        if not isinstance(records, memoryview) or not records:
-            raise InvalidRecord(f"the request has no record batch for {tp}")
-        if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
-            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
-        ports.lease.check()
-        info = ports.partitions.get(tp).append(records, now_ms=ports.now_ms())
-        ports.lease.check()
-    except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-        return _failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}"))
+def _append(ctx: RequestContext, ports: Ports, acks: int, tp: TopicPartition, part: PartitionRecords) -> Appended:
+    records = part.records
+    if not isinstance(records, memoryview) or not records:
+        raise InvalidRecord(f"the request has no record batch for {tp}")
+    if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
+        raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
+    ports.lease.check()
+    partition = ports.partitions.get(tp)
+    info = partition.append(records, acks=acks, now_ms=ports.now_ms())
+    ports.lease.check()
     if not info.duplicate:
         counters = ctx.connection.counters
         count = info.last_offset - info.base_offset + 1
-        counters.messages_in[topic] = counters.messages_in.get(topic, 0) + count
-        counters.bytes_in[topic] = counters.bytes_in.get(topic, 0) + len(records)
-    return ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
+        counters.messages_in[tp.topic] = counters.messages_in.get(tp.topic, 0) + count
+        counters.bytes_in[tp.topic] = counters.bytes_in.get(tp.topic, 0) + len(records)
+    return Appended(partition, info)
 
 
 def _is_zstd(records: memoryview) -> bool:

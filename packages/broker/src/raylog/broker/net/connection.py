@@ -213,7 +213,7 @@ class ClientConnection:
     def _receive(self) -> bool:
         """Read what is there, waiting for it; False when the client left or was idle for too long.
 
-        While a reply is delayed it waits for that, not for the client: whatever comes first goes on.
+        While a reply is delayed it takes in what is there already, and then waits for the reply, not for the client.
         """
         frames = self._frames
         quiet_ms = 0

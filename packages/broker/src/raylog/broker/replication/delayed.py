@@ -1,9 +1,11 @@
 """Delayed fetches: requests that wait until enough new bytes can be read (Kafka's purgatory), and what fetch
 sessions must look at again.
 
-A :class:`FetchWatch` is registered under the partitions that it is interested in. Whoever moves a high watermark calls
-:meth:`DelayedFetches.advanced` with the bytes that became readable: the partition is noted in the watch's ``changed``,
-and while somebody waits, the bytes are counted against what is missing, and only who misses nothing more is woken.
+A :class:`FetchWatch` is registered under the partitions that it is interested in, at a :class:`Level`: consumers wait
+for the high watermark, followers for the log's end. Whoever moves one calls :meth:`DelayedFetches.advanced` or
+:meth:`DelayedFetches.appended` with the bytes that became readable: the partition is noted in the watch's ``changed``,
+and while somebody waits, the bytes are counted against what is missing, and only who misses nothing more is woken. A
+moved high watermark is noted for followers, too, and wakes none: the next answer tells it.
 
 A fetch without a session makes a watch of its own when it has to wait, and removes it at the end. A session keeps one
 for its whole life, so that a request costs by the partitions that changed and not by those that it watches. Between two
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from enum import Enum
 
 from raylog.protocol.ids import TopicPartition
 
@@ -31,12 +34,20 @@ def _nobody() -> None:
     """Wakes nobody."""
 
 
+class Level(Enum):
+    """What has to move before there is more to read."""
+
+    HIGH_WATERMARK = "high_watermark"  # consumers
+    LOG_END = "log_end"  # followers
+
+
 class FetchWatch:
     """A standing interest in partitions. Its fields belong to DelayedFetches, under its lock."""
 
-    __slots__ = ("changed", "closed", "missing", "partitions", "wake")
+    __slots__ = ("changed", "closed", "level", "missing", "partitions", "wake")
 
-    def __init__(self) -> None:
+    def __init__(self, level: Level = Level.HIGH_WATERMARK) -> None:
+        self.level = level
         self.partitions: set[TopicPartition] = set()
         """Where it is registered now."""
         self.changed: set[TopicPartition] = set()
@@ -113,10 +124,21 @@ class DelayedFetches:
 
     def advanced(self, tp: TopicPartition, readable: int) -> None:
         """``readable`` more bytes of ``tp`` lie below its high watermark: wake the fetches that this satisfies."""
+        self._moved(tp, readable, Level.HIGH_WATERMARK)
+
+    def appended(self, tp: TopicPartition, size: int) -> None:
+        """``size`` more bytes of ``tp`` are in the log, and not committed yet: wake the followers' fetches."""
+        self._moved(tp, size, Level.LOG_END)
+
+    def _moved(self, tp: TopicPartition, size: int, level: Level) -> None:
         if tp not in self._watching:
             return
         with self._lock:
-            wakes = [self._note(watch, tp, readable) for watch in tuple(self._watching.get(tp, ()))]
+            wakes = [
+                self._note(watch, tp, size if watch.level is level else 0)
+                for watch in tuple(self._watching.get(tp, ()))
+                if watch.level is level or level is Level.HIGH_WATERMARK
+            ]
         for wake in wakes:
             wake()
 

@@ -5,7 +5,9 @@
 * ``leader-epoch-checkpoint``: the same with ``epoch start-offset`` lines;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: …`` (16 bytes in URL-safe base64 without padding);
 * ``meta.properties``: Java properties, ``version=0`` with ``broker.id``, ``cluster.id``, ``directory.id``;
-* ``.kafka_cleanshutdown``: JSON; its being there is what counts.
+* ``.kafka_cleanshutdown``: JSON; its being there is what counts;
+* ``.raylog_lost_data``, ours: the partitions that ended before their checkpoints when they were loaded, one a line. It
+  is there until the broker has registered as one that lost data.
 
 A file that cannot be read as such raises CorruptMessage; the callers say what that means for them.
 """
@@ -29,6 +31,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_STOP = ".kafka_cleanshutdown"
+LOST_DATA = ".raylog_lost_data"
 LOCK = ".lock"
 
 _VERSION = "0"
@@ -125,3 +128,8 @@ def take_clean_stop(fs: FileSystem, log_dir: Path) -> bool:
     fs.unlink(log_dir / CLEAN_STOP)
     fs.fsync_dir(log_dir)
     return True
+
+
+def write_lost_data(fs: FileSystem, log_dir: Path, partitions: Iterable[TopicPartition]) -> None:
+    """Note, durably, which logs lost records."""
+    write_atomically(fs, log_dir / LOST_DATA, "".join(f"{tp}\n" for tp in partitions).encode())

@@ -1,7 +1,7 @@
-"""What takes records away again: retention and DeleteRecords from the front, truncation from the end.
+"""What takes records away from the front again: retention and DeleteRecords.
 
-Crash safety: segments go one by one, in an order that leaves a log without holes at every moment (oldest first from
-the front, newest first from the end), and each name's removal is durable before the next.
+Crash safety: segments go one by one, oldest first, so that the log is without holes at every moment, and each name's
+removal is durable before the next.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.log import Log
-from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
-from raylog.broker.storage.segments import number_at
-from raylog.broker.storage.snapshots import load_producers, remove_snapshots
+from raylog.broker.storage.snapshots import remove_snapshots
 from raylog.protocol.errors import OffsetOutOfRange
-from raylog.protocol.ids import FilePosition, Offset, TimestampMs
+from raylog.protocol.ids import Offset, TimestampMs
 
 logger = EventLog(__name__)
 
@@ -127,60 +125,3 @@ def delete_records(log: Log, offset: Offset) -> Offset:
         if offset > log.offsets.start:
             delete_segments_below(log, offset, "asked for")
         return log.offsets.start
-
-
-def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
-    """Drop every batch that reaches to or beyond ``offset``; answers the new end, which may be lower.
-
-    Durable when it returns: what was cut off cannot come back after a crash. Nothing happens at or above the end.
-    Appends go on in a new file, for the bytes of the old one may be on their way to a socket.
-    """
-    with log.lock, log.flush_lock:
-        log.check_open()
-        offsets = log.offsets
-        if offset >= offsets.end.offset:
-            return offsets.end.offset
-        start = offsets.start
-        number = number_at(log.segments, max(offset, start))
-        last = log.segments[number]
-        with log.health.guard(f"truncation of {log.tp} to offset {offset}"):
-            located = last.find(max(offset, start))
-            end, position = (located.base_offset, located.position) if located else (offset, FilePosition(last.size))
-            if end <= start:  # deleted records are all that would be left of the last batch
-                end, number, position = start, 0, FilePosition(0)
-            whole = log.segments[:number]
-            cut = last if position > 0 else None
-            log.lower_recovery_point(end, last.base_offset if whole else Offset(0))
-            log.save_checkpoints()
-            mark = Mark(end, end, FilePosition(0))
-            log.publish(end=mark, high_watermark=min(offsets.high_watermark, mark, key=lambda m: m.offset))
-            for segment in reversed(log.segments[len(whole) + (cut is not None) :]):
-                _drop(log, segment, end)
-            if cut is not None:
-                log.sums.forget(cut.base_offset)
-                log.sums.save({segment.base_offset for segment in whole})
-                cut.truncate(position, end)
-                cut.seal()
-                cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
-                log.unsaved.append(cut)
-            active = Segment.create(log.fs, log.directory, end, now_ms, log.sums)
-            log.fs.fsync_dir(log.directory)
-            log.set_segments((*whole, *((cut,) if cut else ()), active))
-            if log.epochs.truncate_from_end(end):
-                log.save_epochs()
-            log.producers = load_producers(log.fs, log.directory, log.tp, log.segments, end, now_ms)
-        logger.info("log truncated", partition=log.tp, offset=end, reason="asked for")
-        return end
-
-
-def _drop(log: Log, segment: Segment, end: Offset) -> None:
-    """Delete a segment, but for the log file where another segment will begin: that one will replace it.
-
-    A log must not be without segments for a moment, or it would begin at 0 after a crash.
-    """
-    segment.close()
-    if segment.base_offset == end:
-        segment.unlink_indexes()
-    else:
-        segment.unlink()
-    log.fs.fsync_dir(log.directory)

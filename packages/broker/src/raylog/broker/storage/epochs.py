@@ -30,6 +30,11 @@ class LeaderEpochs:
         """The newest epoch; -1 when there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
+    @property
+    def latest_start(self) -> Offset:
+        """Where the newest epoch begins; -1 when there is none."""
+        return self._starts[-1] if self._starts else NO_OFFSET
+
     def assign(self, epoch: LeaderEpoch, start: Offset) -> bool:
         """Note that ``epoch`` begins at ``start``; True when that is news.
 

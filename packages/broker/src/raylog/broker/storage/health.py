@@ -9,7 +9,7 @@ from what is really on the disk.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,8 +22,10 @@ log = EventLog(__name__)
 class Health:
     """One directory's state; shared by its logs, safe for all threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_failure: Callable[[], None] = lambda: None) -> None:
+        """``on_failure`` is called once, by any thread, perhaps under a log's lock: it must only take note."""
         self.path = path
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._failure = ""
 
@@ -46,6 +48,7 @@ class Health:
                     "repair or replace the disk and restart the broker"
                 )
                 log.error("log directory offline", path=self.path, doing=doing, reason=error)
+                self._on_failure()
         return StorageError(self._failure)
 
     @contextmanager

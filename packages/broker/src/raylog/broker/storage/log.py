@@ -26,6 +26,7 @@ from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import Placed, Segment, placed
 from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import save_producers
+from raylog.broker.storage.truncation import start_anew, truncate_to
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
@@ -69,7 +70,8 @@ class Log:
         """When it was flushed last as flush.ms wants it, by the monotonic clock."""
         self.flush_lock = threading.Lock()
         """Held while files are made durable or go away. Never take :attr:`lock` while holding it."""
-        self._flushed = offsets.end.offset
+        self.recovery_point = offsets.end.offset
+        """Everything below is on the disk: recovery need not read it."""
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
         self._segments: tuple[Segment, ...] = ()
@@ -91,19 +93,6 @@ class Log:
     def segments(self) -> tuple[Segment, ...]:
         """The segments in order, the last one being appended to."""
         return self._segments
-
-    @property
-    def recovery_point(self) -> Offset:
-        """Everything below is on the disk: recovery need not read it."""
-        return self._flushed
-
-    def lower_recovery_point(self, offset: Offset, open_base: Offset) -> None:
-        """Offsets from ``offset`` on will be written anew, into the segment at ``open_base``, which is open again.
-
-        The caller holds both locks.
-        """
-        self._flushed = min(self._flushed, offset)
-        self.unsaved = deque(segment for segment in self.unsaved if segment.base_offset < open_base)
 
     @property
     def size(self) -> int:
@@ -242,6 +231,16 @@ class Log:
         """Write ``leader-epoch-checkpoint``."""
         checkpoint.write_lines(self.fs, self.directory / checkpoint.LEADER_EPOCHS, self.epochs.rows())
 
+    # --- truncating ------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: Offset, now_ms: TimestampMs) -> Offset:
+        """Drop every batch that reaches to or beyond ``offset``; see truncation.truncate_to."""
+        return truncate_to(self, offset, now_ms)
+
+    def start_anew(self, offset: Offset, now_ms: TimestampMs) -> None:
+        """Drop everything; the log begins, empty, at ``offset``; see truncation.start_anew."""
+        start_anew(self, offset, now_ms)
+
     # --- flushing --------------------------------------------------------------------------------------------
 
     def flush(self, *, sealed_only: bool = False) -> None:
@@ -252,7 +251,7 @@ class Log:
         wanted = self._segments[-1].base_offset if sealed_only else self._offsets.end.offset
         with self.flush_lock:
             self.check_open()
-            if wanted <= self._flushed and not self.unsaved:
+            if wanted <= self.recovery_point and not self.unsaved:
                 return
             with self.health.guard(f"flush of {self.tp}"):
                 end = self._offsets.end.offset
@@ -263,7 +262,7 @@ class Log:
                 self.sums.save({segment.base_offset for segment in segments})
                 if not sealed_only and not segments[-1].sync():
                     raise StorageError(f"{self.tp} was closed before its last records were flushed")
-            self._flushed = max(self._flushed, segments[-1].base_offset if sealed_only else end)
+            self.recovery_point = max(self.recovery_point, segments[-1].base_offset if sealed_only else end)
 
     def _save(self, segment: Segment) -> None:
         """Make a closed segment durable and give its memory back, unless it was deleted meanwhile."""

@@ -60,10 +60,14 @@ class LogDirFacts(NamedTuple):
 class LogDir:
     """See the module. Its owner, LogDirs, calls everything but :meth:`checkpoint` from one thread at a time."""
 
-    def __init__(self, path: Path, fs: FileSystem, config: LogConfig, new_id: Callable[[], str]) -> None:
-        """``config``: for topics whose own settings are not known yet; ``new_id``: a random id of 22 characters."""
+    def __init__(
+        self, path: Path, fs: FileSystem, config: LogConfig, new_id: Callable[[], str], on_offline: Callable[[], None]
+    ) -> None:
+        """``config``: for topics whose own settings are not known yet; ``new_id``: a random id of 22 characters;
+        ``on_offline``: see Health.
+        """
         self.path = path
-        self.health = Health(path)
+        self.health = Health(path, on_offline)
         self.logs: dict[TopicPartition, tuple[TopicId, Log]] = {}
         self.directory_id = ""
         self._fs = fs
@@ -71,6 +75,11 @@ class LogDir:
         self._new_id = new_id
         self._lock: FileLock | None = None
         self._checkpoint_lock = threading.Lock()
+        self._saved_high_watermarks: dict[TopicPartition, Offset] = {}
+        self.lost_data = False
+        """Whether logs ended, when they were loaded, before what the checkpoints had said of them; it stays so, over
+        crashes, too, until :meth:`loss_told`.
+        """
 
     def acquire(self) -> None:
         """Make the directory and lock it; StorageError when another process holds it."""
@@ -126,7 +135,24 @@ class LogDir:
                 points, marks = recovery_points or {}, high_watermarks or {}
                 last = LastStop(clean, points.get(tp, zero), start, marks.get(tp, zero))
                 self._load(tp, last, now_ms)
+            promised = [*(recovery_points or {}).items(), *(high_watermarks or {}).items()]
+            lost = sorted({tp for tp, offset in promised if self._ends_before(tp, offset)})
+            if lost:
+                logger.error("records lost", path=self.path, partitions=", ".join(map(str, lost)))
+                checkpoint.write_lost_data(self._fs, self.path, lost)
+            self.lost_data = self._fs.exists(self.path / checkpoint.LOST_DATA)
         self.checkpoint()
+
+    def loss_told(self) -> None:
+        """The cluster knows that data was lost here."""
+        if self.lost_data:
+            with self.health.guard("removal of the note on lost data"):
+                self._fs.unlink(self.path / checkpoint.LOST_DATA)
+                self._fs.fsync_dir(self.path)
+            self.lost_data = False
+
+    def _ends_before(self, tp: TopicPartition, offset: Offset) -> bool:
+        return tp not in self.logs or self.logs[tp][1].offsets.end.offset < offset
 
     def _load(self, tp: TopicPartition, last: LastStop, now_ms: TimestampMs) -> None:
         directory = self.path / str(tp)
@@ -206,6 +232,17 @@ class LogDir:
             checkpoint.write_offsets(self._fs, self.path / checkpoint.RECOVERY_POINTS, recovery_points)
             checkpoint.write_offsets(self._fs, self.path / checkpoint.LOG_STARTS, starts)
             checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, high_watermarks)
+            self._saved_high_watermarks = high_watermarks
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks alone, if one has moved. Any thread may call it."""
+        with self._checkpoint_lock:
+            marks = {tp: log.offsets.high_watermark.offset for tp, (_, log) in list(self.logs.items())}
+            if marks == self._saved_high_watermarks:
+                return
+            with self.health.guard("writing of the high watermarks"):
+                checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, marks)
+                self._saved_high_watermarks = marks
 
     def describe(self) -> LogDirFacts:
         """What is in it; a disk that cannot even tell its size takes the directory offline."""

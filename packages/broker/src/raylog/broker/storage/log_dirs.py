@@ -46,10 +46,15 @@ class LogDirs:
         self._lock = threading.Lock()
         defaults = LogConfig.of(rows.topic_settings(config))
         paths = [Path(path).absolute() for path in config[rows.LOG_DIRS]]
-        self.dirs = tuple(LogDir(path, fs, defaults, new_id) for path in paths)
+        self.on_offline: Callable[[], None] = lambda: None
+        """Called when a directory went offline, by any thread, perhaps under a log's lock: it must only take note."""
+        self.dirs = tuple(LogDir(path, fs, defaults, new_id, self._went_offline) for path in paths)
         self._clock: RetentionClock | None = None
-        self._last_checkpoint_ms = self._last_retention_ms = 0
+        self._last_checkpoint_ms = self._last_retention_ms = self._last_high_watermarks_ms = 0
         """When each was done last, by the monotonic clock."""
+
+    def _went_offline(self) -> None:
+        self.on_offline()
 
     def configure(self, config: Settings) -> None:
         """Take the broker's settings as they are now."""
@@ -79,6 +84,21 @@ class LogDirs:
         except BaseException:
             self.abandon()
             raise
+
+    @property
+    def lost_data(self) -> bool:
+        """Whether less was found at :meth:`open` than the checkpoints had promised, or at an earlier one, if nobody was
+        told of it.
+        """
+        return any(directory.lost_data for directory in self.dirs)
+
+    def loss_told(self) -> None:
+        """The cluster knows that data was lost here; a failing disk takes its directory offline."""
+        for directory in self._usable():
+            try:
+                directory.loss_told()
+            except StorageError:
+                continue  # told when it happened
 
     def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Log]]:
         """The logs of all usable directories, a snapshot."""
@@ -150,10 +170,12 @@ class LogDirs:
         """
         if self._clock is None:
             self._clock = RetentionClock(now_ms, uptime_ms)
-            self._last_checkpoint_ms = self._last_retention_ms = uptime_ms
+            self._last_checkpoint_ms = self._last_retention_ms = self._last_high_watermarks_ms = uptime_ms
         now_ms = self._clock.now_ms(now_ms, uptime_ms)
         retention = uptime_ms - self._last_retention_ms >= self._config[rows.LOG_RETENTION_CHECK_INTERVAL_MS]
         checkpoints = uptime_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
+        marks_interval_ms = self._config[rows.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS]
+        high_watermarks = uptime_ms - self._last_high_watermarks_ms >= marks_interval_ms
         for directory in self.dirs:
             directory.check_lock()
         for directory in self._usable():
@@ -162,15 +184,19 @@ class LogDirs:
                     self._maintain(log, now_ms, uptime_ms, retention)
                 except StorageError:
                     continue  # told when it happened, or the log was deleted meanwhile
-            if checkpoints:
-                try:
+            try:
+                if checkpoints:
                     directory.checkpoint()
-                except StorageError:
-                    continue
+                elif high_watermarks:
+                    directory.checkpoint_high_watermarks()
+            except StorageError:
+                continue  # told when it happened
         if retention:
             self._last_retention_ms = uptime_ms
         if checkpoints:
             self._last_checkpoint_ms = uptime_ms
+        if high_watermarks:
+            self._last_high_watermarks_ms = uptime_ms
 
     def _maintain(self, log: Log, now_ms: TimestampMs, uptime_ms: int, retention: bool) -> None:
         if log.recovery_point == log.offsets.end.offset:

@@ -1,0 +1,252 @@
+"""Reading for Fetch: what each partition has at the asked offset, for consumers and for followers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from raylog.broker.config import FETCH_MAX_BYTES, RACK_AWARE_SELECTOR, REPLICA_SELECTOR_CLASS
+from raylog.broker.handlers.context import (
+    CLUSTER_NAME,
+    ClusterView,
+    Operation,
+    Ports,
+    RequestContext,
+    Resource,
+)
+from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.leaders import leader_hint
+from raylog.broker.partition import Isolation
+from raylog.broker.storage.files import FileSlice
+from raylog.protocol.errors import (
+    ClusterAuthorizationFailed,
+    OffsetOutOfRange,
+    RaylogError,
+    StaleBrokerEpoch,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    code_of,
+)
+from raylog.protocol.fetch import (
+    NO_EPOCH_END,
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+)
+from raylog.protocol.ids import (
+    NO_OFFSET,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    MonotonicMs,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+from raylog.protocol.wire import FIRST_TOPIC_ID
+
+NO_REPLICA = -1
+
+
+class Wanted(NamedTuple):
+    """One partition to read, or why it cannot be read."""
+
+    tp: TopicPartition
+    part: FetchPartition
+    refusal: RaylogError | None
+
+
+class Found(NamedTuple):
+    """What one pass over the wanted partitions found."""
+
+    partitions: list[FetchedPartition[FileSlice]]
+    more: list[bool]
+    """For each, whether there is more than it got."""
+    size: int
+    at_once: bool
+    """Whether there is something that must be told at once: an error, a divergence, another replica to read from."""
+
+    def release(self) -> None:
+        """Give the slices back: they are not sent."""
+        for partition in self.partitions:
+            if partition.records is not None:
+                partition.records.release()
+
+
+def resolve(
+    ctx: RequestContext, ports: Ports, request: FetchRequest, name: str, topic_id: UUID, part: FetchPartition
+) -> Wanted:
+    """The partition by its topic's name, and what forbids to read it."""
+    topic = TopicName(name)
+    refusal: RaylogError | None = None
+    if ctx.version >= FIRST_TOPIC_ID:
+        known = ports.cluster.state().topic_by_id(TopicId(topic_id))
+        if known is None:
+            refusal = UnknownTopicId(f"no topic has the id {topic_id}")
+        else:
+            topic = known.name
+    if request.replica_id >= 0:
+        refusal = refusal or _replica_refusal(ctx, ports, request)
+    elif refusal is None and not ports.authorizer.allows(ctx, Operation.READ, Resource.TOPIC, topic):
+        refusal = TopicAuthorizationFailed(f"{ctx.principal} may not read topic {topic}")
+    return Wanted(TopicPartition(topic, PartitionIndex(part.partition)), part, refusal)
+
+
+def _replica_refusal(ctx: RequestContext, ports: Ports, request: FetchRequest) -> RaylogError | None:
+    """What forbids a broker to fetch: it may not act for the cluster, or a later incarnation of it has registered."""
+    if not ports.authorizer.allows(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+        return ClusterAuthorizationFailed(f"{ctx.principal} may not fetch as broker {request.replica_id}")
+    broker = ports.cluster.state().brokers.get(BrokerId(request.replica_id))
+    if broker is not None and request.replica_epoch < broker.epoch:
+        return StaleBrokerEpoch(
+            f"broker {request.replica_id} fetched in incarnation {request.replica_epoch}, but {broker.epoch} is known"
+        )
+    return None
+
+
+def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[Wanted], *, first: bool) -> Found:
+    """One pass: what each partition has now, until max_bytes are together.
+
+    ``first``: it is the request's first pass, in which followers' progress is noted.
+    """
+    read_one = (
+        _replica_reader(ports, request, first) if request.replica_id >= 0 else _consumer_reader(ctx, ports, request)
+    )
+    budget = min(request.max_bytes, ports.configs.broker()[FETCH_MAX_BYTES])
+    partitions: list[FetchedPartition[FileSlice]] = []
+    more: list[bool] = []
+    size, at_once = 0, False
+    for tp, part, refusal in wanted:
+        try:
+            if refusal is not None:
+                raise refusal
+            ports.lease.check()
+            found, bound = read_one(tp, part, min(part.max_bytes, max(budget - size, 0)), size == 0)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            at_once = True
+            partitions.append(_failed(ctx, ports, request, tp, failure(error, ctx, f"reading {tp}")))
+            more.append(True)
+            continue
+        more.append(part.fetch_offset < bound)
+        if found.records is not None:
+            size += found.records.length
+        elif found.preferred_read_replica >= 0 or found.diverging_epoch.epoch >= 0:
+            at_once = True
+        partitions.append(found)
+    return Found(partitions, more, size, at_once)
+
+
+ReadOne = Callable[[TopicPartition, FetchPartition, int, bool], tuple[FetchedPartition[FileSlice], Offset]]
+"""Reads one partition, up to so many bytes, or one whole batch where that is asked; answers how far it could read."""
+
+
+def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) -> ReadOne:
+    replica, epoch = BrokerId(request.replica_id), BrokerEpoch(request.replica_epoch)
+    now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
+
+    def read_one(
+        tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
+    ) -> tuple[FetchedPartition[FileSlice], Offset]:
+        partition = ports.partitions.get(tp)
+        read = partition.read(
+            Offset(part.fetch_offset),
+            max_bytes,
+            isolation=Isolation.LOG_END,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+            min_one_batch=min_one_batch,
+        )
+        diverging = NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
+        if note_progress and read.diverging is None:
+            try:
+                partition.replica_fetched(
+                    replica,
+                    epoch,
+                    Offset(part.fetch_offset),
+                    Offset(part.log_start_offset),
+                    now_ms,
+                    leader_epoch=LeaderEpoch(part.current_leader_epoch),
+                )
+            except BaseException:
+                if read.data is not None:
+                    read.data.release()
+                raise
+        high_watermark = partition.high_watermark  # its own fetch may have moved it
+        return (
+            FetchedPartition(
+                part.partition, 0, high_watermark, high_watermark, read.log_start_offset, read.data,
+                diverging_epoch=diverging,
+            ),
+            read.bound,
+        )  # fmt: skip
+
+    return read_one
+
+
+def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -> ReadOne:
+    committed = request.isolation_level != 0
+    isolation = Isolation.COMMITTED if committed else Isolation.HIGH_WATERMARK
+    rack = request.rack_id if ports.configs.broker()[REPLICA_SELECTOR_CLASS] == RACK_AWARE_SELECTOR else ""
+    look_up = ports.partitions.replica if rack else ports.partitions.get
+
+    def read_one(
+        tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
+    ) -> tuple[FetchedPartition[FileSlice], Offset]:
+        partition = look_up(tp)
+        preferred = _nearest_replica(ports.cluster, tp, rack) if rack and partition.is_leader else NO_REPLICA
+        read = partition.read(
+            Offset(part.fetch_offset),
+            max_bytes if preferred == NO_REPLICA else 0,
+            isolation=isolation,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            min_one_batch=min_one_batch and preferred == NO_REPLICA,
+        )
+        return (
+            FetchedPartition(
+                part.partition,
+                0,
+                read.high_watermark,
+                read.last_stable_offset,
+                read.log_start_offset,
+                read.data,
+                [AbortedTransaction(*one) for one in read.aborted] if committed else None,
+                preferred,
+            ),
+            read.bound,
+        )
+
+    return read_one
+
+
+def _nearest_replica(cluster: ClusterView, tp: TopicPartition, rack: str) -> int:
+    """Who should serve a consumer in ``rack`` instead of us, the leader; NO_REPLICA when it has come to the right one.
+
+    An in-sync replica has all that a consumer can ask for, so that any of them in its rack will do.
+    """
+    state = cluster.state()
+    partition = state.partition(tp)
+    if partition is None:
+        return NO_REPLICA
+    near = [
+        replica
+        for replica in partition.isr
+        if (broker := state.brokers.get(replica)) is not None and broker.rack == rack
+    ]
+    return NO_REPLICA if not near or cluster.broker_id in near else near[0]
+
+
+def _failed(
+    ctx: RequestContext, ports: Ports, request: FetchRequest, tp: TopicPartition, error: RaylogError
+) -> FetchedPartition[FileSlice]:
+    code = code_of(error)
+    leader, epoch = leader_hint(ports, tp, code)
+    start = NO_OFFSET
+    if request.replica_id >= 0 and isinstance(error, OffsetOutOfRange):
+        start = ports.partitions.get(tp).log_start_offset  # from where a follower that fell behind it starts anew
+    return FetchedPartition(tp.partition, code.value, log_start_offset=start, leader_id=leader, leader_epoch=epoch)

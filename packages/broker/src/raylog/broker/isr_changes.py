@@ -1,0 +1,180 @@
+"""What this broker asks of the controller about its partitions: who is in sync where it leads (KIP-497), and which
+replicas it has lost with a disk.
+
+One thread, one message at a time. It looks at a partition at once when a follower has caught up, and at all led ones
+every so often, for followers that fell behind. It decides nothing: the partition proposes, the controller writes, and
+the partition takes the answer over, or the controller's next message, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from raylog.broker.events import EventLog
+from raylog.broker.partitions import PartitionTable
+from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.proposals import (
+    IsrAnswer,
+    IsrChange,
+    OfflineReplica,
+    Outcome,
+    ProposeIsr,
+    ReplicasOffline,
+    Verdict,
+)
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerEpoch, MonotonicMs, TopicPartition
+
+__all__ = ["IsrChanges"]
+
+logger = EventLog(__name__)
+
+RETRY_S = 0.2
+"""The pause after the controller could not be asked, or could not tell."""
+
+MAX_CHANGES = 500
+"""Partitions in one message."""
+
+
+class IsrChanges:
+    """See the module. :meth:`caught_up` may be called by any thread, under any lock."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        peer_control: PeerControl,
+        epoch: Callable[[], BrokerEpoch],
+        lag_ms: int,
+    ) -> None:
+        """``epoch``: this broker's incarnation; ``lag_ms``: replica.lag.time.max.ms."""
+        self._table = table
+        self._peer_control = peer_control
+        self._epoch = epoch
+        self.shrinks = self.expands = self.failures = 0
+        """Replicas taken out and taken in, and changes that were not made, since the start."""
+        self._interval_s = min(lag_ms / 2000, 1.0)
+        self._lock = threading.Condition()
+        self._wanted: set[TopicPartition] = set()
+        self._next_tick = 0.0
+        """By the monotonic clock, in seconds."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="isr-changes", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Propose nothing more; waits for a message that is under way."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def caught_up(self, tp: TopicPartition) -> None:
+        """A follower of ``tp`` may join its ISR: look at once."""
+        with self._lock:
+            self._wanted.add(tp)
+            self._lock.notify()
+
+    def look_now(self) -> None:
+        """A log directory went offline: tell of its replicas at once."""
+        with self._lock:
+            self._next_tick = 0.0
+            self._lock.notify()
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._wanted and not self._stopping and (left := self._next_tick - time.monotonic()) > 0:
+                    self._lock.wait(left)
+                if self._stopping:
+                    return
+                wanted, self._wanted = list(self._wanted), set()
+                ticking = time.monotonic() >= self._next_tick
+                if ticking:
+                    self._next_tick = time.monotonic() + self._interval_s
+            try:
+                if ticking:
+                    self._give_up_failed()
+                again = self._propose(list(self._table.led()) if ticking else wanted)
+            except Exception:
+                # A defect must not end the thread: what it was about is looked at again at the next tick.
+                logger.exception("proposing in-sync replicas met a defect")
+                again = ()
+            if again:
+                self._pause()
+                with self._lock:
+                    self._wanted.update(again)
+
+    def _pause(self) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: self._stopping, RETRY_S)
+
+    def _propose(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Ask for what they want; those that must be asked for again soon."""
+        state = self._table.state()
+        live = {broker.id: broker.epoch for broker in state.brokers.values()}
+        now_ms = _monotonic_ms()
+        changes: list[IsrChange] = []
+        for tp in partitions:
+            partition = self._table.led_partition(tp)
+            change = None if partition is None else partition.proposal(now_ms, live)
+            if change is not None:
+                changes.append(change)
+        again: list[TopicPartition] = []
+        for first in range(0, len(changes), MAX_CHANGES):
+            part = tuple(changes[first : first + MAX_CHANGES])
+            message = ProposeIsr(self._table.broker_id, self._epoch(), state.controller_epoch, part)
+            outcomes = self._ask(message) or [Outcome(change.tp, Verdict.UNAVAILABLE) for change in part]
+            for change, outcome in zip(part, outcomes, strict=True):
+                self._take(change, outcome)
+                if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
+                    again.append(change.tp)
+        return again
+
+    def _take(self, change: IsrChange, outcome: Outcome) -> None:
+        partition = self._table.led_partition(change.tp)
+        before = set() if partition is None else set(partition.isr)
+        if outcome.state is not None:
+            self._table.isr_answered(change.tp, change.topic_id, outcome.state)
+        if outcome.verdict is Verdict.OK:
+            now = {member for member, _ in change.isr}
+            self.shrinks += len(before - now)
+            self.expands += len(now - before)
+            logger.info("in-sync replicas changed", partition=change.tp, isr=sorted(now), before=sorted(before))
+            return
+        self.failures += 1
+        if outcome.verdict is Verdict.REFUSED:
+            logger.info("in-sync replicas not changed", partition=change.tp, reason=outcome.reason)
+        if partition is not None:
+            partition.refused(change.version)
+
+    def _give_up_failed(self) -> None:
+        """Tell of the replicas that a disk took with it, until the state shows that others lead them."""
+        state = self._table.state()
+        me = self._table.broker_id
+        lost: dict[str, list[OfflineReplica]] = {}
+        for tp, (topic_id, reason) in self._table.failed().items():
+            partition = state.partition(tp)
+            if partition is not None and (partition.leader == me or me in partition.isr or me in partition.elr):
+                lost.setdefault(reason, []).append(OfflineReplica(tp, topic_id))
+        for reason, replicas in lost.items():
+            self._ask(ReplicasOffline(me, self._epoch(), state.controller_epoch, tuple(replicas), reason))
+
+    def _ask(self, message: ProposeIsr | ReplicasOffline) -> Sequence[Outcome] | None:
+        """The controller's outcomes; None when it could not be asked."""
+        controller = self._table.controller_id
+        try:
+            return IsrAnswer.decode(self._peer_control.propose(controller, message.encode())).outcomes
+        except RaylogError as error:
+            logger.info("the controller did not answer a proposal", controller=controller, reason=error)
+            return None
+
+
+def _monotonic_ms() -> MonotonicMs:
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)

@@ -1,0 +1,60 @@
+"""What goes into a partition's calls, and what comes out of them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from raylog.broker.storage.files import FileSlice
+from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
+
+ACKS_ALL = -1
+"""acks: an append is acknowledged once all in-sync replicas have it."""
+ACKS_LEADER = 1
+"""acks: once the leader has it."""
+
+
+class Isolation(Enum):
+    """How far a reader sees."""
+
+    LOG_END = "log_end"  # replicas, and nobody else
+    HIGH_WATERMARK = "high_watermark"  # read_uncommitted consumers
+    COMMITTED = "committed"  # read_committed consumers: up to the last stable offset
+
+
+class Origin(Enum):
+    """Who appends; it decides what is checked and who assigns offsets."""
+
+    CLIENT = "client"  # everything is checked; the leader assigns offsets, epoch and, by setting, time
+    REPLICA = "replica"  # offsets and epoch are the leader's and are kept
+    COORDINATOR = "coordinator"  # as client, and control batches are allowed
+
+
+class AppendInfo(NamedTuple):
+    """Where an append landed."""
+
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time: TimestampMs
+    """The time stamped into the batches (LogAppendTime), or -1."""
+    log_start_offset: Offset
+    duplicate: bool
+    """True when an idempotent producer's batch was there already: the offsets are those of the first time."""
+    leader_epoch: LeaderEpoch
+    """The epoch in which it was appended, or found: it is committed only while that lasts."""
+
+
+class ReadInfo(NamedTuple):
+    """What a read found; the reader releases ``data``."""
+
+    data: FileSlice | None
+    """Batches, perhaps with a part of another at the end; the first may begin below the asked offset."""
+    high_watermark: Offset
+    last_stable_offset: Offset
+    log_start_offset: Offset
+    bound: Offset
+    """How far the reader may read now."""
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Aborted transactions in the range, (producer id, first offset): none before transactions are built."""
+    diverging: tuple[LeaderEpoch, Offset] | None = None
+    """A replica's log differs from ours: our largest epoch up to its last one, and where that ends here (KIP-595)."""

@@ -1,0 +1,189 @@
+"""What a broker consists of, and how the parts hang together: storage, server, replication and coordination."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylog.broker import listeners
+from raylog.broker.config import BROKER_ID, BROKER_RACK, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
+from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.dynamic_config import (
+    broker_settings,
+    check_topic_overrides,
+    election_rules,
+    rebalance_of,
+    topic_defaults,
+)
+from raylog.broker.handlers.context import Ports
+from raylog.broker.handlers.fetch_sessions import FetchSessions
+from raylog.broker.isr_changes import IsrChanges
+from raylog.broker.membership import Membership
+from raylog.broker.net.liveness import SessionsOnly
+from raylog.broker.net.server import SocketServer
+from raylog.broker.partitions import PartitionTable
+from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
+from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.storage.files import FileSystem
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
+from raylog.coordination.paths import decode_topic_id
+from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.producer_ids import ProducerIdAllocator
+from raylog.coordination.registration import (
+    BrokerRegistration,
+    SessionFile,
+    ensure_cluster,
+    machine_boot_id,
+)
+from raylog.coordination.store import MetadataStore
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs
+from raylog.protocol.settings import Settings
+
+__all__ = ["Parts", "Place", "open_parts", "registration_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker runs."""
+
+    host: str = "127.0.0.1"
+    """The node's address, for listeners that take connections at all addresses."""
+    node: str = ""
+    """The Ray node's id, or "" without Ray."""
+    actor: str = ""
+    """The Ray actor's name, or "" without Ray."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running broker consists of."""
+
+    settings: Settings
+    cluster_id: str
+    endpoints: tuple[Endpoint, ...]
+    log_dirs: LogDirs
+    partitions: PartitionTable
+    fetchers: ReplicaFetchers
+    isr_changes: IsrChanges
+    membership: Membership
+    controller: ControllerRuntime
+    topics: ControllerTopics
+    server: SocketServer
+    ports: Ports
+
+
+def open_parts(
+    settings: Settings,
+    data_dir: Path,
+    store: MetadataStore,
+    peer_control: PeerControl,
+    fs: FileSystem,
+    place: Place,
+    stopping: ExitStack,
+) -> Parts:
+    """Start the store, recover the logs and take the ports; ``stopping`` learns what must be undone, in which order.
+
+    Raises RaylogError in one sentence, with ``stopping`` holding what was begun by then.
+    """
+    broker_id = BrokerId(settings[BROKER_ID])
+    data_dir.mkdir(parents=True, exist_ok=True)
+    stopping.callback(store.close)
+    store.start()
+    cluster_id = ensure_cluster(store, _new_cluster_id())
+    log_dirs = LogDirs(settings, fs, cluster_id, broker_id)
+    log_dirs.open(_now_ms())
+    stopping.callback(log_dirs.abandon)
+    delayed, produces = DelayedFetches(threading.Lock()), DelayedProduces(threading.Lock())
+    fetchers = ReplicaFetchers(settings, _now_ms)
+    table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, fetchers, _now_ms)
+    registration = BrokerRegistration(
+        store, SessionFile(data_dir / "session.json"), boot_id=machine_boot_id(), lost_data=log_dirs.lost_data
+    )
+    membership = Membership(store, registration, table)
+    isr_changes = IsrChanges(table, peer_control, lambda: membership.epoch, settings[REPLICA_LAG_TIME_MAX_MS])
+    table.on_caught_up = isr_changes.caught_up
+    fetchers.epoch, fetchers.settings = (lambda: membership.epoch), table.broker
+    log_dirs.on_offline = isr_changes.look_now
+
+    def in_force(state: ClusterState) -> Settings:
+        return broker_settings(settings, broker_id, state.broker_configs)
+
+    controller = ControllerRuntime(
+        broker_id,
+        store,
+        peer_control,
+        SessionsOnly(),
+        defaults=lambda state: topic_defaults(in_force(state)),
+        check_configs=check_topic_overrides,
+        rules=election_rules(settings, broker_id),
+        rebalance=lambda state: rebalance_of(in_force(state)),
+    )
+    topics = ControllerTopics(controller, table.state)
+    ports = Ports(
+        partitions=table,
+        cluster=table,
+        topics=topics,
+        producer_ids=StoredProducerIds(ProducerIdAllocator(store, broker_id)),
+        configs=table,
+        config_admin=StoredConfigs(store, table),
+        lease=membership,
+        delayed=delayed,
+        produces=produces,
+        fetch_sessions=FetchSessions(
+            settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
+        ),
+        log_dirs=log_dirs,
+        now_ms=_now_ms,
+    )
+    # Stopping goes the other way round: the broker signs off once its logs are closed.
+    stopping.callback(membership.stop)
+    stopping.callback(_close_logs, log_dirs, membership)
+    server = listeners.bind(settings, ports, data_dir / "ports.json")
+    stopping.callback(isr_changes.stop)
+    stopping.callback(fetchers.stop)
+    stopping.callback(table.resign_all)
+    stopping.callback(server.stop)
+    endpoints = listeners.endpoints(settings, server.endpoints, place.host)
+    return Parts(
+        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, membership, controller, topics, server,
+        ports,
+    )  # fmt: skip
+
+
+def registration_of(parts: Parts, place: Place) -> BrokerInfo:
+    """What the broker registers as; its epoch comes with the registration."""
+    return BrokerInfo(
+        id=BrokerId(parts.settings[BROKER_ID]),
+        epoch=BrokerEpoch(-1),
+        endpoints=parts.endpoints,
+        rack=parts.settings[BROKER_RACK] or None,
+        node=place.node,
+        actor=place.actor,
+        directory_ids=tuple(map(decode_topic_id, parts.log_dirs.directory_ids().values())),
+    )
+
+
+def _close_logs(log_dirs: LogDirs, membership: Membership) -> None:
+    log_dirs.close(membership.epoch)
+
+
+def _new_cluster_id() -> str:
+    """Sixteen random bytes as Kafka writes them: URL-safe base64 without padding."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _new_session_id() -> int:
+    return 1 + secrets.randbelow(2**31 - 1)
+
+
+def _now_ms() -> TimestampMs:
+    return TimestampMs(time.time_ns() // 1_000_000)

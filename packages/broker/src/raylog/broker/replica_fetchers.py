@@ -1,0 +1,368 @@
+"""Copies from leaders what this broker follows: one thread and one connection per leader, many partitions a request.
+
+What to fetch and what an answer means for a log is the partition's to decide (``replication.follower``); here are the
+threads, connections, sessions (KIP-227), pauses and the throttle (KIP-73). A fetcher's lock guards what it follows. It
+is not held while it waits for its leader, so that following and unfollowing never wait for that; it is held while an
+answer goes into the logs, so that an unfollowed partition is left alone for good.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from raylog.broker.config import (
+    BROKER_ID,
+    FOLLOWER_REPLICATION_THROTTLED_RATE,
+    FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_SOCKET_TIMEOUT_MS,
+    SOCKET_REQUEST_MAX_BYTES,
+)
+from raylog.broker.events import EventLog
+from raylog.broker.net.peer import PeerConnection
+from raylog.broker.partition import Partition
+from raylog.broker.replication.fetch_session import FollowerSession
+from raylog.broker.replication.quota import ReplicationQuota, is_throttled
+from raylog.coordination.model import BrokerInfo
+from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, StorageError, exception_for
+from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TimestampMs, TopicPartition
+from raylog.protocol.settings import Settings
+
+__all__ = ["ReplicaFetchers"]
+
+logger = EventLog(__name__)
+
+THROTTLE_CHECK_MS = 100
+"""How often a throttled fetcher looks whether it may fetch on."""
+
+
+class _Leader(NamedTuple):
+    """One incarnation of a broker, at one address: what a connection is made to."""
+
+    id: int
+    epoch: BrokerEpoch
+    host: str
+    port: int
+
+
+class _Followed:
+    """One partition that follows, under its fetcher's lock."""
+
+    __slots__ = ("committed", "leader_epoch", "partition", "resume_ms")
+
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.resume_ms: MonotonicMs | None = None
+        """When it is fetched again, after an error; None while it is being fetched."""
+        self.committed = Offset(0)
+        """The leader's high watermark as told last."""
+
+
+class ReplicaFetchers:
+    """All fetchers of one broker (PartitionTable's Fetchers port). Any thread may call anything."""
+
+    def __init__(self, settings: Settings, now_ms: Callable[[], TimestampMs]) -> None:
+        """``settings``: those that the broker was started with; ``now_ms``: the wall clock."""
+        self.epoch: Callable[[], BrokerEpoch] = lambda: BrokerEpoch(-1)
+        """This broker's incarnation, as leaders are told it."""
+        self.settings: Callable[[], Settings] = lambda: settings
+        """The settings in force, for what may change while the broker runs."""
+        self._static = settings
+        self.now_ms = now_ms
+        self._lock = threading.Lock()
+        self._fetchers: dict[_Leader, _Fetcher] = {}
+        self._places: dict[TopicPartition, _Fetcher] = {}
+        self._quota = ReplicationQuota()
+        self._bytes_in: dict[str, int] = {}
+
+    def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
+        """Keep ``partition`` like its leader from now on; it follows nobody at the moment."""
+        endpoint = leader.endpoint()
+        if endpoint is None:
+            return
+        at = _Leader(leader.id, leader.epoch, endpoint.host, endpoint.port)
+        with self._lock:
+            fetcher = self._fetchers.get(at)
+            if fetcher is None:
+                fetcher = self._fetchers[at] = _Fetcher(self, at)
+            self._places[partition.tp] = fetcher
+            fetcher.add(partition, leader_epoch)
+
+    def unfollow(self, tp: TopicPartition) -> None:
+        """Leave it as it is; once this returns, nothing of it is written any more. No error when it follows nobody."""
+        with self._lock:
+            fetcher = self._places.pop(tp, None)
+            if fetcher is not None and not fetcher.remove(tp):
+                del self._fetchers[fetcher.leader]
+                fetcher.stop()
+
+    def stop(self) -> None:
+        """Follow nobody any more, and wait for the threads."""
+        with self._lock:
+            fetchers = list(self._fetchers.values())
+            self._fetchers.clear()
+            self._places.clear()
+        for fetcher in fetchers:
+            fetcher.stop()
+        for fetcher in fetchers:
+            fetcher.join()
+
+    # --- what metrics tell
+
+    def leader_ends(self) -> Mapping[TopicPartition, Offset]:
+        """How far the leaders of followed partitions had committed when they were asked last."""
+        with self._lock:
+            fetchers = list(self._fetchers.values())
+        return {tp: end for fetcher in fetchers for tp, end in fetcher.leader_ends().items()}
+
+    def bytes_in(self) -> Mapping[str, int]:
+        """Bytes of batches fetched since the start, by topic."""
+        with self._lock:
+            return self._bytes_in.copy()
+
+    # --- for the fetchers
+
+    def fetched(self, sizes: Mapping[str, int], throttled: int) -> None:
+        """Count what an answer brought."""
+        with self._lock:
+            for topic, size in sizes.items():
+                self._bytes_in[topic] = self._bytes_in.get(topic, 0) + size
+            self._quota.take(throttled)
+
+    def may_fetch_throttled(self) -> bool:
+        """Whether the rate lets this broker ask for more of throttled replicas now."""
+        rate = self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE]
+        with self._lock:
+            return self._quota.allows(rate, _monotonic_ms())
+
+
+class _Fetcher:
+    """Follows one leader in one of its incarnations."""
+
+    def __init__(self, owner: ReplicaFetchers, leader: _Leader) -> None:
+        settings = owner._static
+        self.leader = leader
+        self._owner = owner
+        self._broker_id = settings[BROKER_ID]
+        self._backoff_ms = settings[REPLICA_FETCH_BACKOFF_MS]
+        self._wait_ms = settings[REPLICA_FETCH_WAIT_MAX_MS]
+        self._min_bytes = settings[REPLICA_FETCH_MIN_BYTES]
+        self._max_bytes = settings[REPLICA_FETCH_RESPONSE_MAX_BYTES]
+        self._partition_max_bytes = settings[REPLICA_FETCH_MAX_BYTES]
+        self._lock = threading.Condition()
+        self._followed: dict[TopicPartition, _Followed] = {}
+        self._by_id: dict[tuple[object, int], TopicPartition] = {}
+        self._paused: set[TopicPartition] = set()
+        """Those with a ``resume_ms``."""
+        self._throttled: set[TopicPartition] = set()
+        """Those left out because the rate is used up."""
+        self._session = FollowerSession()
+        self._stopping = False
+        self._failed = ""
+        """Why the leader could not be asked last; empty once it answered."""
+        self._connection = PeerConnection(
+            f"broker-{self._broker_id}-fetcher-{leader.id}",
+            timeout_ms=settings[REPLICA_SOCKET_TIMEOUT_MS],
+            max_answer_bytes=self._max_bytes + settings[SOCKET_REQUEST_MAX_BYTES],
+        )
+        self._thread = threading.Thread(target=self._run, name=f"fetcher-{leader.id}", daemon=True)
+        self._thread.start()
+
+    # --- called by the owner
+
+    def add(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        with self._lock:
+            followed = self._followed[partition.tp] = _Followed(partition, leader_epoch)
+            self._by_id[partition.topic_id, partition.tp.partition] = partition.tp
+            self._want(followed)
+            self._lock.notify()
+
+    def remove(self, tp: TopicPartition) -> bool:
+        """False when nothing is followed any more."""
+        with self._lock:
+            followed = self._followed.pop(tp)
+            del self._by_id[followed.partition.topic_id, tp.partition]
+            self._paused.discard(tp)
+            self._throttled.discard(tp)
+            self._session.leave_out(followed.partition.topic_id, tp.partition)
+            return bool(self._followed)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._followed.clear()
+            self._lock.notify()
+        self._connection.interrupt()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def leader_ends(self) -> dict[TopicPartition, Offset]:
+        with self._lock:
+            return {tp: followed.committed for tp, followed in self._followed.items()}
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            while (request := self._next_request()) is not None:
+                try:
+                    response = self._ask(request)
+                except (NetworkException, CorruptMessage) as error:
+                    self._could_not_ask(error)
+                    continue
+                self._take(response)
+        except Exception:
+            logger.exception("fetcher ended by a defect", leader=self.leader.id)
+        finally:
+            self._connection.close()
+
+    def _next_request(self) -> FetchRequest | None:
+        """Wait until there is something to ask for; None when the fetcher stops."""
+        with self._lock:
+            while not self._stopping:
+                now_ms = _monotonic_ms()
+                self._resume(now_ms)
+                if len(self._session):
+                    asked = self._session.request()
+                    return FetchRequest(
+                        self._wait_ms if not self._throttled else min(self._wait_ms, THROTTLE_CHECK_MS),
+                        self._min_bytes,
+                        asked.topics,
+                        max_bytes=self._max_bytes,
+                        session_id=asked.session_id,
+                        session_epoch=asked.session_epoch,
+                        forgotten=asked.forgotten,
+                        replica_id=self._broker_id,
+                        replica_epoch=self._owner.epoch(),
+                    )
+                self._lock.wait(self._pause_s(now_ms))
+        return None
+
+    def _pause_s(self, now_ms: MonotonicMs) -> float | None:
+        """For how long there is nothing to do; None until a partition is added."""
+        waits = [
+            resume_ms - now_ms for tp in self._paused if (resume_ms := self._followed[tp].resume_ms) is not None
+        ]
+        if self._throttled:
+            waits.append(THROTTLE_CHECK_MS)
+        return max(min(waits), 1) / 1000 if waits else None
+
+    def _resume(self, now_ms: MonotonicMs) -> None:
+        """Fetch those again whose pause is over, and the throttled ones once the rate allows."""
+        for tp in [tp for tp in self._paused if (self._followed[tp].resume_ms or 0) <= now_ms]:
+            self._paused.discard(tp)
+            self._followed[tp].resume_ms = None
+            self._want(self._followed[tp])
+        if self._throttled and self._owner.may_fetch_throttled():
+            resumed, self._throttled = self._throttled, set()
+            for tp in resumed:
+                self._want(self._followed[tp])
+
+    def _ask(self, request: FetchRequest) -> FetchResponse[memoryview]:
+        connection = self._connection
+        if not connection.is_connected:
+            connection.connect(self.leader.host, self.leader.port)
+        return connection.fetch(request)
+
+    def _could_not_ask(self, error: RaylogError) -> None:
+        """Nobody knows what the leader took in: begin anew after a pause."""
+        with self._lock:
+            self._session.reset()
+            if self._stopping:
+                return
+            if str(error) != self._failed:  # else it was told before
+                logger.warning("leader not reached", leader=self.leader.id, reason=error)
+            self._failed = str(error)
+            self._lock.wait(self._backoff_ms / 1000)
+
+    def _take(self, response: FetchResponse[memoryview]) -> None:
+        """Write an answer into the logs, partition by partition: an error of one holds up no other."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._failed = ""
+            if response.error_code:
+                logger.info(
+                    "fetch session begun anew",
+                    leader=self.leader.id,
+                    reason=exception_for(response.error_code, "fetch"),
+                )
+                self._session.reset()
+                return
+            self._session.answered(response.session_id)
+            sizes: dict[str, int] = {}
+            throttled = 0
+            for topic in response.topics:
+                for found in topic.partitions:
+                    tp = self._by_id.get((topic.topic_id, found.partition))
+                    if tp is None:
+                        continue
+                    size = len(found.records) if found.records else 0
+                    sizes[tp.topic] = sizes.get(tp.topic, 0) + size
+                    throttled += self._take_one(self._followed[tp], found, size)
+            if sizes:
+                self._owner.fetched(sizes, throttled)
+
+    def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> int:
+        """Write what was found of one partition; how many bytes of it count for the throttle."""
+        partition, now_ms = followed.partition, self._owner.now_ms()
+        tp = partition.tp
+        try:
+            if found.error_code:
+                error = exception_for(found.error_code, f"fetching {tp}")
+                partition.fetch_failed(error, found, followed.leader_epoch, now_ms)
+            else:
+                partition.fetched(found, followed.leader_epoch, now_ms)
+            followed.committed = Offset(max(found.high_watermark, 0))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            self._pause_one(followed, error)
+            return 0
+        in_sync = partition.log_end_offset >= followed.committed
+        throttled = not in_sync and is_throttled(
+            partition.settings[FOLLOWER_REPLICATION_THROTTLED_REPLICAS], tp.partition, self._broker_id
+        )
+        if throttled and not self._owner.may_fetch_throttled():
+            self._throttled.add(tp)
+            self._session.leave_out(partition.topic_id, tp.partition)
+        else:
+            self._want(followed)
+        return size if throttled else 0
+
+    def _pause_one(self, followed: _Followed, error: Exception) -> None:
+        tp = followed.partition.tp
+        if isinstance(error, RaylogError):
+            logger.info("partition not fetched", partition=tp, leader=self.leader.id, reason=error)
+        else:
+            logger.exception("fetching met a defect", partition=tp, leader=self.leader.id)
+        self._session.leave_out(followed.partition.topic_id, tp.partition)
+        followed.resume_ms = MonotonicMs(_monotonic_ms() + self._backoff_ms)
+        if not isinstance(error, StorageError):  # else it waits for a new disk, and its broker for a new start
+            self._paused.add(tp)
+
+    def _want(self, followed: _Followed) -> None:
+        partition = followed.partition
+        self._session.want(
+            partition.topic_id,
+            FetchPartition(
+                partition.tp.partition,
+                partition.log_end_offset,
+                self._partition_max_bytes,
+                followed.leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
+            ),
+        )
+
+
+def _monotonic_ms() -> MonotonicMs:
+    return MonotonicMs(time.monotonic_ns() // 1_000_000)

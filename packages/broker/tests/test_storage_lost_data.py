@@ -1,0 +1,79 @@
+"""A broker knows when its disk came back with less than it had promised, and tells until it was heard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kit.partitions import NOW, Shelf, append, open_shelf
+from raylog.protocol.ids import TimestampMs
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+
+
+def shelf_with_records(path: Path, *, checkpoint: bool = True) -> Shelf:
+    shelf = open_shelf(path)
+    append(shelf.partition, b"a", b"b")
+    append(shelf.partition, b"c")
+    if checkpoint:
+        shelf.partition.save_start()
+    return shelf
+
+
+def cut(shelf: Shelf) -> None:
+    """End the process, and lose the last batch of the log file."""
+    [log] = shelf.directory.glob("*.log")
+    shelf.dirs.abandon()
+    log.write_bytes(log.read_bytes()[:-10])
+
+
+def test_nothing_is_lost_after_an_orderly_stop_or_a_crash_of_the_process(tmp_path: Path) -> None:
+    shelf_with_records(tmp_path).dirs.close()
+    shelf = open_shelf(tmp_path)
+    assert not shelf.dirs.lost_data
+    shelf.dirs.abandon()
+    assert not open_shelf(tmp_path).dirs.lost_data
+
+
+def test_a_log_that_ends_before_its_checkpoints_lost_data(tmp_path: Path) -> None:
+    cut(shelf_with_records(tmp_path))
+    assert open_shelf(tmp_path).dirs.lost_data
+
+
+def test_so_did_a_log_that_is_not_there(tmp_path: Path) -> None:
+    shelf = shelf_with_records(tmp_path)
+    shelf.dirs.abandon()
+    shelf.directory.rename(tmp_path / "elsewhere")
+    assert open_shelf(tmp_path).dirs.lost_data
+
+
+def test_what_was_never_promised_is_not_lost(tmp_path: Path) -> None:
+    cut(shelf_with_records(tmp_path, checkpoint=False))
+    assert not open_shelf(tmp_path).dirs.lost_data
+
+
+def test_a_loss_is_remembered_until_it_was_told(tmp_path: Path) -> None:
+    cut(shelf_with_records(tmp_path))
+    for _ in range(2):
+        shelf = open_shelf(tmp_path)
+        assert shelf.dirs.lost_data
+        shelf.dirs.abandon()
+    shelf = open_shelf(tmp_path)
+    shelf.dirs.loss_told()
+    assert not shelf.dirs.lost_data
+    shelf.dirs.abandon()
+    assert not open_shelf(tmp_path).dirs.lost_data
+
+
+def test_high_watermarks_are_saved_every_five_seconds_when_they_moved(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    saved = tmp_path / HIGH_WATERMARKS
+    shelf.dirs.maintain(NOW, 0)
+    append(shelf.partition, b"a", b"b")
+    shelf.dirs.maintain(TimestampMs(NOW + 4_999), 4_999)
+    assert "t 0 2" not in saved.read_text()
+    shelf.dirs.maintain(TimestampMs(NOW + 5_000), 5_000)
+    assert "t 0 2" in saved.read_text()
+    saved.unlink()
+    shelf.dirs.maintain(TimestampMs(NOW + 10_000), 10_000)
+    assert not saved.exists(), "nothing has moved"
+    shelf.dirs.close()
