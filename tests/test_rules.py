@@ -24,7 +24,7 @@ protocol/*
 coordination/model coordination/paths coordination/assignors coordination/group coordination/controller*
 coordination/peer_control coordination/store coordination/lease
 broker/config/* broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
-broker/handlers/fetch_sessions
+broker/handlers/fetch_sessions broker/net/follower_session
 client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 spark/offsets spark/plan spark/columns

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from raylog.broker.handlers.fetch_sessions import FetchSessions
+from raylog.broker.net.follower_session import FollowerSession
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.fetch_session import FollowerSession
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
 

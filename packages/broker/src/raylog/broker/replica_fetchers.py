@@ -26,9 +26,9 @@ from raylog.broker.config import (
     SOCKET_REQUEST_MAX_BYTES,
 )
 from raylog.broker.events import EventLog
+from raylog.broker.net.follower_session import FollowerSession
 from raylog.broker.net.peer import PeerConnection
 from raylog.broker.partition import Partition
-from raylog.broker.replication.fetch_session import FollowerSession
 from raylog.broker.replication.quota import ReplicationQuota, is_throttled
 from raylog.coordination.model import BrokerInfo
 from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, StorageError, exception_for
