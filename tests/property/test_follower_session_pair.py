@@ -50,9 +50,19 @@ class Pair(RuleBasedStateMachine):
         self.follower.leave_out(*key)
 
     @precondition(lambda self: self.wanted)
-    @rule(lost=st.sampled_from(["", "", "", "request", "answer"]))
-    def fetch(self, lost: str) -> None:
-        asked = self.follower.request()
+    @rule(
+        lost=st.sampled_from(["", "", "", "request", "answer"]),
+        meanwhile=st.none() | st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 2)),
+    )
+    def fetch(self, lost: str, meanwhile: tuple[tuple[UUID, int], int | None] | None) -> None:
+        """``meanwhile``: what is wanted, or no more, before the answer has come."""
+        asked, wanted = self.follower.request(), self.wanted.copy()
+        if meanwhile is not None:
+            key, offset = meanwhile
+            if offset is None:
+                self.leave_out(key)
+            else:
+                self.want(key, offset)
         if lost == "request":
             self.follower.reset()
             return
@@ -78,7 +88,7 @@ class Pair(RuleBasedStateMachine):
             session_id = incremental.session_id
         if session_id:
             remembered = self.leader._sessions[session_id].partitions
-            assert {(key[1], key[2]): known.wanted for key, known in remembered.items()} == self.wanted
+            assert {(key[1], key[2]): known.wanted for key, known in remembered.items()} == wanted
         assert len(self.follower) == len(self.wanted)
         if lost == "answer":
             self.follower.reset()

@@ -328,7 +328,9 @@ class PartitionTable:
         return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_follower}
 
     def failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
-        """Replicas that this broker has lost until it starts anew, with their topic's id and the reason."""
+        """Replicas that this broker has lost until it starts anew, with their topic's id and the reason; they are not
+        fetched for any more.
+        """
         failed = {
             tp: (topic_id, str(error))
             for tp, (topic_id, error) in self._failed.copy().items()
@@ -338,6 +340,7 @@ class PartitionTable:
             for tp, partition in self._partitions.copy().items():
                 reason = partition.log.health.failure
                 if reason:
+                    self._fetchers.unfollow(tp)
                     failed[tp] = (partition.topic_id, reason)
         return failed
 

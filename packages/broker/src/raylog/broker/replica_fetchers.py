@@ -250,9 +250,7 @@ class _Fetcher:
 
     def _pause_s(self, now_ms: MonotonicMs) -> float | None:
         """For how long there is nothing to do; None until a partition is added."""
-        waits = [
-            resume_ms - now_ms for tp in self._paused if (resume_ms := self._followed[tp].resume_ms) is not None
-        ]
+        waits = [resume_ms - now_ms for tp in self._paused if (resume_ms := self._followed[tp].resume_ms) is not None]
         if self._throttled:
             waits.append(THROTTLE_CHECK_MS)
         return max(min(waits), 1) / 1000 if waits else None

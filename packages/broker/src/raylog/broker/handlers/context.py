@@ -156,6 +156,9 @@ class Partitions(Protocol):
         StorageError when its log directory is offline.
         """
 
+    def replica(self, tp: TopicPartition) -> Partition:
+        """The partition that this broker leads or follows. Raises as :meth:`get`."""
+
 
 class ClusterView(Protocol):
     """What this broker knows of the cluster: the newest state that the controller sent."""

@@ -114,8 +114,8 @@ class _DelayedProduce(DelayedReply):
         ctx, ports, errors = self._ctx, self._ports, self._wait.errors
         try:
             ports.lease.check()
-        except RaylogError as error:
-            errors = dict.fromkeys(range(len(self._uncommitted)), error)
+        except RaylogError as lapsed:
+            errors = dict.fromkeys(range(len(self._uncommitted)), lapsed)
         for number, error in errors.items():
             topic, part, appended = self._uncommitted[number]
             cast("list[ProducedPartition]", self._topics[topic].partitions)[part] = _failed(

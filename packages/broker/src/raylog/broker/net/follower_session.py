@@ -42,8 +42,9 @@ class FollowerSession:
         self._epoch = INITIAL_EPOCH
         self._wanted: dict[Key, FetchPartition] = {}
         self._changed: set[Key] = set()
-        """What the leader has heard nothing or something else of."""
+        """What the leader has heard nothing or something else of, by the last request."""
         self._forgotten: set[Key] = set()
+        """What it has heard of and that is wanted no more."""
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -64,19 +65,19 @@ class FollowerSession:
             self._forgotten.add(key)
 
     def request(self) -> SessionRequest:
-        """The next request. Then comes :meth:`answered` or :meth:`reset`."""
+        """The next request. Then comes :meth:`answered` or :meth:`reset`, and what is wanted may change before."""
+        changed, self._changed = self._changed, set()
+        forgotten, self._forgotten = self._forgotten, set()
         if self._epoch == INITIAL_EPOCH:
             return SessionRequest(self._id, INITIAL_EPOCH, self._topics(self._wanted), ())
-        forgotten = [
+        topics = [
             ForgottenTopic("", topic_id, [partition for _, partition in keys])
-            for topic_id, keys in groupby(sorted(self._forgotten), itemgetter(0))
+            for topic_id, keys in groupby(sorted(forgotten), itemgetter(0))
         ]
-        return SessionRequest(self._id, self._epoch, self._topics(self._changed), forgotten)
+        return SessionRequest(self._id, self._epoch, self._topics(changed), topics)
 
     def answered(self, session_id: int) -> None:
         """The leader took the request in, and answered with this session."""
-        self._changed.clear()
-        self._forgotten.clear()
         self._id = session_id
         if session_id == NO_SESSION:
             self._epoch = INITIAL_EPOCH
@@ -86,7 +87,6 @@ class FollowerSession:
     def reset(self) -> None:
         """The leader refused the session, or nobody knows what became of the request: name everything again."""
         self._epoch = INITIAL_EPOCH
-        self._forgotten.clear()
 
     def _topics(self, keys: Iterable[Key]) -> list[FetchTopic]:
         return [
