@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fuzz.target import Target
 from kit.faulty_files import LossyFileSystem
-from kit.partitions import NOW, TP, append, open_shelf, values
+from kit.partitions import NOW, TP, append, lead, open_shelf, values
 from raylog.broker.partition import Partition
 from raylog.broker.storage.files import FileSystem, write_atomically
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, RaylogError
-from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
+from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import batch_headers
 
 _ROOT = Path("/disk")
@@ -31,7 +31,7 @@ def _disk() -> dict[str, bytes]:
         append(shelf.partition, b"v%d" % number, b"w" * 20, timestamps=(NOW + number, NOW - number))
         append(shelf.partition, b"p%d" % number, producer=(number % 2, 0, number // 2))
         if number == 6:
-            shelf.partition.become_leader(LeaderEpoch(4))
+            lead(shelf.partition, 4)
     shelf.dirs.close(1)
     return dict(sorted(_files(fs, _ROOT), key=lambda file: (file[0] in _LATER, file[0])))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
+from kit.partitions import lead
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
 from raylog.broker.partition import AppendInfo, Isolation, Partition
 from raylog.broker.storage.cleaning import enforce_retention
@@ -21,7 +22,6 @@ from raylog.broker.storage.log_dirs import LogDirs
 from raylog.broker.storage.truncation import truncate_to
 from raylog.protocol.ids import (
     BrokerId,
-    LeaderEpoch,
     Offset,
     PartitionIndex,
     TimestampMs,
@@ -106,7 +106,7 @@ class LogWorld:
         log = self.dirs.create(TP, TOPIC_ID, NOW)
         self.partition = Partition(TP, TOPIC_ID, log, topic_settings(self.broker_settings, self.topic))
         self._epoch += 1
-        self.partition.become_leader(LeaderEpoch(self._epoch))
+        lead(self.partition, self._epoch)
 
     @property
     def end(self) -> int:

@@ -12,9 +12,11 @@ from raylog.broker.config import BROKER_SETTINGS, topic_settings
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.model import PartitionState
 from raylog.protocol.ids import (
     BrokerId,
     LeaderEpoch,
+    MonotonicMs,
     Offset,
     PartitionIndex,
     TimestampMs,
@@ -57,8 +59,15 @@ def open_shelf(
     log = dirs.create(TP, TOPIC_ID, TimestampMs(now_ms))
     overrides = {key: str(value) for key, value in (topic or {}).items()}
     partition = Partition(TP, TOPIC_ID, log, topic_settings(settings, overrides))
-    partition.become_leader(LeaderEpoch(epoch))
+    lead(partition, epoch)
     return Shelf(dirs, partition)
+
+
+def lead(partition: Partition, epoch: int) -> None:
+    """Have the partition led here, without followers, in this leader epoch."""
+    broker = BrokerId(1)
+    state = PartitionState((broker,), broker, LeaderEpoch(epoch), (broker,), version=epoch)
+    partition.become_leader(state, MonotonicMs(0))
 
 
 def batch(

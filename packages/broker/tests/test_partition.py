@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.partitions import NOW, TP, append, batch, open_shelf, values
+from kit.partitions import NOW, TP, append, batch, lead, open_shelf, values
 from raylog.broker.config import topic_settings
 from raylog.broker.partition import Isolation, Origin
 from raylog.broker.storage.cleaning import enforce_retention
@@ -151,9 +151,9 @@ def test_only_a_leader_serves(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, epoch=3)
     partition = shelf.partition
     append(partition, b"a")
-    partition.become_leader(LeaderEpoch(3))
+    lead(partition, 3)
     with pytest.raises(FencedLeaderEpoch):
-        partition.become_leader(LeaderEpoch(2))
+        lead(partition, 2)
     partition.check_leader_epoch(LeaderEpoch(3))
     with pytest.raises(FencedLeaderEpoch):
         partition.read(Offset(0), 1, current_leader_epoch=LeaderEpoch(2))
@@ -168,9 +168,9 @@ def test_only_a_leader_serves(log_dir: Path) -> None:
     ):
         with pytest.raises(NotLeaderOrFollower):
             use()
-    partition.become_leader(LeaderEpoch(5))
+    lead(partition, 5)
     append(partition, b"b")
-    partition.become_leader(LeaderEpoch(7))
+    lead(partition, 7)
     ends = {epoch: partition.end_offset_for_epoch(LeaderEpoch(7), LeaderEpoch(epoch)) for epoch in range(2, 9)}
     assert ends == {2: (2, 0), 3: (3, 1), 4: (3, 1), 5: (5, 2), 6: (5, 2), 7: (7, 2), 8: (-1, -1)}
     shelf.dirs.close()

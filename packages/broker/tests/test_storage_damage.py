@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.faulty_files import LossyFileSystem
-from kit.partitions import NOW, Shelf, append, open_shelf
+from kit.partitions import NOW, Shelf, append, lead, open_shelf
 from raylog.broker.partition import Partition
 from raylog.protocol.errors import CorruptMessage, InconsistentTopicId, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import Offset, TimestampMs
@@ -31,7 +31,7 @@ def fill(*, clean: bool) -> LossyFileSystem:
     shelf = open_shelf(DIR, fs=fs, topic=TOPIC, epoch=1)
     for n in range(COUNT):
         if n == COUNT // 2:
-            shelf.partition.become_leader(3)
+            lead(shelf.partition, 3)
         times = [NOW + 10 * n, NOW + 10 * n + (300 if n == 6 else 5)]
         append(shelf.partition, b"%d" % n, b"%d" % n, timestamps=times, producer=(9, 0, 2 * n))
     shelf.partition.delete_records(Offset(START))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from kit.partitions import TOPIC_ID, TP, append, batch, open_shelf
+from kit.partitions import TOPIC_ID, TP, append, batch, lead, open_shelf
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import CorruptMessage
@@ -86,7 +86,7 @@ def test_time_index_of_a_segment_without_index_entries(tmp_path: Path) -> None:
 def test_epochs_are_stamped_and_checkpointed(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, epoch=3)
     append(shelf.partition, b"a", b"b")
-    shelf.partition.become_leader(5)
+    lead(shelf.partition, 5)
     append(shelf.partition, b"c")
     assert (shelf.directory / "leader-epoch-checkpoint").read_text() == "0\n2\n3 0\n5 2\n"
     data = (shelf.directory / "00000000000000000000.log").read_bytes()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
+from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.protocol.errors import InconsistentTopicId, StorageError
@@ -160,7 +160,7 @@ def test_producers_survive_without_their_snapshots(tmp_path: Path) -> None:
 def test_leader_epochs_survive(tmp_path: Path, stop: Callable[[LogDirs], None]) -> None:
     shelf = open_shelf(tmp_path, epoch=1)
     append(shelf.partition, b"a")
-    shelf.partition.become_leader(4)
+    lead(shelf.partition, 4)
     append(shelf.partition, b"b")
     stop(shelf.dirs)
     (shelf.directory / "leader-epoch-checkpoint").write_text("nonsense")

@@ -29,7 +29,8 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
     info = led.append(memoryview(bytearray(batch)), acks=acks, now_ms=ports.now_ms())
     if acks == -1:
         wait = CommitWait(ports.produces, [Appended(led, info)], COMMIT_TIMEOUT_MS)
-        wait.wait(COMMIT_TIMEOUT_MS / 1000)
+        while not wait.wait(COMMIT_TIMEOUT_MS / 1000):
+            pass
         for error in wait.errors.values():
             raise error
     ports.lease.check()

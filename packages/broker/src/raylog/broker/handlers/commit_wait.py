@@ -50,17 +50,14 @@ class CommitWait:
         return self.wait(0)
 
     def wait(self, timeout_s: float) -> bool:
-        """:meth:`is_over`, after waiting up to ``timeout_s`` for it."""
-        until = min(time.monotonic() + timeout_s, self._deadline)
-        while self._pending:
-            left = until - time.monotonic()
-            if self._gate.acquire(timeout=max(left, 0)):
+        """:meth:`is_over`, after waiting up to ``timeout_s`` for news; there may be some, and the wait goes on."""
+        if self._pending:
+            until = min(time.monotonic() + timeout_s, self._deadline)
+            if self._gate.acquire(timeout=max(until - time.monotonic(), 0)):
                 self._arm()
-            elif until < self._deadline:
-                return False
-            else:
+            elif until == self._deadline:
                 self._time_out()
-        return True
+        return not self._pending
 
     def abandon(self) -> None:
         """Nobody waits any more."""
