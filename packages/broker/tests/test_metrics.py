@@ -15,7 +15,7 @@ from raylog.broker.counters import Counters, RequestTimes
 from raylog.broker.handlers.context import Connection
 from raylog.broker.metrics import Facts, Kind, Sample, samples
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
-from raylog.protocol.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId, TopicName
+from raylog.protocol.ids import NO_LEADER, BrokerId, LeaderEpoch, Offset, TopicId, TopicName
 from raylog.protocol.records import Record, encode_batch
 
 KAFKA = "kafka_server_brokertopicmetrics"
@@ -34,9 +34,16 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         connections={"PLAINTEXT": 3},
         state=node.table.state(),
         led=node.table.led(),
+        followed=node.table.followed(),
+        leader_ends={},
+        replication_bytes_in={"t": 70},
+        isr_shrinks=8,
+        isr_expands=9,
+        isr_failures=10,
         logs=2,
         offline_log_dirs=0,
         waiting_fetches=4,
+        waiting_produces=6,
         fetch_sessions=5,
         fetch_session_partitions=60,
         is_controller=True,
@@ -73,6 +80,7 @@ def test_what_the_broker_has_and_leads(node: Node) -> None:
     assert values['kafka_topic_partition_in_sync_replica{topic="t",partition="1"}'] == 1
     assert values['kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT"}'] == 3
     assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'] == 4
+    assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Produce"}'] == 6
     assert values["kafka_server_fetchsessioncache_numincrementalfetchsessions"] == 5
     assert values["kafka_server_fetchsessioncache_numincrementalfetchpartitionscached"] == 60
     node.create_topic("t", partitions=2, leader=2, leader_epoch=1)
@@ -87,6 +95,38 @@ def test_a_replica_out_of_the_isr_is_told(node: Node) -> None:
     assert values["kafka_server_replicamanager_underreplicatedpartitions"] == 2
     assert values['kafka_topic_partition_under_replicated_partition{topic="t",partition="0"}'] == 1
     assert values['kafka_topic_partition_in_sync_replica{topic="t",partition="0"}'] == 1
+
+
+def test_what_replication_does_is_told(node: Node) -> None:
+    values = told(facts(node, Counters(replication_bytes_out={"t": 50})))
+    assert values[f'{KAFKA}_replicationbytesin_total{{topic="t"}}'] == 70
+    assert values[f'{KAFKA}_replicationbytesout_total{{topic="t"}}'] == 50
+    manager = "kafka_server_replicamanager"
+    assert [values[f"{manager}_{name}_total"] for name in ("isrshrinks", "isrexpands", "failedisrupdates")] == [
+        8,
+        9,
+        10,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "isr", "under", "at"), [(1, 1, 0, 1), (2, 1, 1, 0), (2, 2, 0, 1), (2, 3, 0, 0), (5, 3, 0, 1)]
+)
+def test_partitions_under_and_at_the_minimum(node: Node, minimum: int, isr: int, under: int, at: int) -> None:
+    """More than all replicas cannot be asked for: then all of them are the minimum."""
+    node.create_topic("u", replicas=(1, 2, 3), isr=(1, 2, 3)[:isr], config={"min.insync.replicas": str(minimum)})
+    known = facts(node)
+    values = told(replace(known, led={tp: each for tp, each in known.led.items() if tp.topic == "u"}))
+    assert values["kafka_server_replicamanager_underminisrpartitioncount"] == under
+    assert values["kafka_server_replicamanager_atminisrpartitioncount"] == at
+
+
+def test_the_largest_lag_of_a_follower_is_told(node: Node) -> None:
+    assert told(facts(node))["kafka_server_replicafetchermanager_maxlag"] == 0
+    node.create_topic("t", partitions=2, leader=2, leader_epoch=1)
+    first, second = sorted(node.table.followed())
+    ends = {first: Offset(7), second: Offset(4)}
+    assert told(replace(facts(node), leader_ends=ends))["kafka_server_replicafetchermanager_maxlag"] == 7
 
 
 def test_only_the_controller_counts_offline_partitions(node: Node) -> None:

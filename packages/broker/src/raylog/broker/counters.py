@@ -54,12 +54,12 @@ class Counters:
     """Bytes of record batches appended, by topic."""
     bytes_out: dict[str, int] = field(default_factory=dict)
     """Bytes of record batches handed to clients' sockets, by topic."""
-    replication_bytes_out: dict[str, int] = field(default_factory=dict)
-    """The same to followers."""
     requests: dict[int, RequestTimes] = field(default_factory=dict)
     """From the whole request to its reply, waiting included, by API key."""
     defects: dict[int, int] = field(default_factory=dict)
     """Requests that met an exception nobody expected, by API key."""
+    replication_bytes_out: dict[str, int] = field(default_factory=dict)
+    """Bytes of record batches handed to followers' sockets, by topic."""
 
     def request(self, api_key: int, spent_ns: int) -> None:
         """Count one request that was answered."""
