@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import StorageError
-from raylog.protocol.ids import TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
 from raylog.protocol.messages import decode_response
 from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, encode_batch
@@ -51,9 +53,12 @@ def append(node: Node, *timestamps: int, partition: int = 0, producer: tuple[int
     node.partition("t", partition).append(memoryview(bytearray(batch)), now_ms=TimestampMs(1000))
 
 
-def delete(node: Node, offset: int, *, partition: int = 0, topic: str = "t", version: int = 2) -> tuple[int, ErrorCode]:
+def delete(
+    node: Node, offset: int, *, partition: int = 0, topic: str = "t", version: int = 2, wait_ms: int = 0
+) -> tuple[int, ErrorCode]:
     topics = [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}]
-    [result] = ask(node, DELETE_RECORDS, version, topics=topics).topics[0].partitions
+    timeout = timedelta(milliseconds=wait_ms)
+    [result] = ask(node, DELETE_RECORDS, version, topics=topics, timeout=timeout).topics[0].partitions
     assert result.partition_index == partition
     return result.low_watermark, result.error_code
 
@@ -116,6 +121,30 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         assert [again.partition("t", index).log_start_offset for index in range(2)] == [7, 0]
         assert again.partition("t").log_end_offset == 10
         again.ports.log_dirs.close()
+
+
+def test_a_deletion_waits_for_the_in_sync_replicas(node: Node) -> None:
+    node.create_topic("r", replicas=(1, 2))
+    partition = node.partition("r")
+    node.answer(produce_request("r", encode_batch([Record(b"x")] * 3))[4:])
+
+    def fetched(offset: int, start: int) -> None:
+        partition.replica_fetched(
+            BrokerId(2), BrokerEpoch(0), Offset(offset), Offset(start), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
+        )
+
+    fetched(3, 0)
+    assert delete(node, 2, topic="r") == (-1, ErrorCode.request_timed_out)
+    assert partition.log_start_offset == 2
+    later = threading.Thread(target=lambda: answers.append(delete(node, 2, topic="r", wait_ms=30_000)))
+    answers: list[tuple[int, ErrorCode]] = []
+    later.start()
+    fetched(3, 2)
+    later.join(10)
+    assert answers == [(2, ErrorCode.none)]
+    node.create_topic("r", replicas=(1, 2), isr=(1,))
+    fetched(3, 0)
+    assert delete(node, 3, topic="r") == (3, ErrorCode.none)
 
 
 def test_a_deletion_that_is_not_on_the_disk_is_not_told(node: Node, fs: FailingFileSystem) -> None:

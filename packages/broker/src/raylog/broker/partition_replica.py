@@ -194,6 +194,16 @@ class Replica:
         return self._leading().start_offset
 
     @property
+    def low_watermark(self) -> Offset:
+        """The lowest log start among the in-sync replicas (KIP-107): whoever may lead next keeps nothing before it. -1
+        while one has not told its own. Raises NotLeaderOrFollower.
+        """
+        with self.log.lock:
+            leadership = self._leading()
+            followers = [leadership.followers.get(member) for member in leadership.isr]
+            return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
+
+    @property
     def wants_proposal(self) -> bool:
         """Whether a follower may join the ISR and nobody has been asked yet."""
         leadership = self._leadership

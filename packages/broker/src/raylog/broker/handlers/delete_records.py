@@ -4,11 +4,14 @@ v0, v1  per partition an offset; the answer is the log's start, which the API ca
 v2      flexible
 
 Offset -1 stands for the high watermark; beyond it is OFFSET_OUT_OF_RANGE. One below the log's start changes nothing.
-The answer waits until the new starts are on the disk: what a client was told is deleted does not come back.
+The answer waits until the new starts are on the disk, and until the in-sync replicas have moved theirs, or for the
+request's timeout: what a client was told is deleted does not come back, whoever leads next.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +22,9 @@ from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFai
 from raylog.protocol.ids import NO_OFFSET, Offset, PartitionIndex, TopicName, TopicPartition
 
 HIGH_WATERMARK = -1
+
+LOOK_S = 0.02
+"""How often it is looked whether the followers have come."""
 
 
 class Deleted(NamedTuple):
@@ -47,7 +53,34 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             partitions[0].save_start()
         except RaylogError as error:
             results.update((partition.tp, Deleted(code=code_of(error))) for partition in partitions)
+    _await_followers(
+        [partition for partitions in moved.values() for partition in partitions],
+        results,
+        request.timeout.total_seconds(),
+    )
     return _response(ctx, request, lambda tp: results[tp])
+
+
+def _await_followers(moved: list[Partition], results: dict[TopicPartition, Deleted], timeout_s: float) -> None:
+    """Wait for the in-sync replicas, which follow their leader's start with one of their next fetches."""
+    deadline = time.monotonic() + timeout_s
+    never = threading.Event()
+    waiting = [partition for partition in moved if results[partition.tp].code is ErrorCode.none]
+    while True:
+        waiting = [partition for partition in waiting if not _is_deleted(partition, results)]
+        if not waiting or time.monotonic() >= deadline:
+            break
+        never.wait(LOOK_S)
+    results.update((partition.tp, Deleted(code=ErrorCode.request_timed_out)) for partition in waiting)
+
+
+def _is_deleted(partition: Partition, results: dict[TopicPartition, Deleted]) -> bool:
+    """Whether the wait for one partition is over: they have come, or this broker does not lead them any more."""
+    try:
+        return partition.low_watermark >= results[partition.tp].start
+    except RaylogError as error:
+        results[partition.tp] = Deleted(code=code_of(error))
+        return True
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
