@@ -26,6 +26,7 @@ from raylog.broker.partitions import PartitionTable
 from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change
@@ -116,6 +117,7 @@ class Node:
             lease=self,
             delayed=self.delayed,
             produces=self.produces,
+            leader_quota=ReplicationQuota(threading.Lock()),
             fetch_sessions=self.fetch_sessions,
             log_dirs=self._log_dirs,
             now_ms=self.now_ms,

@@ -16,9 +16,9 @@ from raylog.broker.net.peer import FETCH_VERSION, PeerConnection
 from raylog.coordination.model import BrokerInfo, Endpoint, TopicState
 from raylog.protocol.errors import ErrorCode, NetworkException
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
-from raylog.protocol.records import decode_batches
+from raylog.protocol.records import Record, decode_batches, encode_batch
 
 FOLLOWER = 2
 EPOCH = 7
@@ -26,6 +26,7 @@ EPOCH = 7
 
 WAIT_S = 10.0
 LONG_MS = 10_000
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class Leader:
@@ -258,6 +259,28 @@ def test_a_follower_that_stops_reading_holds_up_nobody(leader: Leader, client: W
         assert values(leader.fetch(leader.peer(), 1)) == [b"goes on"]
 
 
+def test_a_throttled_follower_is_fed_slowly_until_it_is_in_sync(tmp_path: Path) -> None:
+    with Node(tmp_path, config={"leader.replication.throttled.rate": "1"}) as node:
+        node.others.append(BrokerInfo(BrokerId(FOLLOWER), BrokerEpoch(EPOCH), ()))
+        config = {"leader.replication.throttled.replicas": f"0:{BROKER}"}
+        topic = node.create_topic("t", replicas=(BROKER, FOLLOWER), isr=(BROKER,), config=config)
+        address = node.serve()
+
+        def fetch(offset: int) -> list[bytes | None]:
+            part = FetchPartition(0, offset, 1 << 20, 0, -1, 0)
+            request = FetchRequest(0, 1, [FetchTopic("", topic.id, [part])], replica_id=FOLLOWER, replica_epoch=EPOCH)
+            with WireClient(address) as client:
+                return values(only(client.fetch(FETCH_VERSION, request)))
+
+        with WireClient(address) as client:
+            for value in (b"a", b"b"):
+                assert client.produce("t", batch(value)).topics[0].partitions[0].error_code == 0
+        assert fetch(0) == [b"a", b"b"], "nobody knows how much comes before it has come"
+        assert fetch(0) == [], "a byte a second: it has to wait for minutes now"
+        node.create_topic("t", replicas=(BROKER, FOLLOWER), config=config)
+        assert fetch(0) == [b"a", b"b"], "who is in sync is held back by nobody"
+
+
 def test_a_leader_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         peer = PeerConnection("follower", timeout_ms=100, max_answer_bytes=1 << 20)
@@ -268,8 +291,7 @@ def test_a_leader_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_consumer_in_the_followers_rack_is_sent_there(tmp_path: Path) -> None:
-    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-    with Node(tmp_path, config={"replica.selector.class": selector}) as node:
+    with Node(tmp_path, config={"replica.selector.class": SELECTOR}) as node:
         node.others.append(BrokerInfo(BrokerId(FOLLOWER), BrokerEpoch(EPOCH), (), rack="rack-2"))
         topic = node.create_topic("t", replicas=(BROKER, FOLLOWER))
         address = node.serve()
@@ -286,3 +308,30 @@ def test_a_consumer_in_the_followers_rack_is_sent_there(tmp_path: Path) -> None:
         assert preferred("") == (0, -1)
         node.create_topic("t", replicas=(BROKER, FOLLOWER), isr=(BROKER,))
         assert preferred("rack-2") == (0, -1), "who is not in sync may lack what the consumer has read"
+
+
+def test_a_follower_serves_consumers_in_its_rack_below_its_high_watermark(tmp_path: Path) -> None:
+    with Node(tmp_path, config={"replica.selector.class": SELECTOR}) as node:
+        topic = node.create_topic("t", replicas=(BROKER, FOLLOWER), leader=FOLLOWER, leader_epoch=3)
+        address = node.serve()
+        [partition] = node.table.followed().values()
+        records = b"".join(
+            encode_batch([Record(value)], base_offset=offset, leader_epoch=3)
+            for offset, value in enumerate((b"a", b"b"))
+        )
+        answer = FetchedPartition(0, 0, 1, 1, 0, memoryview(bytearray(records)))
+        partition.fetched(answer, LeaderEpoch(3), TimestampMs(0))
+
+        def fetch(offset: int, *, rack: str = "rack-1", epoch: int = -1) -> FetchedPartition[memoryview]:
+            part = FetchTopic("t", topic.id, [FetchPartition(0, offset, 1 << 20, epoch)])
+            with WireClient(address) as client:
+                return only(client.fetch(11, FetchRequest(0, 1, [part], rack_id=rack)))
+
+        assert (partition.log_end_offset, partition.high_watermark) == (2, 1)
+        assert values(fetch(0)) == [b"a"]
+        assert values(fetch(0, epoch=3)) == [b"a"]
+        assert fetch(0, epoch=2).error_code == ErrorCode.fenced_leader_epoch
+        assert fetch(0, epoch=4).error_code == ErrorCode.unknown_leader_epoch
+        assert fetch(1).error_code == 0
+        assert fetch(9).error_code == ErrorCode.offset_not_available, "the leader may have it"
+        assert fetch(0, rack="").error_code == ErrorCode.not_leader_or_follower, "it was not sent here"

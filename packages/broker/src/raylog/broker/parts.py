@@ -32,6 +32,7 @@ from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerI
 from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
@@ -138,6 +139,7 @@ def open_parts(
         lease=membership,
         delayed=delayed,
         produces=produces,
+        leader_quota=ReplicationQuota(threading.Lock()),
         fetch_sessions=FetchSessions(
             settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
         ),

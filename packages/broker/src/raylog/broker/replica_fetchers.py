@@ -81,7 +81,7 @@ class ReplicaFetchers:
         self._lock = threading.Lock()
         self._fetchers: dict[_Leader, _Fetcher] = {}
         self._places: dict[TopicPartition, _Fetcher] = {}
-        self._quota = ReplicationQuota()
+        self._quota = ReplicationQuota(threading.Lock())
         self._bytes_in: dict[str, int] = {}
 
     def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
@@ -136,13 +136,11 @@ class ReplicaFetchers:
         with self._lock:
             for topic, size in sizes.items():
                 self._bytes_in[topic] = self._bytes_in.get(topic, 0) + size
-            self._quota.take(throttled)
+        self._quota.take(throttled)
 
     def may_fetch_throttled(self) -> bool:
         """Whether the rate lets this broker ask for more of throttled replicas now."""
-        rate = self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE]
-        with self._lock:
-            return self._quota.allows(rate, _monotonic_ms())
+        return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], _monotonic_ms())
 
 
 class _Fetcher:

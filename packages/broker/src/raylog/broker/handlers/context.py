@@ -18,6 +18,7 @@ from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change
@@ -277,6 +278,8 @@ class Ports:
     lease: Lease
     delayed: DelayedFetches
     produces: DelayedProduces
+    leader_quota: ReplicationQuota
+    """leader.replication.throttled.rate: what followers that catch up take from here."""
     fetch_sessions: FetchSessions
     log_dirs: LogDirs
     now_ms: Callable[[], TimestampMs]

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
-from raylog.broker.config import FETCH_MAX_BYTES, RACK_AWARE_SELECTOR, REPLICA_SELECTOR_CLASS
+from raylog.broker.config import (
+    FETCH_MAX_BYTES,
+    LEADER_REPLICATION_THROTTLED_RATE,
+    LEADER_REPLICATION_THROTTLED_REPLICAS,
+    RACK_AWARE_SELECTOR,
+    REPLICA_SELECTOR_CLASS,
+)
 from raylog.broker.handlers.context import (
     CLUSTER_NAME,
     ClusterView,
@@ -18,7 +24,8 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint
-from raylog.broker.partition import Isolation
+from raylog.broker.partition import Isolation, Partition
+from raylog.broker.replication.quota import is_throttled
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -149,19 +156,24 @@ ReadOne = Callable[[TopicPartition, FetchPartition, int, bool], tuple[FetchedPar
 def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) -> ReadOne:
     replica, epoch = BrokerId(request.replica_id), BrokerEpoch(request.replica_epoch)
     now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
+    rate = ports.configs.broker()[LEADER_REPLICATION_THROTTLED_RATE]
 
     def read_one(
         tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
     ) -> tuple[FetchedPartition[FileSlice], Offset]:
         partition = ports.partitions.get(tp)
+        throttled = _is_throttled(ports, partition, replica)
+        held_back = throttled and not ports.leader_quota.allows(rate, now_ms)
         read = partition.read(
             Offset(part.fetch_offset),
-            max_bytes,
+            0 if held_back else max_bytes,
             isolation=Isolation.LOG_END,
             current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
             last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
-            min_one_batch=min_one_batch,
+            min_one_batch=min_one_batch and not held_back,
         )
+        if throttled and read.data is not None:
+            ports.leader_quota.take(read.data.length)
         diverging = NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
         if note_progress and read.diverging is None:
             try:
@@ -187,6 +199,16 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
         )  # fmt: skip
 
     return read_one
+
+
+def _is_throttled(ports: Ports, partition: Partition, replica: BrokerId) -> bool:
+    """Whether a follower that catches up is to be fed slowly (KIP-73); one that is in sync never is."""
+    replicas = partition.settings[LEADER_REPLICATION_THROTTLED_REPLICAS]
+    return (
+        bool(replicas)
+        and replica not in partition.isr
+        and is_throttled(replicas, partition.tp.partition, ports.cluster.broker_id)
+    )
 
 
 def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -> ReadOne:

@@ -6,6 +6,8 @@ average what is taken keeps to the rate; after a pause at most :data:`BURST_MS` 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from raylog.broker.config import FOREVER
 from raylog.protocol.ids import MonotonicMs
 
@@ -15,26 +17,30 @@ BURST_MS = 1_000
 
 
 class ReplicationQuota:
-    """Bytes per second, for one broker and one direction. The caller keeps it to one thread at a time."""
+    """Bytes per second, for one broker and one direction. Any thread may call anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        """``lock`` is held for arithmetic only."""
+        self._lock = lock
         self._level = 0.0
         """Bytes that may be taken now; negative while those taken are being waited off."""
         self._filled_ms: MonotonicMs | None = None
 
     def take(self, count: int) -> None:
         """``count`` bytes have come."""
-        self._level -= count
+        with self._lock:
+            self._level -= count
 
     def allows(self, rate: int, now_ms: MonotonicMs) -> bool:
         """Whether more may be asked for. ``rate``: bytes per second now; FOREVER is no limit."""
-        if rate == FOREVER:
-            self._level, self._filled_ms = 0.0, now_ms
-            return True
-        passed_ms = 0 if self._filled_ms is None else now_ms - self._filled_ms
-        self._filled_ms = now_ms
-        self._level = min(self._level + rate * passed_ms / 1000, rate * BURST_MS / 1000)
-        return self._level >= 0
+        with self._lock:
+            if rate == FOREVER:
+                self._level, self._filled_ms = 0.0, now_ms
+                return True
+            passed_ms = 0 if self._filled_ms is None else now_ms - self._filled_ms
+            self._filled_ms = now_ms
+            self._level = min(self._level + rate * passed_ms / 1000, rate * BURST_MS / 1000)
+            return self._level >= 0
 
 
 def is_throttled(replicas: tuple[str, ...], partition: int, broker: int) -> bool:
