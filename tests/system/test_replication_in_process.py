@@ -12,7 +12,9 @@ from kit.waiting import wait_until
 from raylog.broker.broker import Broker
 from raylog.broker.partition import Partition
 from raylog.client import Consumer, Producer
-from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower
+from raylog.protocol.ids import BrokerId, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record, encode_batch
 
 WAIT_S = 20.0
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -60,7 +62,7 @@ def log_bytes(cluster: InProcessCluster, tp: TopicPartition = TP) -> list[bytes]
 
 
 def send(cluster: InProcessCluster, *values: bytes) -> None:
-    with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
+    with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, batch_size=1_000) as producer:
         for future in [producer.send("t", value) for value in values]:
             future.result(WAIT_S)
 
@@ -109,3 +111,73 @@ def test_nothing_is_lost_when_leaders_stop_one_after_another(cluster: InProcessC
     wait_until(lambda: same_everywhere(cluster), WAIT_S, "followers know the high watermark")
     first, *others = log_bytes(cluster)
     assert others == [first, first]
+
+
+def test_nothing_is_lost_when_leaders_lose_their_sessions(cluster: InProcessCluster) -> None:
+    """The leader goes on running, and comes back in a new incarnation: what it took in meanwhile counts for nothing."""
+    cluster.create_topic("t")
+    acked: list[bytes] = []
+    with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, retry_backoff_ms=20) as producer:
+        for round_number in range(4):
+            waiting = []
+            leader = cluster.leader(*TP).broker_id
+            for number in range(60):
+                value = b"%d.%d" % (round_number, number)
+                waiting.append((value, producer.send("t", value)))
+                if number == 30:
+                    cluster.tree.expire(cluster.stores[leader].session.id)
+            for value, future in waiting:
+                future.result(WAIT_S)
+                acked.append(value)
+            wait_until(lambda: isr_of(cluster.controller) == {0, 1, 2}, WAIT_S, "everybody is in sync again")
+    assert consumed(cluster, len(acked)) == acked, "each once, and in order"
+    wait_until(lambda: same_everywhere(cluster), WAIT_S, "followers know the high watermark")
+    first, *others = log_bytes(cluster)
+    assert others == [first, first]
+
+
+def test_a_follower_that_was_away_long_catches_up_from_where_the_log_begins(cluster: InProcessCluster) -> None:
+    """What it has was deleted meanwhile, and so was what follows: it starts anew."""
+    cluster.create_topic("t", config={"segment.bytes": "2000"})
+    send(cluster, b"old")
+    leader = cluster.leader(*TP)
+    away = next(broker_id for broker_id in cluster.brokers if broker_id != leader.broker_id)
+    cluster.stop(away)
+    send(cluster, *(bytes(100) for _ in range(100)))
+    partition = leader.partitions.get(TP)
+    wait_until(lambda: away not in isr_of(leader), WAIT_S, "it is out of sync")
+    partition.delete_records(Offset(60))
+    cluster.start(away)
+    wait_until(lambda: isr_of(leader) == {0, 1, 2}, WAIT_S, "it is in sync again")
+    copy = replicas(cluster)[away]
+    assert (copy.log_start_offset, copy.log_end_offset) == (60, 101)
+
+
+def test_a_leader_that_starts_again_gets_new_sessions(cluster: InProcessCluster) -> None:
+    """Its followers' sessions ended with it; they begin new ones and miss nothing."""
+    cluster.create_topic("t", partitions=6)
+    for _ in range(2):
+        for broker_id in list(cluster.brokers):
+            cluster.restart(broker_id)
+    for index in range(6):
+        tp = TopicPartition(TP.topic, PartitionIndex(index))
+        wait_until(lambda tp=tp: isr_of(cluster.controller, tp) == {0, 1, 2}, WAIT_S, f"{tp} is in sync")
+    with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, retry_backoff_ms=20) as producer:
+        for index in range(6):
+            producer.send("t", b"x", partition=index).result(WAIT_S)
+    for index in range(6):
+        tp = TopicPartition(TP.topic, PartitionIndex(index))
+        wait_until(lambda tp=tp: same_everywhere(cluster, tp), WAIT_S, f"{tp} is everywhere")
+
+
+def test_the_handle_path_waits_for_all_replicas_too(cluster: InProcessCluster) -> None:
+    cluster.create_topic("t")
+    leader = cluster.leader(*TP)
+    batch = encode_batch([Record(b"a"), Record(b"b")])
+    assert leader.produce("t", 0, batch) == (0, 1)
+    assert leader.partitions.get(TP).high_watermark == 2
+    for broker_id in [broker_id for broker_id in cluster.brokers if broker_id != leader.broker_id]:
+        cluster.stop(broker_id)
+    with pytest.raises((NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower)):
+        leader.produce("t", 0, batch)
+    assert leader.partitions.state().partition(TP) is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
@@ -25,7 +25,7 @@ from raylog.coordination.proposals import (
     Verdict,
 )
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch, MonotonicMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TopicPartition
 
 __all__ = ["IsrChanges"]
 
@@ -120,37 +120,39 @@ class IsrChanges:
         state = self._table.state()
         live = {broker.id: broker.epoch for broker in state.brokers.values()}
         now_ms = _monotonic_ms()
-        changes: list[IsrChange] = []
+        wishes: list[tuple[IsrChange, Collection[BrokerId]]] = []
         for tp in partitions:
             partition = self._table.led_partition(tp)
-            change = None if partition is None else partition.proposal(now_ms, live)
-            if change is not None:
-                changes.append(change)
+            if partition is not None:
+                before = partition.isr
+                change = partition.proposal(now_ms, live)
+                if change is not None:
+                    wishes.append((change, before))
         again: list[TopicPartition] = []
-        for first in range(0, len(changes), MAX_CHANGES):
-            part = tuple(changes[first : first + MAX_CHANGES])
-            message = ProposeIsr(self._table.broker_id, self._epoch(), state.controller_epoch, part)
-            outcomes = self._ask(message) or [Outcome(change.tp, Verdict.UNAVAILABLE) for change in part]
-            for change, outcome in zip(part, outcomes, strict=True):
-                self._take(change, outcome)
+        for first in range(0, len(wishes), MAX_CHANGES):
+            part = wishes[first : first + MAX_CHANGES]
+            changes = tuple(change for change, _ in part)
+            message = ProposeIsr(self._table.broker_id, self._epoch(), state.controller_epoch, changes)
+            outcomes = self._ask(message) or [Outcome(change.tp, Verdict.UNAVAILABLE) for change in changes]
+            for (change, before), outcome in zip(part, outcomes, strict=True):
+                self._take(change, before, outcome)
                 if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
                     again.append(change.tp)
         return again
 
-    def _take(self, change: IsrChange, outcome: Outcome) -> None:
-        partition = self._table.led_partition(change.tp)
-        before = set() if partition is None else set(partition.isr)
+    def _take(self, change: IsrChange, before: Collection[BrokerId], outcome: Outcome) -> None:
         if outcome.state is not None:
             self._table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is Verdict.OK:
             now = {member for member, _ in change.isr}
-            self.shrinks += len(before - now)
-            self.expands += len(now - before)
+            self.shrinks += len(set(before) - now)
+            self.expands += len(now - set(before))
             logger.info("in-sync replicas changed", partition=change.tp, isr=sorted(now), before=sorted(before))
             return
         self.failures += 1
         if outcome.verdict is Verdict.REFUSED:
             logger.info("in-sync replicas not changed", partition=change.tp, reason=outcome.reason)
+        partition = self._table.led_partition(change.tp)
         if partition is not None:
             partition.refused(change.version)
 
