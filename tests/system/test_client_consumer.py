@@ -256,7 +256,7 @@ def test_admin_tells_per_topic_why_not(cluster: InProcessCluster) -> None:
                 NewTopic("good", 1),
                 NewTopic("t", 1),
                 NewTopic("no/such", 1),
-                NewTopic("copied", 1, 2),
+                NewTopic("copied", 1, 3),
                 NewTopic("odd", 1, configs={"retention.mss": "1"}),
                 NewTopic("placed", assignments={0: [1], 1: [0]}),
             ]

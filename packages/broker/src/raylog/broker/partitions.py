@@ -102,7 +102,7 @@ class PartitionTable:
         state = self._receiver.state.partition(tp)
         if state is None:
             raise UnknownTopicOrPartition(f"{tp}: there is no such partition")
-        if state.leader == self.broker_id and tp in self._failed:
+        if tp in self._failed and (state.leader == self.broker_id or not state.is_online):
             raise StorageError(f"{tp}: {self._failed[tp][1]}")
         where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
         raise NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}")
