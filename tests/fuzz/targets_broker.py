@@ -21,6 +21,19 @@ from raylog.coordination import paths
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.coordination.proposals import (
+    Drain,
+    DrainAnswer,
+    IsrAnswer,
+    IsrChange,
+    OfflineReplica,
+    Outcome,
+    Proposal,
+    ProposeIsr,
+    ReplicasOffline,
+    Verdict,
+    decode_proposal,
+)
 from raylog.protocol import fetch, produce
 from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.protocol.ids import (
@@ -230,11 +243,12 @@ def control(data: bytes) -> None:
         pass
     else:
         assert UpdateState.decode(update.encode()) == update
-    try:
-        ack = Ack.decode(data)
-    except InvalidRequest:
-        return
-    assert Ack.decode(ack.encode()) == ack
+    for read in (Ack.decode, IsrAnswer.decode, DrainAnswer.decode, decode_proposal):
+        try:
+            message: Ack | IsrAnswer | DrainAnswer | Proposal = read(data)
+        except InvalidRequest:
+            continue
+        assert read(message.encode()) == message
 
 
 def _update(*, sequence: int, full: bool) -> bytes:
@@ -256,6 +270,13 @@ def _control_seeds() -> Iterator[bytes]:
     yield _UPDATE
     yield _update(sequence=2, full=False)
     yield Ack(AckStatus.OK, BrokerId(1), BrokerEpoch(1), ControllerEpoch(1), 3).encode()
+    sender = (BrokerId(1), BrokerEpoch(1), ControllerEpoch(1))
+    members = ((BrokerId(1), BrokerEpoch(1)), (BrokerId(2), BrokerEpoch(7)))
+    yield ProposeIsr(*sender, (IsrChange(_TP, TopicId(UUID(int=7)), LeaderEpoch(3), 4, members),)).encode()
+    yield ReplicasOffline(*sender, (OfflineReplica(_TP, TopicId(UUID(int=7))),), "why").encode()
+    yield Drain(*sender).encode()
+    yield IsrAnswer(ControllerEpoch(1), (Outcome(_TP, Verdict.STALE, _STATE, "why"),)).encode()
+    yield DrainAnswer(Verdict.OK, ControllerEpoch(1), (_TP,), "why").encode()
 
 
 # --- nodes of the metadata store ---------------------------------------------------------------------------------

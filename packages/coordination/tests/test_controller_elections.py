@@ -8,6 +8,7 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, partition, topic
 from raylog.coordination.controller_events import (
+    ConfigChanged,
     Deposed,
     NewReplicas,
     NewTopic,
@@ -16,6 +17,7 @@ from raylog.coordination.controller_events import (
     TopicDefaults,
     Write,
 )
+from raylog.coordination.model import ClusterState
 from raylog.coordination.proposals import Drain
 from raylog.protocol.errors import (
     ElectionNotNeeded,
@@ -191,6 +193,27 @@ def test_it_can_be_switched_off() -> None:
     for _ in range(5):
         cluster.tick(1_000)
     assert leaders(cluster)[BrokerId(1)] == 0
+
+
+def test_the_settings_may_change_and_are_read_when_they_do() -> None:
+    asked = []
+
+    def rebalance(state: ClusterState) -> Rebalance:
+        asked.append(state)
+        return Rebalance(is_enabled="<default>" in state.broker_configs, interval_ms=100)
+
+    cluster = ControlledCluster(rebalance=rebalance)
+    cluster.elect()
+    created(cluster, NewTopic(FLIGHTS, assignments={0: (BrokerId(1), BrokerId(2))}))
+    cluster.lose(1)
+    cluster.bring_back(1)
+    cluster.propose_isr(TP, 1, 2)
+    for _ in range(5):
+        cluster.tick()
+    assert (partition(cluster).leader, len(asked)) == (2, 1)
+    cluster.feed(ConfigChanged({"auto.leader.rebalance.enable": "true"}, broker="<default>"))
+    cluster.tick()
+    assert (partition(cluster).leader, len(asked)) == (1, 2)
 
 
 def test_who_is_not_in_sync_does_not_come_back_yet() -> None:

@@ -175,7 +175,7 @@ def test_many_changes_are_one_write_and_each_is_judged_by_itself(cluster: Contro
     created(cluster, topic("wide", 600, replication_factor=3))
     state = cluster.controller.state
     wide = state.topics[TopicName("wide")]
-    changes = []
+    changes: list[IsrChange] = []
     for tp, p in wide.topic_partitions():
         if p.leader == 1:
             version = p.version + (not changes)

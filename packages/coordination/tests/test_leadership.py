@@ -208,6 +208,22 @@ def test_a_partition_without_a_state_begins_with_who_lives() -> None:
     assert settle(fresh, standing(""))[0] is fresh
 
 
+def test_a_topics_terms_follow_its_settings_and_the_brokers() -> None:
+    asked = []
+
+    def min_isr(topic: TopicState, state: ClusterState) -> int:
+        asked.append(topic.name)
+        return int(topic.configs.get("min.insync.replicas", state.broker_configs.get("<default>", {}).get("m", 1)))
+
+    rules = ElectionRules(min_isr=min_isr)
+    topic = TopicState(TP.topic, ID, (partition(1, "12"),), {})
+    state = ClusterState(topics={TP.topic: topic})
+    assert [rules.terms(topic, state).min_isr for _ in range(3)] == [1, 1, 1]
+    assert len(asked) == 1, "each time may log what cannot be read"
+    assert rules.terms(topic, replace(state, broker_configs={"<default>": {"m": "2"}})).min_isr == 2
+    assert rules.terms(replace(topic, configs={"min.insync.replicas": "3"}), state).min_isr == 3
+
+
 # --- whatever happens
 
 digits = st.sets(st.sampled_from("1234"), max_size=4).map(lambda found: "".join(sorted(found)))

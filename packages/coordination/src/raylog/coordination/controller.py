@@ -110,6 +110,7 @@ class Controller:
         self._topics = Topics(self._office, self._defaults, self._check_configs)
         self._leaders = Leaders(self._office, self._rules, self._proposals)
         self._rebalanced_ms: MonotonicMs | None = None
+        self._wanted: Rebalance | None = None  # to be worked out from the settings in force
 
     @property
     def state(self) -> ClusterState:
@@ -175,12 +176,13 @@ class Controller:
         self._effects += self._requests.answer_late(now_ms)
         if self._office.doubt is Doubt.UNKNOWN:
             self._office.doubt = Doubt.CHANGED
-        wanted = self._rebalance(self.state)
-        if self._rebalanced_ms is None or not wanted.is_enabled:
+        if self._wanted is None:
+            self._wanted = self._rebalance(self.state)
+        if self._rebalanced_ms is None or not self._wanted.is_enabled:
             self._rebalanced_ms = now_ms
-        elif now_ms - self._rebalanced_ms >= wanted.interval_ms:
+        elif now_ms - self._rebalanced_ms >= self._wanted.interval_ms:
             self._rebalanced_ms = now_ms
-            self._jobs.append(_Queued(self._leaders.rebalance(wanted.percentage)))
+            self._jobs.append(_Queued(self._leaders.rebalance(self._wanted.percentage)))
 
     # --- in office and out of it
 
@@ -239,6 +241,7 @@ class Controller:
         office, before = self._office, self.state
         named = state.with_controller(before.controller_id, before.controller_epoch)
         office.now(named.with_brokers(before.brokers), *{*before.topics, *state.topics})
+        self._wanted = None
         self._leaders.know_brokers(state.brokers)
         for name in sorted(deleting):
             yield from self._topics.delete(name)
@@ -251,6 +254,7 @@ class Controller:
         elif event.broker is not None:
             configs = {**self.state.broker_configs, event.broker: event.configs}
             self._office.now(replace(self.state, broker_configs=configs))
+            self._wanted = None
         else:
             return
         self._jobs.append(_Queued(self._leaders.settle()))  # min.insync.replicas may differ, or unclean elections

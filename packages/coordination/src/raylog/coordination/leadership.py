@@ -71,7 +71,7 @@ class Terms(NamedTuple):
 
 
 class ElectionRules:
-    """The rules above. Pure: every method answers from its arguments alone."""
+    """The rules above. Every method answers from its arguments alone; ``terms`` remembers what it worked out."""
 
     def __init__(
         self,
@@ -82,9 +82,18 @@ class ElectionRules:
         """The topic's min.insync.replicas and unclean.leader.election.enable, given the state's dynamic settings."""
         self._min_isr = min_isr
         self._unclean = unclean
+        self._known: dict[TopicId, tuple[object, object, Terms]] = {}
 
     def terms(self, topic: TopicState, state: ClusterState) -> Terms:
-        return Terms(topic.id, self._min_isr(topic, state), self._unclean(topic, state))
+        """Worked out once for each topic's and cluster's overrides: each time may log what is wrong with them."""
+        known = self._known.get(topic.id)
+        if known is not None and known[0] is topic.configs and known[1] is state.broker_configs:
+            return known[2]
+        if len(self._known) > 2 * len(state.topics):  # most are gone
+            self._known.clear()
+        terms = Terms(topic.id, self._min_isr(topic, state), self._unclean(topic, state))
+        self._known[topic.id] = (topic.configs, state.broker_configs, terms)
+        return terms
 
     def decide(self, state: ClusterState, standing: Standing, names: Iterable[TopicName] | None = None) -> list[Change]:
         """The partitions (of these topics, or of all) whose state must change."""
