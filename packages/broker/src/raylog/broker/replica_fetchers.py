@@ -31,7 +31,7 @@ from raylog.broker.net.peer import PeerConnection
 from raylog.broker.partition import Partition
 from raylog.broker.replication.quota import ReplicationQuota, is_throttled
 from raylog.coordination.model import BrokerInfo
-from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, StorageError, exception_for
+from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, exception_for
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TimestampMs, TopicPartition
 from raylog.protocol.settings import Settings
@@ -39,6 +39,11 @@ from raylog.protocol.settings import Settings
 __all__ = ["ReplicaFetchers"]
 
 logger = EventLog(__name__)
+
+FIRST_BACKOFF_MS = 20
+"""The pause after a first failure; it doubles with each, up to replica.fetch.backoff.ms. What fails first is often a
+leader that has not heard yet that it is one.
+"""
 
 THROTTLE_CHECK_MS = 100
 """How often a throttled fetcher looks whether it may fetch on."""
@@ -56,11 +61,15 @@ class _Leader(NamedTuple):
 class _Followed:
     """One partition that follows, under its fetcher's lock."""
 
-    __slots__ = ("committed", "leader_epoch", "partition", "resume_ms")
+    __slots__ = ("committed", "failures", "first_request", "leader_epoch", "partition", "resume_ms")
 
-    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch, first_request: int) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
+        self.first_request = first_request
+        """The number of the first request that can be about it: an answer to an earlier one is about another time."""
+        self.failures = 0
+        """In a row."""
         self.resume_ms: MonotonicMs | None = None
         """When it is fetched again, after an error; None while it is being fetched."""
         self.committed = Offset(0)
@@ -79,10 +88,12 @@ class ReplicaFetchers:
         self._static = settings
         self.now_ms = now_ms
         self._lock = threading.Lock()
+        """Before a fetcher's lock, never inside one."""
         self._fetchers: dict[_Leader, _Fetcher] = {}
         self._places: dict[TopicPartition, _Fetcher] = {}
         self._quota = ReplicationQuota(threading.Lock())
         self._bytes_in: dict[str, int] = {}
+        self._counting = threading.Lock()
 
     def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
         """Keep ``partition`` like its leader from now on; it follows nobody at the moment."""
@@ -126,14 +137,14 @@ class ReplicaFetchers:
 
     def bytes_in(self) -> Mapping[str, int]:
         """Bytes of batches fetched since the start, by topic."""
-        with self._lock:
+        with self._counting:
             return self._bytes_in.copy()
 
     # --- for the fetchers
 
     def fetched(self, sizes: Mapping[str, int], throttled: int) -> None:
         """Count what an answer brought."""
-        with self._lock:
+        with self._counting:
             for topic, size in sizes.items():
                 self._bytes_in[topic] = self._bytes_in.get(topic, 0) + size
         self._quota.take(throttled)
@@ -164,6 +175,10 @@ class _Fetcher:
         self._throttled: set[TopicPartition] = set()
         """Those left out because the rate is used up."""
         self._session = FollowerSession()
+        self._requests = 0
+        """How many were made; at most one is under way."""
+        self._failures = 0
+        """Times in a row that the leader could not be asked."""
         self._stopping = False
         self._failed = ""
         """Why the leader could not be asked last; empty once it answered."""
@@ -179,7 +194,7 @@ class _Fetcher:
 
     def add(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         with self._lock:
-            followed = self._followed[partition.tp] = _Followed(partition, leader_epoch)
+            followed = self._followed[partition.tp] = _Followed(partition, leader_epoch, self._requests + 1)
             self._by_id[partition.topic_id, partition.tp.partition] = partition.tp
             self._want(followed)
             self._lock.notify()
@@ -231,6 +246,7 @@ class _Fetcher:
                 now_ms = _monotonic_ms()
                 self._resume(now_ms)
                 if len(self._session):
+                    self._requests += 1
                     asked = self._session.request()
                     return FetchRequest(
                         self._wait_ms if not self._throttled else min(self._wait_ms, THROTTLE_CHECK_MS),
@@ -279,14 +295,18 @@ class _Fetcher:
             if str(error) != self._failed:  # else it was told before
                 logger.warning("leader not reached", leader=self.leader.id, reason=error)
             self._failed = str(error)
-            self._lock.wait(self._backoff_ms / 1000)
+            self._failures += 1
+            self._lock.wait(self._pause_ms(self._failures) / 1000)
+
+    def _pause_ms(self, failures: int) -> int:
+        return min(FIRST_BACKOFF_MS << min(failures - 1, 16), self._backoff_ms)
 
     def _take(self, response: FetchResponse[memoryview]) -> None:
         """Write an answer into the logs, partition by partition: an error of one holds up no other."""
         with self._lock:
             if self._stopping:
                 return
-            self._failed = ""
+            self._failed, self._failures = "", 0
             if response.error_code:
                 logger.info(
                     "fetch session begun anew",
@@ -301,7 +321,7 @@ class _Fetcher:
             for topic in response.topics:
                 for found in topic.partitions:
                     tp = self._by_id.get((topic.topic_id, found.partition))
-                    if tp is None:
+                    if tp is None or self._followed[tp].first_request > self._requests:
                         continue
                     size = len(found.records) if found.records else 0
                     sizes[tp.topic] = sizes.get(tp.topic, 0) + size
@@ -323,6 +343,7 @@ class _Fetcher:
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
             return 0
+        followed.failures = 0
         in_sync = partition.log_end_offset >= followed.committed
         throttled = not in_sync and is_throttled(
             partition.settings[FOLLOWER_REPLICATION_THROTTLED_REPLICAS], tp.partition, self._broker_id
@@ -335,15 +356,16 @@ class _Fetcher:
         return size if throttled else 0
 
     def _pause_one(self, followed: _Followed, error: Exception) -> None:
-        tp = followed.partition.tp
-        if isinstance(error, RaylogError):
-            logger.info("partition not fetched", partition=tp, leader=self.leader.id, reason=error)
-        else:
-            logger.exception("fetching met a defect", partition=tp, leader=self.leader.id)
-        self._session.leave_out(followed.partition.topic_id, tp.partition)
-        followed.resume_ms = MonotonicMs(_monotonic_ms() + self._backoff_ms)
-        if not isinstance(error, StorageError):  # else it waits for a new disk, and its broker for a new start
-            self._paused.add(tp)
+        partition = followed.partition
+        followed.failures += 1
+        if not isinstance(error, RaylogError):
+            logger.exception("fetching met a defect", partition=partition.tp, leader=self.leader.id)
+        elif followed.failures == 1:
+            logger.info("partition not fetched", partition=partition.tp, leader=self.leader.id, reason=error)
+        self._session.leave_out(partition.topic_id, partition.tp.partition)
+        if not partition.log.health.failure:  # else it waits for another disk, and this broker for another start
+            followed.resume_ms = MonotonicMs(_monotonic_ms() + self._pause_ms(followed.failures))
+            self._paused.add(partition.tp)
 
     def _want(self, followed: _Followed) -> None:
         partition = followed.partition
