@@ -120,7 +120,7 @@ class IsrChanges:
         state = self._table.state()
         live = {broker.id: broker.epoch for broker in state.brokers.values()}
         now_ms = _monotonic_ms()
-        wishes: list[tuple[IsrChange, Collection[BrokerId]]] = []
+        wishes: list[tuple[IsrChange, tuple[BrokerId, ...]]] = []
         for tp in partitions:
             partition = self._table.led_partition(tp)
             if partition is not None:
