@@ -1,0 +1,314 @@
+"""A simulated broker: one life of a process, around the real cores.
+
+Here is the glue that a real broker has in ``membership``, ``partitions``, ``isr_changes`` and the Produce, Fetch and
+ListOffsets handlers, and nothing else: what is decided, is decided by ``BrokerRegistration``, ``Lease``, ``Receiver``
+and ``local_changes``, ``Controller``, ``Partition`` with its ``Leadership``, and ``Following``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raylog.broker.partition_types import ACKS_ALL, AppendInfo
+from raylog.coordination import paths
+from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.peer_control import AckStatus, Receiver
+from raylog.coordination.registration import BrokerRegistration, ensure_cluster
+from raylog.coordination.store import (
+    NodeChange,
+    NodeEvent,
+    Session,
+    SessionEvent,
+    SessionState,
+    StoreError,
+    StoreEvent,
+    StoreUnavailable,
+)
+from raylog.protocol.errors import NotLeaderOrFollower, RaylogError, RequestTimedOut, UnknownTopicOrPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicPartition
+
+from .clients import Leader, ProduceRequest
+from .controlling import Controlling
+from .disk import Disk
+from .engine import Process, ProcessDied, Thread
+from .network import Answer
+from .replicas import Replicas
+from .world import World
+from .zookeeper import SESSION_TIMEOUT_MS, SimSink, SimStore
+
+RENEW_MS = SESSION_TIMEOUT_MS // 10
+RETRY_MS = 200
+
+
+class DiskSession:
+    """Stands in for registration.SessionFile."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self) -> Session | None:
+        return self._disk.session
+
+    def save(self, session: Session) -> None:
+        self._disk.session = session
+
+    def clear(self) -> None:
+        self._disk.session = None
+
+
+@dataclass
+class Waiting:
+    """A produce that waits for its commit."""
+
+    tp: TopicPartition
+    info: AppendInfo
+    answer: Answer
+    deadline: int
+
+
+class SimBroker:
+    """See the module."""
+
+    def __init__(self, world: World, broker_id: BrokerId, life: int) -> None:
+        self.id = broker_id
+        self.world = world
+        self.engine = world.engine
+        self.network = world.network
+        self.disk = world.disks[broker_id]
+        self.process = Process(f"broker {broker_id}.{life}")
+        self.serving = Thread(self.process)
+        self._membership = Thread(self.process)
+        self._offset = broker_id * 100_000
+        design = world.design
+        self.store = SimStore(world.ensemble, world.weather, self._membership, self.clock)
+        self.store.is_cut = broker_id in world.cut_from_zookeeper
+        self._sink = self.sink(self._membership, self._store_event)
+        lost = any(files.end < files.high_watermark for files in self.disk.files.values())
+        self.registration: BrokerRegistration = design.registration(
+            self.store, DiskSession(self.disk), boot_id=f"{broker_id}/{self.disk.boot}", lost_data=lost
+        )
+        self.info = BrokerInfo(
+            broker_id,
+            BrokerEpoch(-1),
+            (Endpoint("PLAINTEXT", f"h{broker_id}", 9092),),
+            directory_ids=(self.disk.directory,),
+            clean_stop=self.disk.clean,
+        )
+        self.disk.clean = False
+        self.lease = design.lease()
+        self.receiver = Receiver(broker_id)
+        self.is_synced = False
+        self.replicas = Replicas(self)
+        self._waiting: list[Waiting] = []
+        machine = design.controller(world.min_isr)
+        self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine)
+
+    def clock(self) -> MonotonicMs:
+        """This machine's monotonic clock, which shows what it likes."""
+        return MonotonicMs(self.engine.now + self._offset)
+
+    def sink(self, thread: Thread, take: Callable[[StoreEvent], None]) -> SimSink:
+        return self.world.ensemble.sink(thread, take)
+
+    # --- membership
+
+    def start(self) -> None:
+        self.engine.at(1, self._membership, self._start)
+
+    def _start(self) -> None:
+        self.store.start()
+        if self.store.is_cut:
+            self.store.suspend()
+        self.store.watch_session(self._sink)
+        self._join()
+
+    def _join(self) -> None:
+        """Register for the first time; try until it succeeds."""
+        self.store.thread = self._membership
+        try:
+            ensure_cluster(self.store, "sim")
+            self._register()
+            self._renew()
+        except RaylogError as error:
+            self.engine.note(f"{self.process.name}: cannot join yet, {error}")
+            self.engine.at(RETRY_MS, self._membership, self._join)
+            return
+        self.engine.at(RENEW_MS, self._membership, self._keep_on)
+        self.controlling.start()
+        self.replicas.start()
+
+    def _register(self) -> None:
+        """Messages of the controller count for the new incarnation only; none is taken in meanwhile."""
+        self.is_synced = False
+        self.serving.busy = True
+        try:
+            self.info = self.registration.register(self.info)
+            self.receiver.registered(self.info.epoch)
+        finally:
+            self.serving.busy = False
+            waiting, self.serving.waiting = self.serving.waiting, []
+            for action in waiting:
+                self.engine.at(0, self.serving, action)
+        self.engine.note(
+            f"{self.process.name}: registered, epoch {self.info.epoch}, intact since {self.info.intact_since}"
+        )
+        self.store.exists(paths.broker(self.id), self._sink)
+
+    def _renew(self) -> None:
+        sent = self.store.heartbeat()
+        if self.registration.is_current:
+            self.lease.renew(sent, self.store.session_timeout_ms)
+
+    def _keep_on(self) -> None:
+        self._keep()
+        self.engine.at(RENEW_MS if self.registration.is_current else RETRY_MS, self._membership, self._keep_on)
+
+    def _keep(self) -> None:
+        self.store.thread = self._membership
+        try:
+            if not self.registration.is_current:
+                self._register()
+            self._renew()
+        except StoreUnavailable:
+            pass
+        except RaylogError as error:
+            self.engine.note(f"{self.process.name}: cannot register, {error}")
+
+    def _store_event(self, event: StoreEvent) -> None:
+        match event:
+            case SessionEvent(SessionState.LOST):
+                self.lease.revoke()
+                self.world.checker.wrongly_fenced.discard((self.id, self.info.epoch))
+            case SessionEvent(SessionState.CONNECTED):
+                self._keep()
+            case NodeEvent(_, NodeChange.DELETED):
+                self._look_at_registration()
+
+    def _look_at_registration(self) -> None:
+        """The node of some registration of ours is gone; if it is that of the session in use, we were fenced."""
+        self.store.thread = self._membership
+        try:
+            node = self.store.exists(paths.broker(self.id), self._sink)
+            if not self.registration.is_current or (node and node.ephemeral_owner == self.store.session.id):
+                return
+            self.engine.note(f"{self.process.name}: somebody ended its registration")
+            self.lease.revoke()
+            self.world.checker.wrongly_fenced.discard((self.id, self.info.epoch))
+            self._register()
+            self._renew()
+        except RaylogError:
+            self.engine.at(RETRY_MS, self._membership, self._look_at_registration)
+
+    def check_lease(self) -> None:
+        """As Membership.check. Raises NotLeaderOrFollower."""
+        if not self.lease.held(self.clock()) or not self.is_synced:
+            raise NotLeaderOrFollower("the lease has lapsed, or the controller has not said what is led here")
+
+    # --- the end of it
+
+    def crash(self) -> None:
+        """kill -9: nothing more is asked or told."""
+        self.process.alive = False
+        self.store.abandon()
+
+    def stop_clean(self) -> None:
+        """Flush, sign off, end."""
+        self.lease.revoke()
+        self.replicas.resign_all()
+        for replica in self.replicas.partitions.values():
+            replica.log.flush()
+        self.disk.clean = True
+        self.store.thread = self._membership
+        try:
+            self.registration.deregister()
+        except StoreError:
+            pass
+        self.store.close()
+        self.process.alive = False
+
+    # --- what others ask
+
+    def serve(self, kind: str, request: Any, answer: Answer) -> None:
+        match kind:
+            case "control":
+                self._control(request, answer)
+            case "propose":
+                self.controlling.propose(request, answer)
+            case "metadata":
+                state = self.receiver.state
+                answer({tp: Leader(p.leader, p.leader_epoch) for tp, p in state.partitions()})
+            case "create":
+                self.controlling.create(*request, answer)
+            case "produce":
+                self._produce(request, answer)
+            case "consume":
+                self.replicas.consume(request, answer)
+            case "replicate":
+                self.replicas.replicate(request, answer)
+            case "ends":
+                self._answering(answer, lambda: self.replicas.ends(request))
+
+    def _answering(self, answer: Answer, work: Callable[[], Any]) -> None:
+        """Work under the lease, which must still be held when it is done."""
+        try:
+            self.check_lease()
+            result = work()
+            self.check_lease()
+        except ProcessDied:
+            raise
+        except RaylogError as error:
+            answer(error)
+        else:
+            answer(result)
+
+    def _control(self, payload: bytes, answer: Answer) -> None:
+        received = self.receiver.receive(payload)
+        if received.after is not received.before:
+            self.replicas.apply(received.before, received.after)
+        if received.ack.status is AckStatus.OK:
+            self.is_synced = True
+        self.settle()
+        answer(received.ack.encode())
+
+    def _produce(self, request: ProduceRequest, answer: Answer) -> None:
+        try:
+            self.check_lease()
+            batch = memoryview(bytearray(request.batch))
+            info = self.replicas.leading(request.tp).append(batch, acks=ACKS_ALL, now_ms=TimestampMs(0))
+        except RaylogError as error:
+            answer(error)
+            return
+        self._waiting.append(Waiting(request.tp, info, answer, self.engine.now + request.timeout_ms))
+        self.engine.at(request.timeout_ms, self.serving, self.settle)
+        self.settle()
+
+    def settle(self) -> None:
+        """Answer the produces whose wait is over: something may have changed."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not self._settled(each):
+                self._waiting.append(each)
+
+    def _settled(self, waiting: Waiting) -> bool:
+        tp, info = waiting.tp, waiting.info
+        partition = self.replicas.partitions.get(tp)
+        try:
+            if partition is None:
+                raise UnknownTopicOrPartition(f"{tp} is gone")
+            if not partition.check_committed(info):
+                if self.engine.now < waiting.deadline:
+                    return False
+                raise RequestTimedOut(f"{tp}: not committed in time")
+            self.check_lease()
+        except RaylogError as error:
+            waiting.answer(error)
+            return True
+        self.world.checker.acks(tp, self.id, info.base_offset)
+        if self.engine.lines is not None:
+            self.engine.note(f"broker {self.id}: acks {tp} at {info.base_offset}, epoch {partition.leader_epoch}")
+        waiting.answer(info.base_offset)
+        return True

@@ -1,0 +1,233 @@
+"""The controller on a simulated broker: what ``controller_runtime`` is in a real one, without its threads.
+
+Campaigns, reads, feeds the machine and carries its effects out. All of it runs on one thread, whose calls to the store
+take time; what brokers answer comes back as steps of that thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from raylog.coordination import controller_events as core
+from raylog.coordination import election, paths, snapshot
+from raylog.coordination.controller import Controller
+from raylog.coordination.election import Mandate
+from raylog.coordination.peer_control import Ack
+from raylog.coordination.proposals import decode_proposal
+from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
+
+from .engine import Engine, Thread
+from .network import Answer, Network
+from .zookeeper import SimSink, SimStore
+
+TICK_MS = 200
+RETRY_MS = 200
+SEND_TIMEOUT_MS = 1_000
+
+
+class Member(Protocol):
+    """The broker that this controller runs on."""
+
+    id: BrokerId
+    engine: Engine
+    network: Network
+
+    def clock(self) -> MonotonicMs: ...
+
+
+class Controlling:
+    """One broker's candidacy, from its first registration to its process's end."""
+
+    def __init__(
+        self, member: Member, thread: Thread, store: SimStore, make_sink: Callable[..., SimSink], machine: Controller
+    ) -> None:
+        self._member = member
+        self._thread = thread
+        self._store = store
+        self._machine = machine
+        self._sink = make_sink(thread, self._store_event)
+        self._mandate: Mandate | None = None
+        self._campaign_at: int | None = 0
+        self._tokens = itertools.count(1)
+        self._answers: dict[object, Answer] = {}
+        self.on_brokers: Callable[[Any], None] = lambda brokers: None
+        """Told whom to keep liveness connections to."""
+
+    @property
+    def is_active(self) -> bool:
+        return self._machine.is_active
+
+    def start(self) -> None:
+        self._store.watch_session(self._sink)
+        self._turn(lambda: None)
+        self._member.engine.at(TICK_MS, self._thread, self._tick)
+
+    def propose(self, payload: bytes, answer: Answer) -> None:
+        """A broker's proposal has come; any thread."""
+        self._post(lambda: self._take_proposal(payload, answer))
+
+    def create(self, topic: core.NewTopic, topic_id: Any, answer: Answer) -> None:
+        self._post(lambda: self._take_creation(topic, topic_id, answer))
+
+    def reassign(self, change: core.NewReplicas) -> None:
+        deadline = MonotonicMs(self._member.clock() + 5_000)
+        self._post(lambda: self._feed(core.ReassignmentRequested(next(self._tokens), (change,), deadline)))
+
+    def fence(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+        """A liveness connection says that this incarnation is dead."""
+        self._post(lambda: self._feed(core.Fence(broker_id, epoch)))
+
+    def controller_hint(self) -> None:
+        """A liveness connection says that the controller is dead."""
+        self._post(self._challenge)
+
+    # --- the thread
+
+    def _post(self, action: Callable[[], None], delay: int = 0) -> None:
+        self._member.engine.at(delay, self._thread, lambda: self._turn(action))
+
+    def _turn(self, action: Callable[[], None]) -> None:
+        """Campaign when it is time, and do one thing; start over when the store fails."""
+        self._store.thread = self._thread
+        try:
+            self._campaign_when_due()
+            action()
+        except StoreError as error:
+            self._member.engine.note(f"controller at {self._member.id}: starts over, {error}")
+            self._depose()
+            self._campaign_at = self._member.engine.now + RETRY_MS
+
+    def _tick(self) -> None:
+        self._member.engine.at(TICK_MS, self._thread, self._tick)
+        self._turn(lambda: self._feed(core.Tick(self._member.clock())) if self._machine.is_active else None)
+
+    def _campaign_when_due(self) -> None:
+        engine, member = self._member.engine, self._member
+        if self._campaign_at is None or engine.now < self._campaign_at:
+            return
+        self._campaign_at = None
+        mandate = election.campaign(self._store, member.id, TimestampMs(0), self._sink)
+        if mandate == self._mandate:
+            return
+        self._depose()
+        if mandate is None:
+            return
+        found = snapshot.load(self._store, self._sink)
+        engine.note(f"broker {member.id} is the controller, epoch {mandate.epoch}")
+        self._mandate = mandate
+        self.on_brokers(found.state.brokers)
+        self._feed(core.Elected(member.id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
+
+    def _challenge(self) -> None:
+        """Take the office of a controller that is dead by all signs."""
+        if not self._machine.is_active:
+            self._campaign_at = 0
+            self._campaign_when_due()
+
+    def _store_event(self, event: StoreEvent) -> None:
+        self._turn(lambda: self._take_store_event(event))
+
+    def _take_store_event(self, event: StoreEvent) -> None:
+        match event:
+            case SessionEvent(SessionState.CONNECTED):
+                self._campaign_at = 0
+                self._campaign_when_due()
+            case SessionEvent():
+                self._depose()
+            case NodeEvent(paths.CONTROLLER):
+                self._campaign_at = 0
+                self._campaign_when_due()
+            case NodeEvent(path) if not self._machine.is_active:
+                pass
+            case NodeEvent(path) if path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
+                brokers = snapshot.load_brokers(self._store, self._sink)
+                self.on_brokers(brokers)
+                self._feed(core.BrokersChanged(brokers))
+            case NodeEvent():
+                if snapshot.shows_strange_topics(self._store, self._machine.state, self._sink):
+                    self._feed(self._load())
+
+    def _load(self) -> core.Loaded:
+        found = snapshot.load(self._store, self._sink)
+        return core.Loaded(found.state, found.deleting)
+
+    def _take_proposal(self, payload: bytes, answer: Answer) -> None:
+        try:
+            proposal = decode_proposal(payload)
+        except RaylogError:
+            return
+        token = next(self._tokens)
+        self._answers[token] = lambda message: answer(message.encode())
+        self._feed(core.Proposed(token, proposal))
+
+    def _take_creation(self, topic: core.NewTopic, topic_id: Any, answer: Answer) -> None:
+        token = next(self._tokens)
+        self._answers[token] = answer
+        deadline = MonotonicMs(self._member.clock() + 5_000)
+        self._feed(core.TopicCreateRequested(token, (topic,), (topic_id,), deadline))
+
+    # --- effects
+
+    def _feed(self, event: core.Event) -> None:
+        events = deque([event])
+        while events:
+            for effect in self._machine.handle(events.popleft()):
+                outcome = self._carry_out(effect)
+                if outcome is not None:
+                    events.append(outcome)
+
+    def _carry_out(self, effect: core.Effect) -> core.Event | None:
+        match effect:
+            case core.Write():
+                return self._write(effect)
+            case core.Send():
+                self._send(effect)
+            case core.Reply(token, results):
+                self._answer(token, results[0])
+            case core.Answer(token, answer):
+                self._answer(token, answer)
+            case core.Reload():
+                return self._load()
+            case core.Notice(text, fields):
+                self._member.engine.note(f"controller at {self._member.id}: {text}: {dict(fields)}")
+            case core.StepDown():
+                self._member.engine.note(f"controller at {self._member.id}: deposed")
+                self._mandate = None
+                self._campaign_at = self._member.engine.now + RETRY_MS
+                return core.Deposed()
+        return None
+
+    def _answer(self, token: object, answer: Any) -> None:
+        reply = self._answers.pop(token, None)
+        if reply is not None:
+            reply(answer)
+
+    def _write(self, effect: core.Write) -> core.Event:
+        try:
+            for multi in effect.multis:
+                self._store.multi(multi)
+        except StoreError as error:
+            return core.WriteFailed(effect.token, error)
+        return core.Written(effect.token)
+
+    def _send(self, effect: core.Send) -> None:
+        mandate, member = self._mandate, self._member
+        to, sequence = effect.broker_id, effect.message.sequence
+
+        def done(answer: bytes | None) -> None:
+            if self._mandate == mandate:
+                event = core.SendFailed(to, sequence) if answer is None else core.Acked(Ack.decode(answer))
+                self._turn(lambda: self._feed(event))
+
+        payload = effect.message.encode()
+        member.network.call(member.id, self._thread, to, "control", payload, SEND_TIMEOUT_MS, done)
+
+    def _depose(self) -> None:
+        self._mandate = None
+        self._feed(core.Deposed())
+        self._answers.clear()

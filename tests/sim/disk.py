@@ -1,0 +1,278 @@
+"""A broker's disk and the logs on it. A crash of the process keeps what was written, one of the machine what was
+synced.
+
+:class:`SimLog` stands in for ``storage.log.Log`` below the real ``Partition``: batches are real record batches, kept in
+a list instead of segments. ``on_append`` and ``on_truncate`` tell the invariants what happens to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.log_config import LogConfig
+from raylog.broker.storage.offsets import LogOffsets, Mark
+from raylog.broker.storage.producers import Producers
+from raylog.coordination.store import Session
+from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.records import BatchHeader, read_header, stamp
+
+
+class Stored(NamedTuple):
+    """One batch of a log."""
+
+    base: int
+    end: int
+    """The offset after its last record."""
+    epoch: int
+    producer: int
+    sequence: int
+    data: bytes
+
+
+def stored(data: bytes) -> Stored:
+    header = read_header(data)
+    return Stored(
+        header.base_offset, header.next_offset, header.leader_epoch, header.producer_id, header.base_sequence, data
+    )
+
+
+def mark(offset: int) -> Mark:
+    return Mark(Offset(offset), Offset(0), FilePosition(offset))
+
+
+class Slice:
+    """What a read found; stands in for a FileSlice."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length = len(data)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        return self._data
+
+    def release(self) -> None: ...
+
+
+@dataclass
+class Files:
+    """What one partition has on a disk."""
+
+    topic_id: TopicId
+    batches: list[Stored] = field(default_factory=list)
+    synced: int = 0
+    """So many of ``batches`` survive a crash of the machine."""
+    epochs: list[tuple[LeaderEpoch, Offset]] = field(default_factory=list)
+    high_watermark: int = 0
+    """As checkpointed."""
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end if self.batches else 0
+
+
+@dataclass
+class Disk:
+    """All that survives a process. ``boot`` counts the machine's starts, ``directory`` changes with the disk."""
+
+    directory: UUID
+    files: dict[TopicPartition, Files] = field(default_factory=dict)
+    session: Session | None = None
+    boot: int = 0
+    clean: bool = False
+    """Whether the last process closed its logs in an orderly way."""
+
+    def crash_machine(self) -> None:
+        """Keep the synced batches only. Epochs are durable at once, as ``leader-epoch-checkpoint`` is."""
+        self.boot += 1
+        for files in self.files.values():
+            del files.batches[files.synced :]
+
+    def wipe(self, directory: UUID) -> None:
+        """Another, empty disk."""
+        self.boot += 1
+        self.directory = directory
+        self.files.clear()
+        self.session = None
+        self.clean = False
+
+
+class SimLog:
+    """One partition's log in a running process. Nothing here takes time."""
+
+    def __init__(self, tp: TopicPartition, files: Files, config: LogConfig) -> None:
+        """Opens what the disk has, as recovery does: epochs that begin beyond the end are forgotten, the high
+        watermark is the checkpointed one, the producers are those of the batches."""
+        self.tp = tp
+        self.files = files
+        self.config = config
+        self.lock = nullcontext()
+        self.flush_lock = nullcontext()
+        self.epochs = LeaderEpochs()
+        for epoch, start in files.epochs:
+            self.epochs.assign(epoch, start)
+        self.epochs.truncate_from_end(Offset(files.end))
+        self.producers = Producers()
+        self._producers_of(files.batches)
+        hw = mark(min(files.high_watermark, files.end))
+        self._offsets = LogOffsets(Offset(0), hw, hw, mark(files.end))
+        self._ends = [batch.end for batch in files.batches]
+        self.closed = False
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_append: Callable[[SimLog, Sequence[Stored]], None] = lambda log, batches: None
+        self.on_truncate: Callable[[SimLog, int], None] = lambda log, offset: None
+        self.on_publish: Callable[[SimLog], None] = lambda log: None
+        self.save_checkpoints: Callable[[], None] = lambda: None
+
+    def _producers_of(self, batches: Sequence[Stored]) -> None:
+        for batch in batches:
+            if batch.producer >= 0:
+                self.producers.update(read_header(batch.data), Offset(batch.base), TimestampMs(-1), TimestampMs(0))
+
+    # --- offsets
+
+    @property
+    def offsets(self) -> LogOffsets:
+        return self._offsets
+
+    @property
+    def recovery_point(self) -> Offset:
+        files = self.files
+        return Offset(files.batches[files.synced - 1].end if files.synced else 0)
+
+    def publish(
+        self,
+        *,
+        start: Offset | None = None,
+        stable: Mark | None = None,
+        high_watermark: Mark | None = None,
+        end: Mark | None = None,
+    ) -> LogOffsets:
+        before = self._offsets
+        hw = high_watermark or before.high_watermark
+        after = LogOffsets(
+            before.start if start is None else start, stable or hw, hw, before.end if end is None else end
+        )
+        assert after.start <= after.stable.offset <= hw.offset <= after.end.offset, f"{self.tp}: {before} to {after}"
+        self._offsets = after
+        self.files.high_watermark = hw.offset
+        self.on_publish(self)
+        return after
+
+    def mark(self, offset: Offset) -> Mark:
+        return mark(offset)
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise StorageError(f"{self.tp} is closed here")
+
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
+
+    # --- writing
+
+    def append(
+        self,
+        batches: memoryview,
+        headers: Sequence[BatchHeader],
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        visible: bool = False,
+    ) -> Offset:
+        self.check_open()
+        base = offset = self._offsets.end.offset
+        if leader_epoch != self.epochs.latest:
+            self.assign_epoch(leader_epoch, base)
+        position, added = 0, []
+        for header in headers:
+            stamp(batches, position, offset, leader_epoch)
+            added.append(stored(bytes(batches[position : position + header.size])))
+            position += header.size
+            offset = Offset(added[-1].end)
+        self._add(added)
+        for header, batch in zip(headers, added, strict=True):
+            if header.producer_id >= 0:
+                self.producers.update(header, Offset(batch.base), TimestampMs(-1), now_ms)
+        end = mark(offset)
+        self.publish(end=end, high_watermark=end if visible else None)
+        return base
+
+    def append_as_replica(self, batches: memoryview, headers: Sequence[BatchHeader], now_ms: TimestampMs) -> None:
+        self.check_open()
+        position, added, offset = 0, [], self._offsets.end.offset
+        for header in headers:
+            if header.base_offset < offset:
+                raise OffsetOutOfRange(f"{self.tp}: a batch of the leader begins at {header.base_offset}, not {offset}")
+            added.append(stored(bytes(batches[position : position + header.size])))
+            position += header.size
+            offset = Offset(header.next_offset)
+        self._add(added)
+        for header in headers:
+            self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+        self._producers_of(added)
+        self.publish(end=mark(offset))
+
+    def _add(self, batches: list[Stored]) -> None:
+        self.files.batches += batches
+        self._ends += [batch.end for batch in batches]
+        self.on_append(self, batches)
+
+    def assign_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
+        if self.epochs.assign(epoch, start):
+            self.files.epochs = self.epochs.rows()
+
+    def truncate(self, offset: Offset, now_ms: TimestampMs) -> Offset:
+        """Remove the batches that end beyond ``offset``, durably; answers the new end."""
+        files = self.files
+        keep = bisect_right(self._ends, offset)
+        if keep < len(files.batches):
+            self.on_truncate(self, files.batches[keep].base)
+            del files.batches[keep:], self._ends[keep:]
+            files.synced = min(files.synced, keep)
+            self.producers = Producers()
+            self._producers_of(files.batches)
+        end = mark(files.end)
+        if self.epochs.truncate_from_end(end.offset):
+            files.epochs = self.epochs.rows()
+        hw = min(self._offsets.high_watermark.offset, end.offset)
+        self.publish(end=end, high_watermark=mark(hw))
+        return end.offset
+
+    def start_anew(self, offset: Offset, now_ms: TimestampMs) -> None:
+        """Logs here begin at 0: nobody deletes records."""
+        raise AssertionError(f"{self.tp}: starts anew at {offset}")
+
+    def flush(self, *, sealed_only: bool = False) -> None:
+        self.files.synced = len(self.files.batches)
+
+    # --- reading
+
+    def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> Slice | None:
+        self.check_open()
+        if not 0 <= offset <= self._offsets.end.offset:
+            raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, which ends at {self._offsets.end}")
+        found, size = [], 0
+        for batch in self.from_offset(offset):
+            if batch.end > bound.offset or (size + len(batch.data) > max_bytes and (found or not min_one_batch)):
+                break
+            found.append(batch.data)
+            size += len(batch.data)
+        return Slice(b"".join(found)) if found else None
+
+    def from_offset(self, offset: int) -> Iterator[Stored]:
+        batches = self.files.batches
+        for index in range(bisect_right(self._ends, offset), len(batches)):
+            yield batches[index]
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,188 @@
+"""Ten designs, each with one mistake that somebody has made: what the simulator must be able to find.
+
+They are test-only subclasses of the cores; nothing in the product can be switched to them. Each names the invariants
+whose violation shows it: a design that is found by another one is found by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raylog.broker.partition import Partition
+from raylog.broker.partition_types import ReadInfo
+from raylog.broker.replication.follower import Follower, ReplicaLog
+from raylog.broker.replication.leader import Leadership, Replica
+from raylog.broker.storage.producers import Producers
+from raylog.coordination import paths
+from raylog.coordination.controller import Controller
+from raylog.coordination.controller_writes import Writes
+from raylog.coordination.leadership import ElectionRules
+from raylog.coordination.lease import Lease
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.registration import BrokerRegistration
+from raylog.coordination.store import Op
+from raylog.protocol.errors import NotLeaderOrFollower
+from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+
+from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
+from .world import Design
+
+
+class Planted(NamedTuple):
+    """A design and what it must violate."""
+
+    design: Design
+    invariants: frozenset[str]
+
+
+# --- replication
+
+
+class TruncatesToHighWatermark(Follower):
+    """Before KIP-101: what is above the high watermark goes, though it may be committed."""
+
+    def first_offset(self, log: ReplicaLog) -> Offset:
+        return log.high_watermark
+
+
+class TruncatingPartition(Partition):
+    follower = TruncatesToHighWatermark()
+
+
+class JoinsAtHighWatermark(Leadership):
+    """A new leader's high watermark is old: who has that may lack what the leader before had committed."""
+
+    def may_join(self, replica: Replica) -> bool:
+        return replica.end >= self.high_watermark
+
+
+class JoiningPartition(Partition):
+    leadership = JoinsAtHighWatermark
+
+
+class BelievesAnyFetch(Leadership):
+    """A fetch from before the follower truncated, or lost its disk, counts as well."""
+
+    def check_broker_epoch(self, broker_id: BrokerId, replica: Replica, epoch: BrokerEpoch) -> None: ...
+
+
+class FetchedWithoutEpoch(Partition):
+    """Fetches name no epoch, neither the leader's nor that of the last record."""
+
+    leadership = BelievesAnyFetch
+
+    def read(self, *args: object, **more: object) -> ReadInfo:
+        return super().read(*args, **(more | {"current_leader_epoch": NO_EPOCH, "last_fetched_epoch": NO_EPOCH}))  # type: ignore[arg-type]
+
+    def replica_fetched(
+        self,
+        replica: BrokerId,
+        broker_epoch: BrokerEpoch,
+        offset: Offset,
+        log_start: Offset,
+        now_ms: MonotonicMs,
+        *,
+        leader_epoch: LeaderEpoch,
+    ) -> None:
+        super().replica_fetched(replica, broker_epoch, offset, log_start, now_ms, leader_epoch=LeaderEpoch(NO_EPOCH))
+
+
+class ForgetsThePending(Leadership):
+    """The high watermark counts the ISR as written, while another may be by now."""
+
+    @property
+    def maximal_isr(self) -> Iterable[BrokerId]:
+        return self.isr
+
+
+class ForgettingPartition(Partition):
+    leadership = ForgetsThePending
+
+
+class AcksWithTooFew(Leadership):
+    """min.insync.replicas is not looked at."""
+
+    @property
+    def is_frozen(self) -> bool:
+        return False
+
+    def check_enough(self) -> None: ...
+
+    def is_committed(self, high_watermark: Offset, required: Offset, leader_epoch: LeaderEpoch) -> bool:
+        if leader_epoch != self.leader_epoch:
+            raise NotLeaderOrFollower("the epoch is over")
+        return high_watermark >= required
+
+
+class AckingPartition(Partition):
+    leadership = AcksWithTooFew
+
+
+class ForgetsProducers(Partition):
+    """Sequence numbers are only in the leader's memory: a new one starts without any."""
+
+    def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
+        if not self.is_leader or state.leader_epoch != self.leader_epoch:
+            self.log.producers = Producers()
+        super().become_leader(state, now_ms)
+
+
+# --- fencing
+
+
+class RacingRegistration(BrokerRegistration):
+    """The broker is there before its incarnation is raised: who looks in between takes it for its former life."""
+
+    def operations(self, broker: BrokerInfo, epoch_version: int) -> list[Op]:
+        *there, raised = super().operations(broker, epoch_version)
+        self._store.multi(there)
+        return [raised]
+
+
+class KeepsEverything(BrokerRegistration):
+    """A broker whose disk was lost registers as if it were intact."""
+
+    def intact_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
+        return broker.epoch if former is None else former.intact_since
+
+
+class UncheckedWrites(Writes):
+    """A deposed controller's writes go through."""
+
+    def checks(self, partitions: Iterable[PartitionState], state: ClusterState) -> list[Op]:
+        return []
+
+
+def unchecked_controller(min_isr: int) -> Controller:
+    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr), writes=UncheckedWrites)
+
+
+class EndlessLease(Lease):
+    """A leader serves on, whoever else was elected."""
+
+    def held(self, now_ms: MonotonicMs) -> bool:
+        return True
+
+
+def _planted(name: str, *invariants: str, **cores: object) -> Planted:
+    return Planted(Design(name, **cores), frozenset(invariants))  # type: ignore[arg-type]
+
+
+PLANTED = {
+    planted.design.name: planted
+    for planted in (
+        _planted("truncate-to-hw", ACKED, partition=TruncatingPartition),
+        _planted("isr-joined-at-hw", ACKED, partition=JoiningPartition),
+        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, partition=FetchedWithoutEpoch),
+        _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
+        _planted(
+            "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration
+        ),
+        _planted("unchecked-writes", FENCED, INCARNATION, controller=unchecked_controller),
+        _planted("no-lease", ENDS, lease=EndlessLease),
+        _planted("sequence-reset", ONCE, partition=ForgetsProducers),
+        _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
+        _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
+    )
+}

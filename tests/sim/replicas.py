@@ -1,0 +1,341 @@
+"""The partitions of a simulated broker, with what ``partitions``, ``replica_fetchers``, ``isr_changes`` and the Fetch
+handler do in a real one.
+
+Followers ask for one partition at a time, over and over; a request waits at the leader until there is something, as
+Fetch does. A request that was overtaken still arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raylog.broker.config import BROKER_SETTINGS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, TOPIC_SETTINGS
+from raylog.broker.partition import Isolation, Partition
+from raylog.broker.storage.log_config import LogConfig
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.peer_control import LocalChanges, local_changes
+from raylog.coordination.proposals import IsrAnswer, IsrChange, Outcome, ProposeIsr, Verdict
+from raylog.protocol.errors import (
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    RaylogError,
+    StaleBrokerEpoch,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.settings import Settings
+
+from .clients import Consumed, ConsumeRequest, EndsRequest
+from .disk import Files, SimLog
+from .network import Answer
+
+if TYPE_CHECKING:
+    from .broker import SimBroker
+
+WAIT_MS = 300
+BACKOFF_MS = 100
+PROPOSE_TIMEOUT_MS = 1_000
+MAX_BYTES = 400
+"""Four to six batches, so that followers catch up in several steps."""
+
+
+class ReplicaFetch(NamedTuple):
+    """A follower's request for one partition (Fetch v15+)."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    replica: BrokerId
+    epoch: BrokerEpoch
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    last_fetched_epoch: LeaderEpoch
+
+
+@dataclass
+class Parked:
+    """A fetch that waits at its leader until something is there."""
+
+    tp: TopicPartition
+    request: Any
+    answer: Answer
+    deadline: int
+
+
+@dataclass
+class Followed:
+    """Whom a partition follows. Another one takes its place when that changes."""
+
+    leader: BrokerInfo
+    leader_epoch: LeaderEpoch
+
+
+class Replicas:
+    """One broker's."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        world = broker.world
+        self._settings = Settings(
+            TOPIC_SETTINGS,
+            {MIN_INSYNC_REPLICAS.name: world.min_isr},
+            parent=Settings(BROKER_SETTINGS, {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms}),
+        )
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._followed: dict[TopicPartition, Followed] = {}
+        self._parked: list[Parked] = []
+        self._proposing: set[TopicPartition] = set()
+
+    def start(self) -> None:
+        self._engine.at(self._broker.world.lag_ms // 2, self._broker.serving, self._look_at_isrs)
+
+    # --- the controller's word
+
+    def apply(self, before: ClusterState, after: ClusterState) -> None:
+        changes: LocalChanges = local_changes(self._broker.id, before, after)
+        now_ms = self._broker.clock()
+        for tp, topic_id in (*changes.deleted, *changes.no_replica):
+            self._delete(tp, topic_id)
+        for tp in changes.resigned:
+            self._unfollow(tp)
+            self.partitions[tp].resign()
+        for tp, topic_id, state in changes.lead:
+            self._unfollow(tp)
+            partition = self._local(tp, topic_id)
+            try:
+                partition.become_leader(state, now_ms)
+            except RaylogError as error:
+                self._engine.note(f"broker {self._broker.id}: cannot lead {tp}, {error}")
+            else:
+                checker, me = self._broker.world.checker, self._broker
+                checker.leads(tp, me.id, me.info.epoch, state.leader_epoch, partition.log)
+        for tp, _, state in changes.updated:
+            self.partitions[tp].update(state, now_ms)
+        for tp, topic_id, state in changes.follow:
+            self._unfollow(tp)
+            partition = self._local(tp, topic_id)
+            try:
+                partition.become_follower(state.leader_epoch)
+            except RaylogError as error:
+                self._engine.note(f"broker {self._broker.id}: cannot follow {tp}, {error}")
+                continue
+            leader = after.brokers.get(state.leader)
+            if leader is not None:
+                self._followed[tp] = followed = Followed(leader, state.leader_epoch)
+                self._fetch(tp, followed)
+        self._wake()
+
+    def resign_all(self) -> None:
+        for partition in self.partitions.values():
+            partition.resign()
+
+    def _delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
+        partition = self.partitions.get(tp)
+        if partition is not None and partition.topic_id == topic_id:
+            self._unfollow(tp)
+            partition.resign()
+            del self.partitions[tp], self._broker.disk.files[tp]
+
+    def _unfollow(self, tp: TopicPartition) -> None:
+        self._followed.pop(tp, None)
+
+    def _local(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+        partition = self.partitions.get(tp)
+        if partition is None:
+            partition = self.partitions[tp] = self._open(tp, topic_id)
+        return partition
+
+    def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+        broker, checker = self._broker, self._broker.world.checker
+        files = broker.disk.files.setdefault(tp, Files(topic_id))
+        log = SimLog(tp, files, LogConfig.of(self._settings))
+        log.on_append = lambda log, batches: checker.appended(tp, broker.id, batches)
+        log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
+        partition = broker.world.design.partition(tp, topic_id, log, self._settings)
+        log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
+        partition.on_append = lambda tp, size: self._engine.at(0, broker.serving, self._wake)
+        partition.on_advance = lambda tp, size, hw: self._engine.at(0, broker.serving, self._advanced)
+        partition.on_caught_up = lambda tp: self._engine.at(0, broker.serving, lambda: self._propose(tp))
+        return partition
+
+    def leading(self, tp: TopicPartition) -> Partition:
+        """As PartitionTable.get. Raises UnknownTopicOrPartition, NotLeaderOrFollower."""
+        partition = self.partitions.get(tp)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"{tp} is not here")
+        if not partition.is_leader:
+            raise NotLeaderOrFollower(f"{tp} is led elsewhere")
+        return partition
+
+    # --- leading: Fetch and ListOffsets
+
+    def replicate(self, request: ReplicaFetch, answer: Answer) -> None:
+        self._try(Parked(request.tp, request, answer, self._engine.now + WAIT_MS), is_first=True)
+
+    def consume(self, request: ConsumeRequest, answer: Answer) -> None:
+        self._try(Parked(request.tp, request, answer, self._engine.now + request.max_wait_ms), is_first=True)
+
+    def _try(self, parked: Parked, *, is_first: bool) -> bool:
+        """Answer a fetch, or let it wait."""
+        request, broker = parked.request, self._broker
+        try:
+            broker.check_lease()
+            if isinstance(request, ReplicaFetch):
+                found = self._read_for_replica(request, is_first=is_first)
+                has_some = bool(found.records) or found.diverging_epoch.epoch >= 0
+            else:
+                found = self._read_for_consumer(request)
+                has_some = bool(found.data)
+            broker.check_lease()
+        except RaylogError as error:
+            parked.answer(error)
+            return True
+        if not has_some and self._engine.now < parked.deadline:
+            if is_first:
+                self._parked.append(parked)
+                self._engine.at(parked.deadline - self._engine.now, broker.serving, self._wake)
+            return False
+        parked.answer(found)
+        return True
+
+    def _read_for_replica(self, request: ReplicaFetch, *, is_first: bool) -> FetchedPartition[bytes]:
+        broker = self._broker
+        known = broker.receiver.state.brokers.get(request.replica)
+        if known is not None and request.epoch < known.epoch:
+            raise StaleBrokerEpoch(f"broker {request.replica} fetched in incarnation {request.epoch}")
+        partition = self.leading(request.tp)
+        read = partition.read(
+            request.offset,
+            MAX_BYTES,
+            isolation=Isolation.LOG_END,
+            current_leader_epoch=request.leader_epoch,
+            last_fetched_epoch=request.last_fetched_epoch,
+        )
+        if is_first and read.diverging is None:
+            partition.replica_fetched(
+                request.replica,
+                request.epoch,
+                request.offset,
+                Offset(0),
+                broker.clock(),
+                leader_epoch=request.leader_epoch,
+            )
+            broker.settle()
+        diverging = NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
+        hw = partition.high_watermark
+        data = None if read.data is None else read.data.read()
+        return FetchedPartition(request.tp.partition, 0, hw, hw, read.log_start_offset, data, diverging_epoch=diverging)
+
+    def _read_for_consumer(self, request: ConsumeRequest) -> Consumed:
+        read = self.leading(request.tp).read(request.offset, MAX_BYTES, current_leader_epoch=request.leader_epoch)
+        return Consumed(b"" if read.data is None else read.data.read(), read.high_watermark)
+
+    def ends(self, request: EndsRequest) -> tuple[Offset, tuple[BrokerId, BrokerEpoch]]:
+        """As the ListOffsets handler (KIP-207). Raises OffsetNotAvailable and what has the client look elsewhere."""
+        partition = self.leading(request.tp)
+        partition.check_leader_epoch(request.leader_epoch)
+        end = partition.high_watermark
+        if end < partition.epoch_start_offset:
+            raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.epoch_start_offset}")
+        return end, (self._broker.id, self._broker.info.epoch)
+
+    def _advanced(self) -> None:
+        self._broker.settle()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Look at the fetches that wait again."""
+        if self._parked:
+            parked, self._parked = self._parked, []
+            self._parked += [each for each in parked if not self._try(each, is_first=False)]
+        self._broker.settle()
+
+    # --- following
+
+    def _fetch(self, tp: TopicPartition, followed: Followed) -> None:
+        broker, partition = self._broker, self.partitions.get(tp)
+        if partition is None or self._followed.get(tp) is not followed:
+            return
+        request = ReplicaFetch(
+            tp,
+            partition.topic_id,
+            broker.id,
+            broker.info.epoch,
+            partition.log_end_offset,
+            followed.leader_epoch,
+            partition.last_fetched_epoch,
+        )
+
+        def done(answer: FetchedPartition[bytes] | RaylogError | None) -> None:
+            if self._followed.get(tp) is followed:
+                self._fetched(tp, partition, followed, answer)
+
+        broker.network.call(broker.id, broker.serving, followed.leader.id, "replicate", request, 1_000, done)
+
+    def _fetched(
+        self,
+        tp: TopicPartition,
+        partition: Partition,
+        followed: Followed,
+        answer: FetchedPartition[bytes] | RaylogError | None,
+    ) -> None:
+        pause = 0
+        try:
+            match answer:
+                case None:
+                    pause = BACKOFF_MS
+                case RaylogError():
+                    partition.fetch_failed(
+                        answer, FetchedPartition(tp.partition), followed.leader_epoch, TimestampMs(0)
+                    )
+                case _:
+                    records = None if answer.records is None else memoryview(bytearray(answer.records))
+                    partition.fetched(answer._replace(records=records), followed.leader_epoch, TimestampMs(0))
+        except RaylogError:
+            pause = BACKOFF_MS
+        self._engine.at(pause, self._broker.serving, lambda: self._fetch(tp, followed))
+
+    # --- proposing
+
+    def _look_at_isrs(self) -> None:
+        for tp, partition in self.partitions.items():
+            if partition.is_leader:
+                self._propose(tp)
+        self._engine.at(self._broker.world.lag_ms // 2, self._broker.serving, self._look_at_isrs)
+
+    def _propose(self, tp: TopicPartition) -> None:
+        broker, partition = self._broker, self.partitions.get(tp)
+        if partition is None or not partition.is_leader or tp in self._proposing:
+            return
+        state = broker.receiver.state
+        found = partition.proposal(broker.clock(), {each.id: each.epoch for each in state.brokers.values()})
+        if found is None:
+            return
+        change = found
+        message = ProposeIsr(broker.id, broker.info.epoch, state.controller_epoch, (change,))
+        self._proposing.add(tp)
+        if self._engine.lines is not None:
+            self._engine.note(f"broker {broker.id}: proposes isr {change.isr} for {tp} in epoch {change.leader_epoch}")
+
+        def done(answer: bytes | None) -> None:
+            self._proposing.discard(tp)
+            outcome = Outcome(tp, Verdict.UNAVAILABLE) if answer is None else IsrAnswer.decode(answer).outcomes[0]
+            self._take_outcome(change, outcome)
+
+        broker.network.call(
+            broker.id, broker.serving, state.controller_id, "propose", message.encode(), PROPOSE_TIMEOUT_MS, done
+        )
+
+    def _take_outcome(self, change: IsrChange, outcome: Outcome) -> None:
+        partition = self.partitions.get(change.tp)
+        if partition is None or not partition.is_leader or partition.topic_id != change.topic_id:
+            return
+        if outcome.state is not None:
+            partition.update(outcome.state, self._broker.clock())
+        if outcome.verdict is not Verdict.OK:
+            partition.refused(change.version)
+        self._wake()
+        if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
+            self._engine.at(BACKOFF_MS, self._broker.serving, lambda: self._propose(change.tp))

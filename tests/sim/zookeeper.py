@@ -1,0 +1,181 @@
+"""ZooKeeper in virtual time: the memory store's tree, whose sessions lapse when nothing was heard of them.
+
+Every call of a broker (:class:`SimStore`) may take its time, get lost on the way, or be carried out without its answer
+arriving; meanwhile others act (``Engine.elsewhere``). Watch events come late, but in order, as ZooKeeper keeps it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.store import Op, OpResult, SessionExpired, SessionState, StoreEvent, StoreUnavailable
+from raylog.protocol.ids import MonotonicMs
+
+from .engine import Engine, Process, Thread
+
+T = TypeVar("T")
+
+SESSION_TIMEOUT_MS = 3_000
+CHECK_MS = 100
+
+
+@dataclass
+class Weather:
+    """How the way to ZooKeeper is at the moment; faults change it."""
+
+    delay: float = 0.05
+    """How often a call takes its time, so that others act in between."""
+    lost: float = 0.0
+    """How often a call does not arrive."""
+    answer_lost: float = 0.0
+    """How often it is carried out, and nobody hears of it."""
+
+
+class Ensemble(MemoryTree):
+    """The server's side. ``on_write`` is told of every operation that was carried out: what the store holds is the
+    truth that the invariants are about.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.on_write: Callable[[Sequence[Op], Sequence[OpResult], int], None] = lambda ops, results, session: None
+        self.stores: list[SimStore] = []
+        self._thread = Thread(Process("zookeeper"))
+        self._sinks = 0
+        self._told: list[tuple[int, int, SimSink, StoreEvent]] = []
+        self.engine.at(CHECK_MS, self._thread, self._check_sessions)
+
+    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        results = super().multi(ops, session_id)
+        self.on_write(ops, results, session_id)
+        self.tell()
+        return results
+
+    def _check_sessions(self) -> None:
+        """Sessions are heard of while their process runs and the way is open; others lapse."""
+        now = self.engine.now
+        for store in list(self.stores):
+            if store.is_reachable and store.session_state is SessionState.CONNECTED:
+                store.heard_ms = now
+            elif self.is_live(store.session.id) and now - store.heard_ms >= store.session_timeout_ms:
+                self.engine.note(f"zookeeper: session {store.session.id} of {store.thread.process.name} lapses")
+                self.expire(store.session.id)
+                self.tell()
+            if not store.thread.process.alive and not self.is_live(store.session.id):
+                self.stores.remove(store)
+        self.engine.at(CHECK_MS, self._thread, self._check_sessions)
+
+    def sink(self, thread: Thread, take: Callable[[StoreEvent], None]) -> SimSink:
+        """A sink whose events are steps of ``thread``."""
+        self._sinks += 1
+        return SimSink(self, self._sinks, thread, take)
+
+    def put(self, sink: SimSink, event: StoreEvent) -> None:
+        """An event is on its way to its sink. Sorted before it goes: the tree keeps its watches in sets."""
+        self._told.append((sink.number, len(self._told), sink, event))
+
+    def tell(self) -> None:
+        told, self._told = self._told, []
+        for _, _, sink, event in sorted(told, key=lambda each: each[:2]):
+            sink.deliver(event)
+
+
+class SimSink:
+    """Where a thread's events are put: it gets them as steps of its own, late and in order."""
+
+    def __init__(self, ensemble: Ensemble, number: int, thread: Thread, take: Callable[[StoreEvent], None]) -> None:
+        self.number = number
+        self._ensemble = ensemble
+        self._thread = thread
+        self._take = take
+        self._due = 0
+        self._waiting: deque[StoreEvent] = deque()
+
+    def put(self, item: StoreEvent, /) -> None:
+        self._ensemble.put(self, item)
+
+    def deliver(self, event: StoreEvent) -> None:
+        engine = self._ensemble.engine
+        delay = engine.random.choice((0, 0, 1, 1, 2, 5, 40))
+        self._due = max(self._due, engine.now + delay)
+        self._waiting.append(event)
+        engine.at(self._due - engine.now, self._thread, lambda: self._take(self._waiting.popleft()))
+
+
+class SimStore(MemoryStore):
+    """One thread's way to the ensemble; all threads of a process share the session of ``process_store``."""
+
+    def __init__(self, ensemble: Ensemble, weather: Weather, thread: Thread, clock: Callable[[], MonotonicMs]) -> None:
+        super().__init__(ensemble, session_timeout_ms=SESSION_TIMEOUT_MS, clock=clock)
+        self.thread = thread
+        """The thread that calls at the moment; its broker sets it."""
+        self.is_cut = False
+        self.heard_ms = 0
+        self._ensemble = ensemble
+        self._weather = weather
+
+    def start(self) -> None:
+        super().start()
+        self.heard_ms = self._ensemble.engine.now
+        self._ensemble.stores.append(self)
+        self._ensemble.tell()
+
+    @property
+    def is_started(self) -> bool:
+        return self._session is not None
+
+    @property
+    def is_reachable(self) -> bool:
+        process = self.thread.process
+        return process.alive and process.paused_until <= self._ensemble.engine.now and not self.is_cut
+
+    def session_ended(self) -> None:
+        if self.is_reachable:
+            super().session_ended()
+        elif self.session_state is SessionState.CONNECTED:
+            self.suspend()  # it finds out when it runs again
+
+    def look_again(self) -> None:
+        """After a pause or a cut: connect anew when the connection went meanwhile."""
+        if self.is_started and self.is_reachable and self.session_state is not SessionState.CONNECTED:
+            self.resume()
+            self.heard_ms = self._ensemble.engine.now
+        self._ensemble.tell()
+
+    def cut(self) -> None:
+        self.is_cut = True
+        if self.is_started and self.session_state is SessionState.CONNECTED:
+            self.suspend()
+        self._ensemble.tell()
+
+    def mend(self) -> None:
+        self.is_cut = False
+        self.look_again()
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        engine, weather, thread = self._ensemble.engine, self._weather, self.thread
+        session = self.session
+        if engine.chance(weather.delay):
+            engine.elsewhere(thread, engine.random.choice((1, 2, 5, 20)))
+            self.thread = thread
+            if session != self.session:
+                raise SessionExpired("the session ended while the request was under way")
+        if engine.chance(weather.lost):
+            raise StoreUnavailable("the request was lost")
+        if engine.chance(weather.answer_lost):
+            self.lose_next_answer()
+        try:
+            answer = super()._ask(request)
+        finally:
+            self._ensemble.tell()
+        self.heard_ms = engine.now
+        if engine.chance(weather.delay / 2):
+            engine.elsewhere(thread, engine.random.choice((1, 2, 5)))
+            self.thread = thread
+        return answer
