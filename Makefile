@@ -7,8 +7,10 @@ PKGS   := packages/protocol packages/coordination packages/broker packages/clien
 READY  := $(VENV)/.ready
 DATA   ?= .raylog/quickstart
 EXECUTIONS ?= 100000
+SEED   ?= 1
+BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-fast conformance fuzz bench lock docs clean
+.PHONY: help setup quickstart down check format test test-fast conformance fuzz sim sim-long sim-proof bench lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +53,15 @@ conformance: setup ## only the clients that others wrote
 
 fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target
 	$(BIN)/python tests/fuzz/run.py --executions $(EXECUTIONS)
+
+sim: setup       ## replay one run of the simulator, SEED=n (BUG= one of the planted ones)
+	cd tests && ../$(BIN)/python -m sim.cli --seed $(SEED) $(if $(BUG),--bug $(BUG))
+
+sim-long: setup  ## run seeds of the simulator until told to stop (Ctrl-C)
+	cd tests && ../$(BIN)/python -m sim.cli --long
+
+sim-proof: setup ## plant ten bugs and count how many the simulator finds
+	cd tests && ../$(BIN)/python -m sim.cli --proof
 
 bench: setup     ## broker figures as ratios to this machine's limits; the last line is one JSON object
 	$(BIN)/python tests/bench/bench_broker.py
