@@ -1,0 +1,237 @@
+"""A follower whose leader is the test, over a socket: what it asks for, and what it makes of every kind of answer."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.node import BROKER, LISTENER, Node
+from kit.waiting import wait_until
+from raylog.broker.net.peer import FETCH_VERSION
+from raylog.broker.partition import Partition
+from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.protocol.errors import ErrorCode
+from raylog.protocol.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    encode_fetch_response,
+    parse_fetch_request,
+)
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch
+from raylog.protocol.messages import parse_request_header
+from raylog.protocol.records import Record, encode_batch
+
+LEADER = 2
+WAIT_S = 10.0
+SESSION = 77
+
+
+class FakeLeader:
+    """Takes fetches in, and answers them when the test says so."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        host, port = self._server.getsockname()
+        self.info = BrokerInfo(BrokerId(LEADER), BrokerEpoch(3), (Endpoint(LISTENER, host, port),))
+        self._requests: queue.SimpleQueue[tuple[socket.socket, int, FetchRequest]] = queue.SimpleQueue()
+        self._sockets: list[socket.socket] = []
+        self._asked: tuple[socket.socket, int] | None = None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self._sockets.clear()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._server.accept()
+                self._sockets.append(sock)
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), sock.makefile("rb") as stream:
+            while length := stream.read(4):
+                frame = memoryview(bytearray(stream.read(*struct.unpack(">i", length))))
+                _, version, correlation_id, _, body = parse_request_header(frame)
+                assert version == FETCH_VERSION
+                self._requests.put((sock, correlation_id, parse_fetch_request(version, frame[body:])))
+
+    def next_request(self) -> FetchRequest:
+        sock, correlation_id, request = self._requests.get(timeout=WAIT_S)
+        self._asked = (sock, correlation_id)
+        return request
+
+    def answer(self, node: Node, *found: FetchedPartition[bytes], error: ErrorCode = ErrorCode.none) -> None:
+        """To the request taken last."""
+        assert self._asked is not None
+        sock, correlation_id = self._asked
+        topic = node.table.state().topics["t"]
+        topics = [FetchedTopic("", topic.id, found)] if found else []
+        response = FetchResponse(topics, error_code=error.value, session_id=0 if error.value else SESSION)
+        data = b"".join(encode_fetch_response(FETCH_VERSION, correlation_id, response))
+        sock.sendall(struct.pack(">i", len(data)) + data)
+
+
+def asked(request: FetchRequest) -> dict[int, FetchPartition]:
+    return {part.partition: part for topic in request.topics for part in topic.partitions}
+
+
+def batch(offset: int, value: bytes, epoch: int = 1) -> bytes:
+    return encode_batch([Record(value)], base_offset=offset, leader_epoch=epoch)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """It follows both partitions of ``t``; whom it follows is not told yet."""
+    with Node(tmp_path) as made:
+        made.create_topic("t", partitions=2, replicas=(BROKER, LEADER), leader=LEADER, leader_epoch=1)
+        yield made
+
+
+@pytest.fixture
+def partitions(node: Node) -> list[Partition]:
+    return [partition for _, partition in sorted(node.table.followed().items())]
+
+
+@pytest.fixture
+def leader() -> Iterator[FakeLeader]:
+    made = FakeLeader()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fetchers(node: Node) -> Iterator[ReplicaFetchers]:
+    made = ReplicaFetchers(node.settings, node.now_ms)
+    made.epoch = lambda: BrokerEpoch(5)
+    yield made
+    made.stop()
+
+
+def follow(fetchers: ReplicaFetchers, leader: FakeLeader, *partitions: Partition) -> None:
+    for partition in partitions:
+        fetchers.follow(partition, leader.info, LeaderEpoch(1))
+
+
+def test_it_names_everything_once_and_then_what_changed(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, partitions[0])
+    first = leader.next_request()
+    assert (first.replica_id, first.replica_epoch, first.session_epoch) == (BROKER, 5, 0)
+    assert asked(first) == {0: FetchPartition(0, 0, 1 << 20, 1, -1, 0)}
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"a") + batch(1, b"b")))
+    second = leader.next_request()
+    assert (second.session_id, second.session_epoch) == (SESSION, 1)
+    assert asked(second) == {0: FetchPartition(0, 2, 1 << 20, 1, 1, 0)}
+    assert (partitions[0].log_end_offset, partitions[0].high_watermark) == (2, 1)
+    leader.answer(node)
+    third = leader.next_request()
+    assert (third.session_epoch, third.topics) == (2, [])
+    assert fetchers.bytes_in() == {"t": len(batch(0, b"a")) * 2}
+    assert fetchers.leader_ends() == {partitions[0].tp: 1}
+
+
+def test_an_error_of_one_partition_holds_up_no_other(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, *partitions)
+    if set(asked(leader.next_request())) == {0}:  # it was sent before the second one was followed
+        leader.answer(node)
+        assert set(asked(leader.next_request())) == {1}
+    leader.answer(
+        node,
+        FetchedPartition(0, ErrorCode.not_leader_or_follower.value),
+        FetchedPartition(1, 0, 1, 1, 0, batch(0, b"a")),
+    )
+    request = leader.next_request()
+    assert asked(request)[1].fetch_offset == 1
+    assert 0 not in asked(request)
+    assert [list(topic.partitions) for topic in request.forgotten] == [[0]]
+    leader.answer(node)
+
+    def comes_back() -> bool:
+        request = leader.next_request()
+        leader.answer(node)
+        return 0 in asked(request)
+
+    wait_until(comes_back, WAIT_S, "the failed partition is asked for again")
+
+
+def test_an_answer_to_a_request_from_before_it_was_followed_anew_is_dropped(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    """Another may have led in between: then what this leader had at the time is not what it has now."""
+    follow(fetchers, leader, *partitions)
+    leader.next_request()
+    fetchers.unfollow(partitions[0].tp)
+    node.create_topic("t", partitions=2, replicas=(BROKER, LEADER), leader=LEADER, leader_epoch=4)
+    fetchers.follow(partitions[0], leader.info, LeaderEpoch(4))
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"late")))
+    again = asked(leader.next_request())[0]
+    assert (again.current_leader_epoch, again.fetch_offset) == (4, 0)
+    assert partitions[0].log_end_offset == 0
+
+
+def test_a_lost_connection_and_a_lost_session_begin_anew(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, partitions[0])
+    leader.next_request()
+    leader.answer(node)
+    assert leader.next_request().session_epoch == 1
+    leader.hang_up()
+    again = leader.next_request()
+    assert (again.session_epoch, set(asked(again))) == (0, {0})
+    leader.answer(node)
+    assert leader.next_request().session_epoch == 1
+    leader.answer(node, error=ErrorCode.fetch_session_id_not_found)
+    again = leader.next_request()
+    assert (again.session_epoch, set(asked(again))) == (0, {0})
+
+
+def test_a_damaged_batch_is_not_written_and_is_fetched_again(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, partitions[0])
+    leader.next_request()
+    damaged = bytearray(batch(0, b"a"))
+    damaged[-1] ^= 1
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, bytes(damaged)))
+    again = leader.next_request()
+    assert asked(again)[0].fetch_offset == 0
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"a")))
+    wait_until(lambda: partitions[0].log_end_offset == 1, WAIT_S, "it is written")
+
+
+def test_who_is_unfollowed_is_left_alone(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, *partitions)
+    leader.next_request()
+    fetchers.unfollow(partitions[0].tp)
+    fetchers.unfollow(partitions[0].tp)
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"a")))
+    leader.next_request()
+    assert partitions[0].log_end_offset == 0
