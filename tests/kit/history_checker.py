@@ -1,0 +1,386 @@
+"""Judges a history of sends, polls and ends (Jepsen's Kafka workload is the model): valid, invalid or unknown.
+
+What is certain: an ``ok`` send is in the log at its offset; a ``fail`` send, or one of an aborted transaction, is
+nowhere; an ``info`` one may be either. A history whose partitions were not read to what was acknowledged, or that has
+hardly anything in it, shows nothing: *unknown*, never *valid*.
+
+| anomaly | what it is |
+|---|---|
+| inconsistent offset | one offset, two values |
+| duplicate | one value at two offsets |
+| lost | acknowledged, and never read though records beyond it were, or all up to the end that was told last |
+| aborted read | a value was read whose send failed, or whose transaction was aborted |
+| poll skip | a consumer jumped, within one assignment, over an offset that holds a record |
+| non-monotonic poll | a consumer went back, or stood still, within one assignment |
+| send order | of one producer's acknowledged sends to a partition, a later one has the lower offset |
+| real-time order | a send that began after an acknowledgement at o was acknowledged at an offset below o |
+| end went back | list-offsets answered less than was known when it was asked (an end told or an offset acknowledged) |
+| phantom | a value was read that nobody sent |
+| wrong partition | a value was read in another partition than it was sent to |
+| own uncommitted read | a read within a transaction met a value that this transaction had sent |
+
+All of it takes O(n log n) time in the number of operations and records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from kit.history import Op, Type
+
+
+class Anomaly(StrEnum):
+    INCONSISTENT_OFFSET = "inconsistent offset"
+    DUPLICATE = "duplicate"
+    LOST = "lost"
+    ABORTED_READ = "aborted read"
+    POLL_SKIP = "poll skip"
+    NON_MONOTONIC_POLL = "non-monotonic poll"
+    SEND_ORDER = "send order"
+    REAL_TIME_ORDER = "real-time order"
+    END_WENT_BACK = "end went back"
+    PHANTOM = "phantom"
+    WRONG_PARTITION = "wrong partition"
+    OWN_UNCOMMITTED_READ = "own uncommitted read"
+
+
+class Verdict(StrEnum):
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+class Finding(NamedTuple):
+    anomaly: Anomaly
+    text: str
+
+
+@dataclass(slots=True)
+class Send:
+    """One send, from its first line to its last."""
+
+    process: str
+    partition: int
+    value: int
+    begun: int
+    txn: str | None
+    outcome: Type = Type.INFO
+    ended: int = -1
+    offset: int = -1
+    """-1: not acknowledged, or without an offset, as a retry is that the broker had already."""
+
+
+@dataclass(slots=True)
+class Poll:
+    process: str
+    assignment: int
+    txn: str | None
+    begun: int
+    records: Sequence[tuple[int, int, int | None]] = ()
+
+
+@dataclass(slots=True)
+class Ends:
+    begun: int
+    ended: int
+    ends: Sequence[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Operations:
+    """The history by kind."""
+
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    ends: list[Ends] = field(default_factory=list)
+    aborted: set[str] = field(default_factory=set)
+    """Transactions that were certainly aborted."""
+    uncertain: set[str] = field(default_factory=set)
+    """Transactions of which nobody knows whether they were committed."""
+
+    def acked(self) -> Iterator[Send]:
+        """Sends that are certainly in the log for readers of committed records."""
+        kept = self.aborted | self.uncertain
+        return (send for send in self.sends if send.outcome is Type.OK and send.txn not in kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """Every anomaly found, at most MOST_OF_A_KIND of a kind."""
+    counts: Counter[Anomaly]
+    acked: int
+    read: int
+    """Offsets that were read, of all partitions."""
+    lost: int
+    why_unknown: str = ""
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{kind} {count}" for kind, count in sorted(self.counts.items())) or self.why_unknown
+        return f"{self.verdict}: acked {self.acked}, read {self.read}" + (f": {found}" if found else "")
+
+
+MOST_OF_A_KIND = 10
+EVERYTHING = 2**63
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.counts: Counter[Anomaly] = Counter()
+        self.kept: list[Finding] = []
+
+    def add(self, anomaly: Anomaly, text: str) -> None:
+        self.counts[anomaly] += 1
+        if self.counts[anomaly] <= MOST_OF_A_KIND:
+            self.kept.append(Finding(anomaly, text))
+
+
+def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.0) -> Judgement:
+    """Judge a history. Unknown, if nothing is wrong: fewer than ``least_acked`` sends were acknowledged, a partition
+    was not read as far as its sends were acknowledged, or less than ``least_read`` of what was acknowledged was read.
+    """
+    ops = operations(history)
+    found = _Findings()
+    log = _Log(ops, found)
+    _check_reads(ops, log, found)
+    horizons = _horizons(ops, log)
+    lost = _check_lost(ops, log, horizons, found)
+    _check_polls(ops, log, found)
+    _check_send_order(ops, found)
+    _check_real_time(ops, found)
+    _check_ends(ops, found)
+    acked = sum(1 for _ in ops.acked())
+    read = sum(map(len, log.read.values()))
+    unread = _unread(ops, horizons)
+    why = ""
+    if acked < least_acked:
+        why = f"only {acked} sends were acknowledged, less than {least_acked} show nothing"
+    elif unread:
+        why = unread
+    elif read < least_read * acked:
+        why = f"only {read} offsets were read"
+    verdict = Verdict.INVALID if found.counts else Verdict.UNKNOWN if why else Verdict.VALID
+    return Judgement(verdict, tuple(found.kept), found.counts, acked, read, lost, why)
+
+
+def operations(history: Iterable[Op]) -> Operations:
+    """Join the lines of each operation. ValueError when a line has no beginning."""
+    ops = Operations()
+    begun: dict[int, Op] = {}
+    sends: dict[int, Send] = {}
+    commits: dict[str, bool | None] = {}
+    for op in history:
+        if op.type is Type.INVOKE:
+            begun[op.id] = op
+            if op.f == "send":
+                send = Send(op.p, op.v["partition"], op.v["value"], op.t, op.v.get("txn"))
+                sends[op.id] = send
+                ops.sends.append(send)
+                if send.txn is not None:
+                    commits.setdefault(send.txn, None)
+            continue
+        first = begun.pop(op.id, None)
+        if first is None or first.f != op.f:
+            raise ValueError(f"operation {op.id} ends without a beginning")
+        _end(ops, op, first, sends, commits)
+    ops.aborted = {txn for txn, committed in commits.items() if committed is False}
+    ops.uncertain = {txn for txn, committed in commits.items() if committed is None}
+    return ops
+
+
+def _end(ops: Operations, op: Op, first: Op, sends: dict[int, Send], commits: dict[str, bool | None]) -> None:
+    match op.f:
+        case "send":
+            send = sends.pop(op.id)
+            send.outcome, send.ended = op.type, op.t
+            send.offset = op.v.get("offset", -1)
+        case "end":
+            if op.type is Type.OK:
+                commits[first.v["txn"]] = first.v["commit"]
+            elif op.type is Type.FAIL:
+                commits[first.v["txn"]] = False
+        case "poll":
+            if op.type is Type.OK:
+                records = [(partition, offset, value) for partition, offset, value in op.v["records"]]
+                ops.polls.append(Poll(op.p, first.v["assignment"], first.v.get("txn"), first.t, records))
+        case "ends":
+            if op.type is Type.OK:
+                ops.ends.append(Ends(first.t, op.t, [(partition, end) for partition, end in op.v["ends"]]))
+        case unknown:
+            raise ValueError(f"no such function: {unknown}")
+
+
+class _Log:
+    """The log as all of it was seen: by acknowledgements and by reads."""
+
+    def __init__(self, ops: Operations, found: _Findings) -> None:
+        self.read: dict[int, dict[int, int | None]] = defaultdict(dict)
+        """Partition → offset → the value read there first."""
+        self.values: dict[int, tuple[int, int]] = {}
+        """Value → where it was seen first."""
+        self._found = found
+        self._seen: dict[tuple[int, int], int | None] = {}
+        for send in ops.sends:
+            if send.offset >= 0:
+                self._see(send.partition, send.offset, send.value)
+        for poll in ops.polls:
+            for partition, offset, value in poll.records:
+                self._see(partition, offset, value)
+                self.read[partition].setdefault(offset, value)
+
+    def _see(self, partition: int, offset: int, value: int | None) -> None:
+        before = self._seen.setdefault((partition, offset), value)
+        if before != value:
+            self._found.add(
+                Anomaly.INCONSISTENT_OFFSET, f"partition {partition} offset {offset}: {before}, then {value}"
+            )
+        if value is not None and (place := self.values.setdefault(value, (partition, offset))) != (partition, offset):
+            self._found.add(Anomaly.DUPLICATE, f"value {value} at {place} and at {(partition, offset)}")
+
+    def known(self) -> dict[int, list[int]]:
+        """Per partition the offsets that hold a record, ascending."""
+        offsets: dict[int, list[int]] = defaultdict(list)
+        for partition, offset in sorted(self._seen):
+            offsets[partition].append(offset)
+        return offsets
+
+
+def _check_reads(ops: Operations, log: _Log, found: _Findings) -> None:
+    sent = {send.value: send for send in ops.sends}
+    for partition, read in log.read.items():
+        for offset, value in read.items():
+            if value is None:
+                continue
+            send = sent.get(value)
+            where = f"value {value} at offset {offset} of partition {partition}"
+            if send is None:
+                found.add(Anomaly.PHANTOM, f"{where}: nobody sent it")
+            elif send.partition != partition:
+                found.add(Anomaly.WRONG_PARTITION, f"{where}: sent to partition {send.partition}")
+            elif send.outcome is Type.FAIL or send.txn in ops.aborted:
+                found.add(Anomaly.ABORTED_READ, f"{where}: its send failed or was aborted")
+    for poll in ops.polls:
+        if poll.txn is None:
+            continue
+        for partition, offset, value in poll.records:
+            if value is not None and value in sent and sent[value].txn == poll.txn:
+                text = f"transaction {poll.txn} read its own value {value} at {offset} of partition {partition}"
+                found.add(Anomaly.OWN_UNCOMMITTED_READ, text)
+
+
+def _horizons(ops: Operations, log: _Log) -> dict[int, int]:
+    """Per partition the first offset of which its readers say nothing: they were at the log's end, or went so far."""
+    ends = {partition: end for answer in ops.ends for partition, end in answer.ends}
+    horizons = {}
+    for partition, read in log.read.items():
+        read_to = max(read, default=-1) + 1
+        horizons[partition] = EVERYTHING if ends.get(partition) == read_to else read_to
+    return horizons
+
+
+def _check_lost(ops: Operations, log: _Log, horizons: dict[int, int], found: _Findings) -> int:
+    lost = 0
+    for send in ops.acked():
+        if send.offset >= horizons.get(send.partition, 0):
+            continue
+        where = send.offset if send.offset >= 0 else log.values.get(send.value, (0, -1))[1]
+        if where not in log.read[send.partition]:
+            lost += 1
+            found.add(Anomaly.LOST, f"value {send.value}, acked at offset {send.offset} of partition {send.partition}")
+    return lost
+
+
+def _unread(ops: Operations, horizons: dict[int, int]) -> str:
+    for send in ops.acked():
+        if send.offset >= horizons.get(send.partition, 0):
+            return f"partition {send.partition} was not read up to offset {send.offset}, which was acknowledged"
+    return ""
+
+
+def _check_polls(ops: Operations, log: _Log, found: _Findings) -> None:
+    known = {partition: {offset: n for n, offset in enumerate(offsets)} for partition, offsets in log.known().items()}
+    positions: dict[tuple[str, int, int], int] = {}
+    for poll in ops.polls:
+        for partition, offset, _ in poll.records:
+            key = (poll.process, poll.assignment, partition)
+            before = positions.get(key)
+            positions[key] = offset
+            if before is None:
+                continue
+            where = f"{poll.process}, partition {partition}: from offset {before} to {offset}"
+            if offset <= before:
+                found.add(Anomaly.NON_MONOTONIC_POLL, where)
+            elif known[partition][offset] != known[partition][before] + 1:
+                found.add(Anomaly.POLL_SKIP, where)
+
+
+def _check_send_order(ops: Operations, found: _Findings) -> None:
+    by_producer: dict[tuple[str, int], list[Send]] = defaultdict(list)
+    for send in ops.sends:
+        if send.offset >= 0:
+            by_producer[send.process, send.partition].append(send)
+    for (process, partition), sends in by_producer.items():
+        for one, next_one in pairwise(sends):
+            if next_one.offset <= one.offset:
+                text = f"{process}, partition {partition}: {one.value} at {one.offset}, then {next_one.value} at "
+                found.add(Anomaly.SEND_ORDER, f"{text}{next_one.offset}")
+
+
+def _by_partition(ops: Operations) -> dict[int, list[Send]]:
+    sends: dict[int, list[Send]] = defaultdict(list)
+    for send in ops.sends:
+        if send.offset >= 0:
+            sends[send.partition].append(send)
+    return sends
+
+
+def _check_real_time(ops: Operations, found: _Findings) -> None:
+    """Go through each partition's sends by the time they began, with the highest offset acknowledged before that."""
+    for partition, sends in _by_partition(ops).items():
+        acks = sorted(sends, key=lambda send: send.ended)
+        highest = _Highest((ack.ended, ack.offset) for ack in acks)
+        for send in sorted(sends, key=lambda send: send.begun):
+            if (before := highest.before(send.begun)) >= send.offset:
+                text = f"partition {partition}: {send.value} at {send.offset} began after an ack at {before}"
+                found.add(Anomaly.REAL_TIME_ORDER, text)
+
+
+def _check_ends(ops: Operations, found: _Findings) -> None:
+    told: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    asked: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for answer in ops.ends:
+        for partition, end in answer.ends:
+            told[partition].append((answer.ended, end))
+            asked[partition].append((answer.begun, end))
+    for partition, sends in _by_partition(ops).items():
+        told[partition] += [(send.ended, send.offset + 1) for send in sends]
+    for partition, questions in asked.items():
+        highest = _Highest(sorted(told[partition], key=_time))
+        for begun, end in sorted(questions, key=_time):
+            if (before := highest.before(begun)) > end:
+                text = f"partition {partition}: end {end}, after {before} had been told or acknowledged"
+                found.add(Anomaly.END_WENT_BACK, text)
+
+
+_time: Callable[[tuple[int, int]], Any] = lambda item: item[0]  # noqa: E731
+
+
+class _Highest:
+    """The greatest number told so far; asked with times that only grow."""
+
+    def __init__(self, told: Iterable[tuple[int, int]]) -> None:
+        self._told = iter(told)
+        self._next = next(self._told, None)
+        self._highest = -1
+
+    def before(self, time: int) -> int:
+        while self._next is not None and self._next[0] < time:
+            self._highest = max(self._highest, self._next[1])
+            self._next = next(self._told, None)
+        return self._highest

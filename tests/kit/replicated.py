@@ -1,0 +1,281 @@
+"""Replicated clusters of broker processes over a real ZooKeeper, to be killed, stopped, cut off and damaged.
+
+with ReplicatedCluster(tmp_path) as cluster:
+    cluster.create_topic("t", partitions=3)
+    cluster.kill(cluster.leader("t", 0))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kit import replica_process
+from kit.namespaces import Network
+from kit.replica_process import Orders
+from kit.waiting import wait_until
+from raylog.client.admin import Admin
+from raylog.coordination import paths
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.model import PartitionState
+from raylog.coordination.zk_store import ZkStore
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+
+__all__ = ["CONFIG", "ReplicatedCluster"]
+
+WAIT_S = 30.0
+KIT = str(Path(__file__).parents[1])
+CONFIG = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "1500",
+    "replica.fetch.backoff.ms": "50",
+    "auto.create.topics.enable": "false",
+}
+"""Three replicas, two of which must have a record; a follower is given up soon, for tests are short."""
+
+
+class ReplicatedCluster:
+    """``brokers`` processes, numbered from 0, each with its data in ``root/broker-N`` and its log in ``root/N.out``."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        brokers: int = 3,
+        config: Mapping[str, str] | None = None,
+        session_ms: int = 2_000,
+        notes_syncs: bool = False,
+        network: Network | None = None,
+    ) -> None:
+        """``network``: each broker on a node of its own there, entered already; None: all at 127.0.0.1."""
+        self.root = root
+        self.session_ms = session_ms
+        self.size = brokers
+        self._config = {**CONFIG, **(config or {})}
+        self._overrides: dict[int, dict[str, str]] = {}
+        self._network = network
+        self._notes_syncs = notes_syncs
+        self._boot_ids: dict[int, Path] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        host = network.services if network else "127.0.0.1"
+        self.zookeeper = EmbeddedZooKeeper(root / "zookeeper", host=host)
+        self._store: ZkStore | None = None
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.zookeeper.start()
+            for broker_id in range(self.size):
+                if self._network:
+                    self._network.add(broker_id)
+                self.start(broker_id)
+            for broker_id in range(self.size):
+                self.wait_serving(broker_id)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what runs."""
+        if self._store is not None:
+            self._store.close()
+        for broker_id in list(self._processes):
+            self.kill(broker_id)
+        with contextlib.suppress(ProcessLookupError):
+            if jvm := self.zookeeper.jvm:
+                os.kill(jvm.pid, signal.SIGCONT)
+        self.zookeeper.stop()
+
+    def configure(self, broker_id: int, config: Mapping[str, str]) -> None:
+        """Settings of this broker alone, from its next start on."""
+        self._overrides.setdefault(broker_id, {}).update(config)
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker on its directory; :meth:`wait_serving` waits for it."""
+        assert broker_id not in self._processes, f"broker {broker_id} runs"
+        host = self._network.address(broker_id) if self._network else "127.0.0.1"
+        config = {
+            "listeners": f"PLAINTEXT://{host}:0",
+            "broker.rack": f"rack-{broker_id}",
+            **self._config,
+            **self._overrides.get(broker_id, {}),
+        }
+        orders = Orders(config, self.zookeeper.address, self.session_ms, host, self._notes_syncs)
+        orders.save(self.root, broker_id)
+        command = [sys.executable, replica_process.__file__, str(self.root), str(broker_id)]
+        if self._network:
+            command = ["ip", "netns", "exec", self._network.name(broker_id), *command]
+        if boot_id := self._boot_ids.get(broker_id):
+            inside = f'mount --bind "{boot_id}" /proc/sys/kernel/random/boot_id && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", inside, "sh", *command]
+        with self.output(broker_id).open("ab") as output:
+            self._processes[broker_id] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": KIT}
+            )
+
+    def wait_serving(self, broker_id: int, timeout_s: float = WAIT_S) -> None:
+        """Until clients can connect to it."""
+
+        def serves() -> bool:
+            assert self._processes[broker_id].poll() is None, self.output(broker_id).read_text()[-2000:]
+            return self._registered(broker_id) and self._port(broker_id) is not None and self._takes_clients(broker_id)
+
+        wait_until(serves, timeout_s, f"broker {broker_id} serves")
+
+    def kill(self, broker_id: int) -> float:
+        """SIGKILL, and wait for the end; when it was sent, monotonic seconds."""
+        process = self._processes.pop(broker_id)
+        sent = time.monotonic()
+        process.kill()
+        process.wait()
+        return sent
+
+    def stop(self, broker_id: int) -> None:
+        """An orderly stop."""
+        process = self._processes.pop(broker_id)
+        process.terminate()
+        try:
+            process.wait(WAIT_S)
+        finally:
+            process.kill()
+            process.wait()
+
+    def pause(self, broker_id: int) -> None:
+        os.kill(self._processes[broker_id].pid, signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        os.kill(self._processes[broker_id].pid, signal.SIGCONT)
+
+    def crash_machine(self, broker_id: int) -> int:
+        """Kill a broker and lose what it had not synced; its next start is after a boot. The bytes lost."""
+        assert self._notes_syncs, "ReplicatedCluster(notes_syncs=True)"
+        if broker_id in self._processes:
+            self.kill(broker_id)
+        boot_id = self.root / f"boot-id-{broker_id}"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        self._boot_ids[broker_id] = boot_id
+        return replica_process.lose_unsynced_writes(self.root, broker_id)
+
+    def empty(self, broker_id: int) -> None:
+        """Lose the disk of a broker that does not run; its ports stay."""
+        shutil.rmtree(self.data_dir(broker_id) / "log")
+
+    @property
+    def running(self) -> list[int]:
+        return sorted(self._processes)
+
+    # --- places ---
+
+    def output(self, broker_id: int) -> Path:
+        return self.root / f"{broker_id}.out"
+
+    def data_dir(self, broker_id: int) -> Path:
+        return replica_process.data_dir(self.root, broker_id)
+
+    def partition_dir(self, broker_id: int, topic: str, partition: int) -> Path:
+        return self.data_dir(broker_id) / "log" / f"{topic}-{partition}"
+
+    def log_bytes(self, broker_id: int, topic: str, partition: int) -> bytes:
+        """The log of a partition as it is on that broker's disk."""
+        segments = sorted(self.partition_dir(broker_id, topic, partition).glob("*.log"))
+        return b"".join(path.read_bytes() for path in segments)
+
+    def address(self, broker_id: int) -> tuple[str, int]:
+        """Where clients reach it: the same after every start."""
+        host = self._network.address(broker_id) if self._network else "127.0.0.1"
+        port = self._port(broker_id)
+        assert port is not None, f"broker {broker_id} has no port yet"
+        return host, port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in map(self.address, range(self.size)))
+
+    def _port(self, broker_id: int) -> int | None:
+        for line in reversed(self.output(broker_id).read_text(errors="replace").splitlines()):
+            if line.startswith("serving "):
+                return int(line.rpartition(":")[2])
+        return None
+
+    def _takes_clients(self, broker_id: int) -> bool:
+        try:
+            with Admin("{}:{}".format(*self.address(broker_id)), request_timeout_ms=1_000) as admin:
+                admin.list_topics()
+        except RaylogError:
+            return False
+        return True
+
+    # --- what ZooKeeper says ---
+
+    @property
+    def store(self) -> ZkStore:
+        """A session of the test's own."""
+        if self._store is None:
+            self._store = ZkStore(self.zookeeper.address, session_timeout_ms=20_000)
+            self._store.start()
+        return self._store
+
+    def _registered(self, broker_id: int) -> bool:
+        return self.store.exists(paths.broker(BrokerId(broker_id))) is not None
+
+    def state(self, topic: str, partition: int) -> PartitionState:
+        """The partition's state as the controller wrote it last."""
+        tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
+        found, assignment = self.store.get(paths.partition_state(tp)), self.store.get(paths.topic(tp.topic))
+        assert found is not None, f"{tp} has no state"
+        assert assignment is not None, f"there is no topic {topic}"
+        replicas = paths.decode_topic(tp.topic, assignment.data).replicas[partition]
+        return paths.decode_partition_state(tp, found.data, found.version, replicas)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Who leads, once somebody does."""
+
+        def elected() -> list[int]:
+            leader = self.state(topic, partition).leader
+            return [leader] if leader >= 0 else []
+
+        return wait_until(elected, WAIT_S, f"a leader of {topic}-{partition}")[0]
+
+    def controller(self) -> int:
+        """Who is the controller, once somebody is."""
+
+        def elected() -> list[int]:
+            node = self.store.get(paths.CONTROLLER)
+            return [] if node is None else [paths.decode_controller(node.data)]
+
+        return wait_until(elected, WAIT_S, "a controller")[0]
+
+    def wait_in_sync(self, topic: str, partitions: int, *, timeout_s: float = WAIT_S) -> None:
+        """Until every replica of the topic is in sync again."""
+
+        def complete() -> bool:
+            states = [self.state(topic, partition) for partition in range(partitions)]
+            return all(set(state.isr) == set(state.replicas) for state in states)
+
+        wait_until(complete, timeout_s, f"every replica of {topic} is in sync")
+
+    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic, and wait until its leaders lead."""
+        with Admin(self.bootstrap_servers) as admin:
+            admin.create_topic(name, partitions, configs=dict(config or {}))
+        self.wait_in_sync(name, partitions)

@@ -1,0 +1,222 @@
+"""A load on one topic through librdkafka that keeps a history: idempotent producers, a reader, and list-offsets.
+
+with Workload(cluster.bootstrap_servers, "t", partitions=3) as load:
+    load.wait_acked_everywhere()
+    …                                  # whatever must not matter
+judgement = load.judge()               # reads every partition from 0 and runs the checker
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from kit import history
+from kit.history import Recorder, Type
+from kit.history_checker import Judgement, check
+from kit.waiting import wait_until
+
+WAIT_S = 30.0
+CLIENT: dict[str, Any] = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 50,
+    "topic.metadata.refresh.interval.ms": 1_000,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+    "socket.connection.setup.timeout.ms": 1_000,
+    "log_level": 0,
+}
+"""Short backoffs, so that what is measured is the brokers' time."""
+PRODUCER = {
+    **CLIENT,
+    "enable.idempotence": True,
+    "linger.ms": 0,
+    "request.timeout.ms": 2_000,
+    "message.timeout.ms": 60_000,
+}
+READER = {
+    **CLIENT,
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "fetch.wait.max.ms": 50,
+    "fetch.error.backoff.ms": 10,
+    "socket.timeout.ms": 2_000,
+}
+PAUSE_S = 0.002
+"""Between two sends of a producer: the brokers' CPU is shared with it."""
+
+
+class Workload:
+    """Runs while its ``with`` lasts; then :meth:`judge`."""
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        *,
+        partitions: int,
+        producers: int = 2,
+        producer_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.recorder = Recorder()
+        self.errors: list[KafkaError] = []
+        """Sends that were given up, by librdkafka or by a broker."""
+        self.resets: list[str] = []
+        """What a reader was told instead of records."""
+        self.acks: list[list[tuple[float, float]]] = [[] for _ in range(partitions)]
+        """When each partition's acknowledged sends began and ended, monotonic seconds, by their ends."""
+        self._servers = servers
+        self._topic = topic
+        self._partitions = range(partitions)
+        self._producer_config = {**PRODUCER, **(producer_config or {}), "bootstrap.servers": servers}
+        self._values = itertools.count()
+        self._stopping = threading.Event()
+        runs = [lambda n=n: self._produce(f"producer-{n}") for n in range(producers)]
+        self._threads = [threading.Thread(target=run) for run in (*runs, self._read, self._ask_ends)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send no more, and wait for what is under way."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    # --- what is asked of it meanwhile ---
+
+    def acked_since(self, partition: int, since: float) -> float | None:
+        """When the first send to the partition that began after ``since`` was acknowledged."""
+        first = None
+        for begun, ended in reversed(self.acks[partition].copy()):
+            if ended <= since:
+                break
+            if begun > since:
+                first = ended
+        return first
+
+    def wait_acked_everywhere(self, since: float = 0.0, timeout_s: float = WAIT_S) -> None:
+        """Until each partition acknowledged something after ``since``."""
+        wait_until(
+            lambda: all(self.acked_since(partition, since) for partition in self._partitions),
+            timeout_s,
+            "every partition acknowledges",
+        )
+
+    def longest_gap(self) -> float:
+        """The longest time that a partition was without acknowledgements, seconds."""
+        gaps = [after - before for acks in self.acks for (_, before), (_, after) in itertools.pairwise(acks)]
+        return max(gaps, default=0.0)
+
+    def judge(self, *, keep: Path | None = None, least_acked: int = 100) -> Judgement:
+        """Read every partition from 0 to its end and check the history, which ``keep`` gets, if given."""
+        self._drain()
+        ops = self.recorder.ops()
+        if keep is not None:
+            history.save(ops, keep)
+        return check(ops, least_acked=least_acked)
+
+    # --- its threads ---
+
+    def _produce(self, name: str) -> None:
+        producer = Producer(self._producer_config)
+        partitions = itertools.cycle(self._partitions)
+        while not self._stopping.wait(PAUSE_S):
+            self._send(producer, name, next(partitions))
+            producer.poll(0)
+        producer.flush(WAIT_S)
+
+    def _send(self, producer: Producer, name: str, partition: int) -> None:
+        value = next(self._values)
+        begun = time.monotonic()
+        number = self.recorder.invoke(name, "send", partition=partition, value=value)
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.errors.append(error)
+                self.recorder.done(name, number, Type.INFO, "send")
+            else:
+                offset = message.offset()
+                known = {} if offset is None or offset < 0 else {"offset": offset}
+                self.recorder.done(name, number, Type.OK, "send", **known)
+                self.acks[partition].append((begun, time.monotonic()))
+
+        try:
+            producer.produce(self._topic, b"%d" % value, partition=partition, on_delivery=delivered)
+        except BufferError:
+            self.recorder.done(name, number, Type.FAIL, "send")
+
+    def _consumer(self) -> Consumer:
+        consumer = Consumer({**READER, "bootstrap.servers": self._servers, "group.id": "workload"})
+        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._partitions])
+        return consumer
+
+    def _read(self) -> None:
+        consumer = self._consumer()
+        try:
+            while not self._stopping.is_set():
+                self._poll(consumer, "reader", 0.05)
+        finally:
+            consumer.close()
+
+    def _poll(self, consumer: Consumer, name: str, timeout_s: float) -> list[list[int]]:
+        messages = consumer.consume(1_000, timeout_s)
+        number = self.recorder.invoke(name, "poll", assignment=0)
+        records = []
+        for message in messages:
+            if (error := message.error()) is not None:
+                if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                    self.resets.append(error.str())
+                continue
+            value = message.value()
+            assert isinstance(value, bytes)
+            records.append([message.partition(), message.offset(), int(value)])
+        self.recorder.done(name, number, Type.OK, "poll", records=records)
+        return records
+
+    def _ask_ends(self) -> None:
+        consumer = self._consumer()
+        try:
+            while not self._stopping.wait(0.05):
+                for partition in self._partitions:
+                    self._end(consumer, "asker", partition)
+        finally:
+            consumer.close()
+
+    def _end(self, consumer: Consumer, name: str, partition: int) -> int:
+        number = self.recorder.invoke(name, "ends")
+        try:
+            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=2.0)
+        except KafkaException:
+            self.recorder.done(name, number, Type.INFO, "ends")
+            return -1
+        self.recorder.done(name, number, Type.OK, "ends", ends=[[partition, end]])
+        return int(end)
+
+    def _drain(self) -> None:
+        consumer = self._consumer()
+        positions = dict.fromkeys(self._partitions, 0)
+
+        def at_the_end() -> bool:
+            for partition, offset, _ in self._poll(consumer, "drain", 0.1):
+                positions[partition] = offset + 1
+            return all(self._end(consumer, "drain", partition) == positions[partition] for partition in positions)
+
+        try:
+            wait_until(at_the_end, WAIT_S, "every partition is read to its end")
+        finally:
+            consumer.close()
