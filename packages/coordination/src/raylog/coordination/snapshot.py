@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,29 +67,43 @@ def load_brokers(store: MetadataStore, watch: EventSink | None = None) -> Mappin
 
 
 def load_topics(store: MetadataStore, names: Iterable[TopicName]) -> dict[TopicName, TopicState]:
-    """The topics of these names, those that exist."""
+    """The topics of these names, those that exist. Two rounds of pipelined reads, however many topics there are."""
     names = list(names)
     found = store.get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
-    topics = {}
-    for name, assigned, config in zip(names, found[::2], found[1::2], strict=True):
-        if assigned is not None:
-            topics[name] = _topic(store, name, assigned, config)
-    return topics
-
-
-def _topic(store: MetadataStore, name: TopicName, assigned: Versioned, config: Versioned | None) -> TopicState:
-    assignment = paths.decode_topic(name, assigned.data)
-    tps = [TopicPartition(name, PartitionIndex(index)) for index in range(len(assignment.replicas))]
-    states = store.get_many([paths.partition_state(tp) for tp in tps])
-    partitions = [
-        PartitionState(of_it) if state is None else paths.decode_partition_state(tp, state.data, state.version, of_it)
-        for tp, of_it, state in zip(tps, assignment.replicas, states, strict=True)
+    assignments = {
+        name: paths.decode_topic(name, assigned.data)
+        for name, assigned in zip(names, found[::2], strict=True)
+        if assigned is not None
+    }
+    overrides = {
+        name: configs.readable_overrides(paths.topic_config(name), config.data)
+        for name, config in zip(names, found[1::2], strict=True)
+        if config is not None
+    }
+    tps = [
+        TopicPartition(name, PartitionIndex(index))
+        for name, assignment in assignments.items()
+        for index in range(len(assignment.replicas))
     ]
-    for index in (*assignment.adding, *assignment.removing):
-        partitions[index] = replace(
-            partitions[index],
-            adding=assignment.adding.get(index, ()),
-            removing=assignment.removing.get(index, ()),
-        )
-    overrides = configs.readable_overrides(paths.topic_config(name), config.data) if config else {}
-    return TopicState(name, assignment.topic_id, tuple(partitions), overrides)
+    states = iter(store.get_many([paths.partition_state(tp) for tp in tps]))
+    return {
+        name: TopicState(name, assignment.topic_id, _partitions(name, assignment, states), overrides.get(name, {}))
+        for name, assignment in assignments.items()
+    }
+
+
+def _partitions(
+    name: TopicName, assignment: paths.TopicAssignment, states: Iterator[Versioned | None]
+) -> tuple[PartitionState, ...]:
+    """``states``: the values of the partitions' nodes, taken from in order."""
+    partitions = []
+    for index, replicas in enumerate(assignment.replicas):
+        tp, found = TopicPartition(name, PartitionIndex(index)), next(states)
+        partition = PartitionState(replicas)
+        if found is not None:
+            partition = paths.decode_partition_state(tp, found.data, found.version, replicas)
+        if index in assignment.adding or index in assignment.removing:
+            adding, removing = assignment.adding.get(index, ()), assignment.removing.get(index, ())
+            partition = replace(partition, adding=adding, removing=removing)
+        partitions.append(partition)
+    return tuple(partitions)
