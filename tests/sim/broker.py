@@ -129,7 +129,8 @@ class SimBroker:
         self.store.thread = self._membership
         try:
             ensure_cluster(self.store, "sim")
-            self._register()
+            if not self.registration.is_current:  # else the session's return was faster
+                self._register()
             self._renew()
         except RaylogError as error:
             self.engine.note(f"{self.process.name}: cannot join yet, {error}")
@@ -240,7 +241,8 @@ class SimBroker:
                 state = self.receiver.state
                 answer({tp: Leader(p.leader, p.leader_epoch) for tp, p in state.partitions()})
             case "create":
-                self.controlling.create(*request, answer)
+                new, topic_id = request
+                self.controlling.create(new, topic_id, answer)
             case "produce":
                 self._produce(request, answer)
             case "consume":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.protocol.errors import (
@@ -186,7 +187,7 @@ class Consumer(Client):
         super().__init__(*client)
         self.positions = {tp: Offset(0) for tp in tps}
         for index, tp in enumerate(tps):
-            self.engine.at(11 + index, self.thread, lambda tp=tp: self._fetch(tp))
+            self.engine.at(11 + index, self.thread, partial(self._fetch, tp))
 
     def _fetch(self, tp: TopicPartition) -> None:
         if self.stopped:
@@ -197,7 +198,9 @@ class Consumer(Client):
             self._again(tp)
             return
         request = ConsumeRequest(tp, self.positions[tp], leader.epoch, 500)
-        self.call(leader.broker, "consume", request, lambda answer: self._fetched(tp, answer))
+        # Any replica serves consumers, below its own high watermark (KIP-392).
+        at = self.engine.random.choice(self.brokers) if self.engine.chance(0.2) else leader.broker
+        self.call(at, "consume", request, partial(self._fetched, tp))
 
     def _again(self, tp: TopicPartition) -> None:
         self.engine.at(self.backoff(), self.thread, lambda: self._fetch(tp))
@@ -251,7 +254,7 @@ class EndReader(Client):
         else:
             floor = self.checker.known_end(tp)
 
-            def done(answer: tuple[Offset, BrokerId] | RaylogError | None) -> None:
+            def done(answer: tuple[Offset, tuple[int, int]] | RaylogError | None) -> None:
                 if isinstance(answer, tuple):
                     self.checker.heard_end(tp, answer[0], answer[1], floor)
                 else:

@@ -261,7 +261,8 @@ class SimLog:
         self.check_open()
         if not 0 <= offset <= self._offsets.end.offset:
             raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, which ends at {self._offsets.end}")
-        found, size = [], 0
+        found: list[bytes] = []
+        size = 0
         for batch in self.from_offset(offset):
             if batch.end > bound.offset or (size + len(batch.data) > max_bytes and (found or not min_one_batch)):
                 break

@@ -10,7 +10,8 @@ client) is judged when it happens, against what is known to be committed. The ch
 - ``state``: the partition's state as ZooKeeper holds it.
 
 *Sound* is a member of a partition's ISR or ELR whose disk lost nothing since the incarnation in which ZooKeeper calls
-it in sync. While there is one, nothing that was acknowledged may be lost; faults that would leave none are not injected.
+it in sync. While there is one, nothing that was acknowledged may be lost; faults that would leave none are not
+injected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raylog.coordination import paths
 from raylog.coordination.store import Create, Op, OpResult, Set
 from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
 
-from .disk import Disk, SimLog, Stored
+from .disk import Disk, Files, SimLog, Stored
 from .engine import Engine, Violation
 
 ACKED = "acked is kept"
@@ -91,7 +92,7 @@ class Partition:
 class Checker:
     """Raises Violation."""
 
-    def __init__(self, engine: Engine, disks: Mapping[int, Disk], min_isr: int) -> None:
+    def __init__(self, engine: Engine, disks: Mapping[BrokerId, Disk], min_isr: int) -> None:
         self._engine = engine
         self._disks = disks
         self._min_isr = min_isr
@@ -169,26 +170,26 @@ class Checker:
     # --- what happens in logs
 
     def leads(
-        self, tp: TopicPartition, broker: BrokerId, incarnation: BrokerEpoch, epoch: LeaderEpoch, log: SimLog
+        self, tp: TopicPartition, broker: BrokerId, incarnation: BrokerEpoch, epoch: LeaderEpoch, files: Files
     ) -> None:
         """A broker begins to lead."""
         partition = self.partitions[tp]
         if self._engine.lines is not None:
-            self._engine.note(f"broker {broker}: leads {tp} in epoch {epoch}, log ends at {log.offsets.end.offset}")
+            self._engine.note(f"broker {broker}: leads {tp} in epoch {epoch}, log ends at {files.end}")
         me = (broker, incarnation)
         if partition.leaders.setdefault(epoch, me) != me:
             raise Violation(ONE_LEADER, f"{tp}: epoch {epoch} is led by {me} and {partition.leaders[epoch]}")
         if epoch < max(partition.leaders):
             return  # a late one: it will be fenced, and what was committed since need not be here
-        self.holds(tp, log, len(partition.committed), f"broker {broker} leads in epoch {epoch}")
+        self.holds(tp, files, len(partition.committed), f"broker {broker} leads in epoch {epoch}")
 
-    def holds(self, tp: TopicPartition, log: SimLog, count: int, who: str) -> None:
+    def holds(self, tp: TopicPartition, files: Files, count: int, who: str) -> None:
         """The log must have the first ``count`` committed batches; by log matching, the last one tells."""
         if not count:
             return
-        last, batches = self.partitions[tp].committed[count - 1], log.files.batches
+        last, batches = self.partitions[tp].committed[count - 1], files.batches
         if len(batches) < count or batches[count - 1][:3] != last[:3]:
-            end = log.files.end
+            end = files.end
             raise Violation(
                 ACKED,
                 f"{tp}: {who}, and lacks the batch committed at {last.base} (epoch {last.epoch}); it ends at {end}",
@@ -212,7 +213,7 @@ class Checker:
         batches = log.files.batches
         count = bisect_right(partition.ends, hw)
         if count and (len(batches) < count or batches[count - 1][:3] != partition.committed[count - 1][:3]):
-            self.holds(tp, log, count, f"broker {broker} has high watermark {hw}")
+            self.holds(tp, log.files, count, f"broker {broker} has high watermark {hw}")
         if hw <= partition.committed_end:
             return
         if not leads:
@@ -246,7 +247,7 @@ class Checker:
         for broker in state.isr:
             if state.incarnations.get(broker, -1) <= self.damaged.get(broker, -1):
                 continue
-            files = self._disks[broker].files.get(tp)
+            files = self._disks[BrokerId(broker)].files.get(tp)
             batches = files.batches if files else []
             if len(batches) < count or batches[count - 1][:3] != last[:3]:
                 raise Violation(

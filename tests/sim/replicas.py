@@ -109,8 +109,8 @@ class Replicas:
             except RaylogError as error:
                 self._engine.note(f"broker {self._broker.id}: cannot lead {tp}, {error}")
             else:
-                checker, me = self._broker.world.checker, self._broker
-                checker.leads(tp, me.id, me.info.epoch, state.leader_epoch, partition.log)
+                broker = self._broker
+                broker.world.checker.leads(tp, broker.id, broker.info.epoch, state.leader_epoch, broker.disk.files[tp])
         for tp, _, state in changes.updated:
             self.partitions[tp].update(state, now_ms)
         for tp, topic_id, state in changes.follow:
@@ -182,17 +182,16 @@ class Replicas:
         request, broker = parked.request, self._broker
         try:
             broker.check_lease()
+            found: FetchedPartition[memoryview] | Consumed
             if isinstance(request, ReplicaFetch):
                 found = self._read_for_replica(request, is_first=is_first)
-                has_some = bool(found.records) or found.diverging_epoch.epoch >= 0
             else:
                 found = self._read_for_consumer(request)
-                has_some = bool(found.data)
             broker.check_lease()
         except RaylogError as error:
             parked.answer(error)
             return True
-        if not has_some and self._engine.now < parked.deadline:
+        if not _has_some(found) and self._engine.now < parked.deadline:
             if is_first:
                 self._parked.append(parked)
                 self._engine.at(parked.deadline - self._engine.now, broker.serving, self._wake)
@@ -200,7 +199,7 @@ class Replicas:
         parked.answer(found)
         return True
 
-    def _read_for_replica(self, request: ReplicaFetch, *, is_first: bool) -> FetchedPartition[bytes]:
+    def _read_for_replica(self, request: ReplicaFetch, *, is_first: bool) -> FetchedPartition[memoryview]:
         broker = self._broker
         known = broker.receiver.state.brokers.get(request.replica)
         if known is not None and request.epoch < known.epoch:
@@ -225,11 +224,14 @@ class Replicas:
             broker.settle()
         diverging = NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
         hw = partition.high_watermark
-        data = None if read.data is None else read.data.read()
+        data = None if read.data is None else memoryview(bytearray(read.data.read()))
         return FetchedPartition(request.tp.partition, 0, hw, hw, read.log_start_offset, data, diverging_epoch=diverging)
 
     def _read_for_consumer(self, request: ConsumeRequest) -> Consumed:
-        read = self.leading(request.tp).read(request.offset, MAX_BYTES, current_leader_epoch=request.leader_epoch)
+        partition = self.partitions.get(request.tp)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"{request.tp} is not here")
+        read = partition.read(request.offset, MAX_BYTES, current_leader_epoch=request.leader_epoch)
         return Consumed(b"" if read.data is None else read.data.read(), read.high_watermark)
 
     def ends(self, request: EndsRequest) -> tuple[Offset, tuple[BrokerId, BrokerEpoch]]:
@@ -268,7 +270,7 @@ class Replicas:
             partition.last_fetched_epoch,
         )
 
-        def done(answer: FetchedPartition[bytes] | RaylogError | None) -> None:
+        def done(answer: FetchedPartition[memoryview] | RaylogError | None) -> None:
             if self._followed.get(tp) is followed:
                 self._fetched(tp, partition, followed, answer)
 
@@ -279,7 +281,7 @@ class Replicas:
         tp: TopicPartition,
         partition: Partition,
         followed: Followed,
-        answer: FetchedPartition[bytes] | RaylogError | None,
+        answer: FetchedPartition[memoryview] | RaylogError | None,
     ) -> None:
         pause = 0
         try:
@@ -291,8 +293,7 @@ class Replicas:
                         answer, FetchedPartition(tp.partition), followed.leader_epoch, TimestampMs(0)
                     )
                 case _:
-                    records = None if answer.records is None else memoryview(bytearray(answer.records))
-                    partition.fetched(answer._replace(records=records), followed.leader_epoch, TimestampMs(0))
+                    partition.fetched(answer, followed.leader_epoch, TimestampMs(0))
         except RaylogError:
             pause = BACKOFF_MS
         self._engine.at(pause, self._broker.serving, lambda: self._fetch(tp, followed))
@@ -339,3 +340,10 @@ class Replicas:
         self._wake()
         if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
             self._engine.at(BACKOFF_MS, self._broker.serving, lambda: self._propose(change.tp))
+
+
+def _has_some(found: FetchedPartition[memoryview] | Consumed) -> bool:
+    """Whether a fetch has what it need not wait for."""
+    if isinstance(found, Consumed):
+        return bool(found.data)
+    return bool(found.records) or found.diverging_epoch.epoch >= 0

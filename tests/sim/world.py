@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -220,7 +221,7 @@ class World:
             if broker != dead and self.is_up(broker):
                 other = self.brokers[broker]
                 epoch = self.brokers[dead].info.epoch
-                self.engine.at(2, other.serving, lambda other=other, epoch=epoch: self._refused(other, dead, epoch))
+                self.engine.at(2, other.serving, partial(self._refused, other, dead, epoch))
 
     def _refused(self, observer: Any, dead: BrokerId, epoch: Any) -> None:
         if self.network.refuses(observer.id, dead):
@@ -241,7 +242,7 @@ class World:
         self.checker.wrongly_fenced.add((broker, epoch))
         for other in self.brokers.values():
             if other.id != broker and other.process.alive:
-                self.engine.at(0, other.serving, lambda other=other: self._tell_hint(other, broker, epoch))
+                self.engine.at(0, other.serving, partial(self._tell_hint, other, broker, epoch))
 
     # --- the end
 
