@@ -29,11 +29,19 @@ from raylog.broker.replication.delayed_produces import DelayedProduces
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination import reassignment
 from raylog.coordination.configs import Change
-from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
-from raylog.protocol.errors import NotController, NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
+from raylog.protocol.errors import (
+    ElectionNotNeeded,
+    InvalidReplicationFactor,
+    NotController,
+    NotLeaderOrFollower,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -245,6 +253,41 @@ class Node:
             if not validate_only:
                 self.create_topic(new.name, partitions=new.count, config=known.configs)
             results.append(new.name)
+        return results
+
+    def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """No election is needed where somebody leads; all others succeed, and change nothing."""
+        self._check_controller()
+        results: list[TopicPartition | RaylogError] = []
+        for tp in partitions:
+            known = self.table.state().partition(tp)
+            if known is None:
+                results.append(UnknownTopicOrPartition(f"there is no partition {tp}"))
+            elif known.is_online:
+                results.append(ElectionNotNeeded(f"{tp} is led by {known.leader}"))
+            else:
+                results.append(tp)
+        return results
+
+    def reassign(
+        self, partitions: Sequence[NewReplicas], *, timeout_ms: int, allow_factor_change: bool
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """Begins or cancels, and completes nothing."""
+        self._check_controller()
+        results: list[TopicPartition | RaylogError] = []
+        for tp, replicas in ((new.tp, new.replicas) for new in partitions):
+            topic, known = self.table.state().topic(tp.topic), self.table.state().partition(tp)
+            if topic is None or known is None:
+                results.append(UnknownTopicOrPartition(f"there is no partition {tp}"))
+            elif not allow_factor_change and len(replicas or ()) != len(known.replicas):
+                results.append(InvalidReplicationFactor(f"{tp} has {len(known.replicas)} replicas"))
+            else:
+                moved = reassignment.cancelled(known) if replicas is None else reassignment.begun(known, replicas)
+                moved = replace(moved, version=next(self._versions))
+                self._update(topics=(topic.with_partition(tp.partition, moved),))
+                results.append(tp)
         return results
 
     def alter_topic(self, topic: TopicName, change: Change, *, validate_only: bool) -> None:

@@ -36,7 +36,7 @@ from raylog.coordination.store import (
     StoreEvent,
 )
 from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
-from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName
+from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
 
 __all__ = ["ControllerRuntime"]
 
@@ -101,6 +101,7 @@ class ControllerRuntime:
         self._proposals: dict[object, Future[bytes]] = {}
         self._senders: dict[BrokerId, _Sender] = {}
         self._campaign_at: float | None = 0.0
+        self._tick_at = 0.0
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     @property
@@ -140,6 +141,19 @@ class ControllerRuntime:
         """One result per topic. Raises NotController, RequestTimedOut."""
         deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
         event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), deadline, validate_only)
+        return self._ask(event, timeout_ms)
+
+    def elect_leaders(self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int) -> Results:
+        """One result per partition. Raises NotController, RequestTimedOut."""
+        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
+        return self._ask(core.ElectionRequested(uuid.uuid4(), tuple(partitions), deadline, unclean), timeout_ms)
+
+    def reassign(
+        self, partitions: Sequence[core.NewReplicas], *, timeout_ms: int, allow_factor_change: bool
+    ) -> Results:
+        """One result per partition. Raises NotController, RequestTimedOut."""
+        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
+        event = core.ReassignmentRequested(uuid.uuid4(), tuple(partitions), deadline, allow_factor_change)
         return self._ask(event, timeout_ms)
 
     def propose(self, payload: bytes) -> bytes:
@@ -193,12 +207,16 @@ class ControllerRuntime:
         """Campaign when it is time, and take one item in; True when it says to stop."""
         self._campaign_when_due()
         try:
-            item = self._queue.get(timeout=TICK_S)
+            item = self._queue.get(timeout=max(self._tick_at - time.monotonic(), 0))
         except queue.Empty:
-            item = core.Tick(_monotonic_ms())
+            item = None
         if isinstance(item, _Stop):
             return True
-        self._take(item)
+        if item is not None:
+            self._take(item)
+        if time.monotonic() >= self._tick_at:  # by the clock, however much there is to take in
+            self._tick_at = time.monotonic() + TICK_S
+            self._feed(core.Tick(_monotonic_ms()))
         return False
 
     def _campaign_when_due(self) -> None:

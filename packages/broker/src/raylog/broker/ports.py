@@ -17,7 +17,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination import configs, paths
 from raylog.coordination.configs import Change
-from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.store import MetadataStore, NoNode, StoreError
@@ -30,7 +30,7 @@ from raylog.protocol.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import BrokerId, ProducerId, TopicId, TopicName
+from raylog.protocol.ids import BrokerId, ProducerId, TopicId, TopicName, TopicPartition
 from raylog.protocol.messages import encode_request
 
 __all__ = ["ControllerTopics", "StoredConfigs", "StoredProducerIds"]
@@ -58,21 +58,35 @@ class ControllerTopics:
     ) -> Sequence[CreatedTopic | RaylogError]:
         """One result per topic, in order. Raises NotController."""
         results = self._controller.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only)
-        return [result for result in results if not isinstance(result, str)]
+        return [result for result in results if isinstance(result, CreatedTopic | RaylogError)]
 
     def delete_topics(
         self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int
     ) -> Sequence[TopicName | RaylogError]:
         """One result per topic, in order. Raises NotController."""
         results = self._controller.delete_topics(topics, timeout_ms=timeout_ms)
-        return [result for result in results if not isinstance(result, CreatedTopic)]
+        return [result for result in results if isinstance(result, str | RaylogError)]
 
     def create_partitions(
         self, topics: Sequence[NewPartitions], *, timeout_ms: int, validate_only: bool
     ) -> Sequence[TopicName | RaylogError]:
         """One result per topic, in order. Raises NotController."""
         results = self._controller.create_partitions(topics, timeout_ms=timeout_ms, validate_only=validate_only)
-        return [result for result in results if not isinstance(result, CreatedTopic)]
+        return [result for result in results if isinstance(result, str | RaylogError)]
+
+    def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """One result per partition, in order. Raises NotController."""
+        results = self._controller.elect_leaders(partitions, unclean=unclean, timeout_ms=timeout_ms)
+        return [result for result in results if isinstance(result, TopicPartition | RaylogError)]
+
+    def reassign(
+        self, partitions: Sequence[NewReplicas], *, timeout_ms: int, allow_factor_change: bool
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """One result per partition, in order. Raises NotController."""
+        results = self._controller.reassign(partitions, timeout_ms=timeout_ms, allow_factor_change=allow_factor_change)
+        return [result for result in results if isinstance(result, TopicPartition | RaylogError)]
 
     def auto_create(self, topics: Sequence[TopicName]) -> None:
         """Ask the controller, wherever it is, for topics with default settings; does not wait or raise."""

@@ -22,7 +22,7 @@ from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.configs import Change
-from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
@@ -172,9 +172,9 @@ class ClusterView(Protocol):
 
 
 class TopicAdmin(Protocol):
-    """Creates, grows and deletes topics when this broker is the controller.
+    """Creates, grows, moves and deletes topics when this broker is the controller.
 
-    The calls raise NotController on another broker; what is wrong with one topic is its result.
+    The calls raise NotController on another broker; what is wrong with one topic or partition is its result.
     """
 
     def create_topics(
@@ -200,6 +200,24 @@ class TopicAdmin(Protocol):
         """One result per topic, in order: its name, once the new partitions can be used, or an error.
 
         Errors in results: UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, RequestTimedOut.
+        """
+
+    def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """One result per partition, in order. ``unclean``: where nobody leads, any live replica.
+
+        Errors in results: ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable,
+        UnknownTopicOrPartition, RequestTimedOut.
+        """
+
+    def reassign(
+        self, partitions: Sequence[NewReplicas], *, timeout_ms: int, allow_factor_change: bool
+    ) -> Sequence[TopicPartition | RaylogError]:
+        """One result per partition, in order, once its move is begun or cancelled.
+
+        Errors in results: InvalidReplicaAssignment, InvalidReplicationFactor, NoReassignmentInProgress,
+        UnknownTopicOrPartition, InvalidRequest, RequestTimedOut.
         """
 
     def auto_create(self, topics: Sequence[TopicName]) -> None:

@@ -1,0 +1,71 @@
+"""AlterPartitionReassignments (API 45): move partitions to other replicas, or stop moving them. KIP-455.
+
+v0      replicas by partition, the preferred leader first; null cancels what is under way
+v1      whether another number of replicas than before is allowed (KIP-860)
+
+Only the controller moves partitions. Answered once begun: ListPartitionReassignments tells how far it is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.coordination.controller_events import NewReplicas
+from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    if not ports.authorizer.allows(ctx, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME):
+        raise ClusterAuthorizationFailed(f"{ctx.principal} may not move partitions")
+    types = types_of(ctx)
+    wanted = [_new_replicas(topic.name, each) for topic in request.topics for each in topic.partitions]
+    results = ports.topics.reassign(
+        wanted,
+        timeout_ms=int(request.timeout.total_seconds() * 1000),
+        allow_factor_change=getattr(request, "allow_replication_factor_change", True),
+    )
+    by_topic: dict[TopicName, list[Any]] = defaultdict(list)
+    for tp, result in zip((each.tp for each in wanted), results, strict=True):
+        failed = result if isinstance(result, RaylogError) else None
+        by_topic[tp.topic].append(
+            make(
+                types.ReassignablePartitionResponse,
+                partition_index=tp.partition,
+                error_code=ErrorCode.none if failed is None else code_of(failed),
+                error_message=None if failed is None else str(failed),
+            )
+        )
+    topics = tuple(
+        make(types.ReassignableTopicResponse, name=name, partitions=tuple(of_it)) for name, of_it in by_topic.items()
+    )
+    return _response(ctx, request, topics)
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return _response(ctx, request, (), code_of(error), str(error))
+
+
+def _new_replicas(name: str, asked: Any) -> NewReplicas:
+    tp = TopicPartition(TopicName(name), PartitionIndex(asked.partition_index))
+    return NewReplicas(tp, None if asked.replicas is None else tuple(map(BrokerId, asked.replicas)))
+
+
+def _response(
+    ctx: RequestContext,
+    request: Any,
+    topics: tuple[Any, ...],
+    code: ErrorCode = ErrorCode.none,
+    message: str | None = None,
+) -> Any:
+    return make(
+        types_of(ctx).AlterPartitionReassignmentsResponse,
+        throttle_time=throttle(ctx),
+        allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
+        error_code=code,
+        error_message=message,
+        responses=topics,
+    )
