@@ -248,6 +248,32 @@ def CreatePartitions(asker: Asker, version: int) -> None:  # noqa: N802
 
 
 @case
+def ElectLeaders(asker: Asker, version: int) -> None:  # noqa: N802
+    body = {"election_type": 0, "topic_partitions": [{"topic": TOPIC, "partitions": [0]}], "timeout": ONE_S}
+    answer = asker.ask(43, version, body)
+    [topic] = answer.replica_election_results
+    [partition] = topic.partition_result
+    assert (topic.topic, partition.partition_id) == (TOPIC, 0)
+    assert partition.error_code == ErrorCode.election_not_needed
+    assert version == 0 or answer.error_code == 0
+
+
+@case
+def AlterPartitionReassignments(asker: Asker, version: int) -> None:  # noqa: N802
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": None}]}]
+    answer = asker.ask(45, version, {"topics": topics, "timeout": ONE_S})
+    [topic] = answer.responses
+    assert (answer.error_code, topic.name) == (0, TOPIC)
+    assert [each.error_code for each in topic.partitions] == [ErrorCode.no_reassignment_in_progress]
+
+
+@case
+def ListPartitionReassignments(asker: Asker, version: int) -> None:  # noqa: N802
+    answer = asker.ask(46, version, {"topics": None, "timeout": ONE_S})
+    assert (answer.error_code, answer.topics) == (0, ())
+
+
+@case
 def IncrementalAlterConfigs(asker: Asker, version: int) -> None:  # noqa: N802
     configs = [{"name": "flush.ms", "config_operation": 0, "value": "7"}]
     resources = [{"resource_type": 2, "resource_name": TOPIC, "configs": configs}]

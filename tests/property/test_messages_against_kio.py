@@ -29,6 +29,7 @@ SERVED = {
     "list_offsets": 2, "metadata": 3, "find_coordinator": 10, "api_versions": 18, "create_topics": 19,
     "delete_topics": 20, "init_producer_id": 22, "offset_for_leader_epoch": 23, "describe_configs": 32,
     "describe_cluster": 60, "delete_records": 21, "alter_configs": 33, "describe_log_dirs": 35, "create_partitions": 37,
+    "elect_leaders": 43, "alter_partition_reassignments": 45, "list_partition_reassignments": 46,
     "incremental_alter_configs": 44, "describe_producers": 61, "describe_topic_partitions": 75,
     "join_group": 11, "offset_commit": 8, "offset_fetch": 9, "consumer_group_heartbeat": 68,
 }  # fmt: skip
