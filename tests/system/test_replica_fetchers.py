@@ -28,7 +28,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicName
 from raylog.protocol.messages import parse_request_header
 from raylog.protocol.records import Record, encode_batch
 
@@ -86,7 +86,7 @@ class FakeLeader:
         """To the request taken last."""
         assert self._asked is not None
         sock, correlation_id = self._asked
-        topic = node.table.state().topics["t"]
+        topic = node.table.state().topics[TopicName("t")]
         topics = [FetchedTopic("", topic.id, found)] if found else []
         response = FetchResponse(topics, error_code=error.value, session_id=0 if error.value else SESSION)
         data = b"".join(encode_fetch_response(FETCH_VERSION, correlation_id, response))

@@ -18,8 +18,6 @@ metadata again, as with Kafka.
 
 from __future__ import annotations
 
-from typing import cast
-
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import (
     CloseConnection,
@@ -68,134 +66,124 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     Raises CloseConnection for an error at acks=0, InvalidRequest for a body that cannot be parsed.
     """
     request = parse_produce_request(ctx.version, body)
+    produce = _Produce(ctx, ports, request.acks)
     refusal = _refusal(request)
-    uncommitted: list[tuple[int, int, Appended]] = []
-    topics = [
-        _append_topic(ctx, ports, request.acks, number, topic, refusal, uncommitted)
-        for number, topic in enumerate(request.topics)
-    ]
-    if request.acks == 0:
-        _close_on_error(topics)
-        return None
-    if not uncommitted:
-        return _encode(ctx, ports, topics)
-    wait = CommitWait(ports.produces, [appended for _, _, appended in uncommitted], request.timeout_ms)
-    delayed = _DelayedProduce(ctx, ports, topics, uncommitted, wait)
-    return delayed.finish() if wait.is_over() else delayed
-
-
-class _DelayedProduce(DelayedReply):
-    """The reply to a request with acks=all whose records the followers do not have yet."""
-
-    __slots__ = ("_ctx", "_ports", "_topics", "_uncommitted", "_wait")
-
-    def __init__(
-        self,
-        ctx: RequestContext,
-        ports: Ports,
-        topics: list[ProducedTopic],
-        uncommitted: list[tuple[int, int, Appended]],
-        wait: CommitWait,
-    ) -> None:
-        self._ctx = ctx
-        self._ports = ports
-        self._topics = topics
-        self._uncommitted = uncommitted
-        self._wait = wait
-
-    def is_ready(self) -> bool:
-        return self._wait.is_over()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._wait.wait(timeout_s)
-
-    def finish(self) -> bytes:
-        """As told by the wait, and only while the lease is held: else a newer leader may know better."""
-        ctx, ports, errors = self._ctx, self._ports, self._wait.errors
-        try:
-            ports.lease.check()
-        except RaylogError as lapsed:
-            errors = dict.fromkeys(range(len(self._uncommitted)), lapsed)
-        for number, error in errors.items():
-            topic, part, appended = self._uncommitted[number]
-            cast("list[ProducedPartition]", self._topics[topic].partitions)[part] = _failed(
-                ctx, ports, appended.partition.tp, error
-            )
-        return _encode(ctx, ports, self._topics)
-
-    def abandon(self) -> None:
-        self._wait.abandon()
-
-
-def _encode(ctx: RequestContext, ports: Ports, topics: list[ProducedTopic]) -> bytes:
-    leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]
-    endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
-    return encode_produce_response(ctx.version, ctx.correlation_id, ProduceResponse(topics, ctx.throttle_ms, endpoints))
+    for topic in request.topics:
+        produce.append(topic, refusal)
+    return produce.reply(request.timeout_ms)
 
 
 def _refusal(request: ProduceRequest) -> RaylogError | None:
     """What is wrong with the whole request."""
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in (ALL, 0, 1):
         return InvalidRequiredAcks(f"acks={request.acks}: must be 0, 1 or -1")
     if request.transactional_id is not None:
         return TransactionalIdNotFound(f"transactional.id={request.transactional_id}: transactions are not built yet")
     return None
 
 
-def _append_topic(
-    ctx: RequestContext,
-    ports: Ports,
-    acks: int,
-    number: int,
-    topic: TopicRecords,
-    refusal: RaylogError | None,
-    uncommitted: list[tuple[int, int, Appended]],
-) -> ProducedTopic:
-    """Append one topic's batches; what must be waited for goes into ``uncommitted`` with its place in the request."""
-    name = TopicName(topic.name)
-    if ctx.version >= FIRST_TOPIC_ID:
-        known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
-        if known is None:
-            refusal = refusal or UnknownTopicId(f"no topic has the id {topic.topic_id}")
-        else:
-            name = known.name
-    if refusal is None and not ports.authorizer.allows(ctx, Operation.WRITE, Resource.TOPIC, name):
-        refusal = TopicAuthorizationFailed(f"{ctx.principal} may not write to topic {name}")
-    produced: list[ProducedPartition] = []
-    for part in topic.partitions:
-        tp = TopicPartition(name, PartitionIndex(part.partition))
-        try:
-            if refusal is not None:
-                raise refusal
-            appended = _append(ctx, ports, acks, tp, part)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-            produced.append(_failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}")))
-            continue
-        info = appended.info
-        if acks == ALL:
-            uncommitted.append((number, len(produced), appended))
-        produced.append(
-            ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
-        )
-    return ProducedTopic(topic.name, topic.topic_id, produced)
+class _Produce(DelayedReply):
+    """One request, from its first append to its reply, which with acks=all may come later."""
 
+    __slots__ = ("_acks", "_ctx", "_ports", "_topics", "_uncommitted", "_wait")
 
-def _append(ctx: RequestContext, ports: Ports, acks: int, tp: TopicPartition, part: PartitionRecords) -> Appended:
-    records = part.records
-    if not isinstance(records, memoryview) or not records:
-        raise InvalidRecord(f"the request has no record batch for {tp}")
-    if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
-        raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
-    ports.lease.check()
-    partition = ports.partitions.get(tp)
-    info = partition.append(records, acks=acks, now_ms=ports.now_ms())
-    ports.lease.check()
-    if not info.duplicate:
-        counters = ctx.connection.counters
-        count = info.last_offset - info.base_offset + 1
-        counters.messages_in[tp.topic] = counters.messages_in.get(tp.topic, 0) + count
-        counters.bytes_in[tp.topic] = counters.bytes_in.get(tp.topic, 0) + len(records)
-    return Appended(partition, info)
+    def __init__(self, ctx: RequestContext, ports: Ports, acks: int) -> None:
+        self._ctx = ctx
+        self._ports = ports
+        self._acks = acks
+        self._topics: list[ProducedTopic] = []
+        self._uncommitted: list[tuple[list[ProducedPartition], int, Appended]] = []
+        """What must be committed before it is acknowledged, with its place in :attr:`_topics`."""
+        self._wait: CommitWait | None = None
+
+    def append(self, topic: TopicRecords, refusal: RaylogError | None) -> None:
+        """Append one topic's batches, unless ``refusal`` forbids it."""
+        ctx, ports = self._ctx, self._ports
+        name = TopicName(topic.name)
+        if ctx.version >= FIRST_TOPIC_ID:
+            known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
+            if known is None:
+                refusal = refusal or UnknownTopicId(f"no topic has the id {topic.topic_id}")
+            else:
+                name = known.name
+        if refusal is None and not ports.authorizer.allows(ctx, Operation.WRITE, Resource.TOPIC, name):
+            refusal = TopicAuthorizationFailed(f"{ctx.principal} may not write to topic {name}")
+        produced: list[ProducedPartition] = []
+        for part in topic.partitions:
+            tp = TopicPartition(name, PartitionIndex(part.partition))
+            try:
+                if refusal is not None:
+                    raise refusal
+                appended = self._append(tp, part)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+                produced.append(_failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}")))
+                continue
+            if self._acks == ALL:
+                self._uncommitted.append((produced, len(produced), appended))
+            info = appended.info
+            produced.append(
+                ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
+            )
+        self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
+
+    def _append(self, tp: TopicPartition, part: PartitionRecords) -> Appended:
+        ctx, ports, records = self._ctx, self._ports, part.records
+        if not isinstance(records, memoryview) or not records:
+            raise InvalidRecord(f"the request has no record batch for {tp}")
+        if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
+            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
+        ports.lease.check()
+        partition = ports.partitions.get(tp)
+        info = partition.append(records, acks=self._acks, now_ms=ports.now_ms())
+        ports.lease.check()
+        if not info.duplicate:
+            counters = ctx.connection.counters
+            count = info.last_offset - info.base_offset + 1
+            counters.messages_in[tp.topic] = counters.messages_in.get(tp.topic, 0) + count
+            counters.bytes_in[tp.topic] = counters.bytes_in.get(tp.topic, 0) + len(records)
+        return Appended(partition, info)
+
+    def reply(self, timeout_ms: int) -> Reply:
+        """The response, or this, when followers must have the records first. Raises CloseConnection."""
+        if self._acks == 0:
+            _close_on_error(self._topics)
+            return None
+        if self._uncommitted:
+            appended = [appended for _, _, appended in self._uncommitted]
+            self._wait = CommitWait(self._ports.produces, appended, timeout_ms)
+            if not self._wait.is_over():
+                return self
+        return self.finish()
+
+    # --- a reply that comes later
+
+    def is_ready(self) -> bool:
+        return self._wait is None or self._wait.is_over()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._wait is None or self._wait.wait(timeout_s)
+
+    def abandon(self) -> None:
+        if self._wait is not None:
+            self._wait.abandon()
+
+    def finish(self) -> bytes:
+        """As told by the wait, and only while the lease is held: else a newer leader may know better."""
+        ctx, ports = self._ctx, self._ports
+        errors: dict[int, RaylogError] = {}
+        if self._wait is not None:
+            errors = self._wait.errors
+            try:
+                ports.lease.check()
+            except RaylogError as lapsed:
+                errors = dict.fromkeys(range(len(self._uncommitted)), lapsed)
+        for number, error in errors.items():
+            produced, place, appended = self._uncommitted[number]
+            produced[place] = _failed(ctx, ports, appended.partition.tp, error)
+        leaders = [part.leader_id for topic in self._topics for part in topic.partitions if part.leader_id >= 0]
+        endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
+        response = ProduceResponse(self._topics, ctx.throttle_ms, endpoints)
+        return encode_produce_response(ctx.version, ctx.correlation_id, response)
 
 
 def _is_zstd(records: memoryview) -> bool:
