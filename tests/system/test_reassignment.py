@@ -1,0 +1,134 @@
+"""Partitions that move to other brokers while records come in, and leaders that are chosen by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kit.cluster import InProcessCluster
+from kit.waiting import wait_until
+from kit.wire import WireClient
+from raylog.broker.handlers import TABLE
+from raylog.client import Consumer, Producer
+from raylog.coordination.controller_events import NewTopic
+from raylog.coordination.model import PartitionState
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+
+KEYS = {row.name: row.key for row in TABLE}
+WAIT_S = 20.0
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+CONFIG = {"replica.lag.time.max.ms": "1000", "replica.fetch.backoff.ms": "50", "min.insync.replicas": "2"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    """Four brokers, and a topic on 0 and 1."""
+    with InProcessCluster(tmp_path, brokers=4, config=CONFIG) as running:
+        topic = NewTopic(TP.topic, assignments={0: (BrokerId(0), BrokerId(1))})
+        [made] = running.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+        assert not isinstance(made, RaylogError), made
+        yield running
+
+
+def ask(cluster: InProcessCluster, api: str, version: int, **values: Any) -> Any:
+    """Of the controller, over its socket."""
+    host, port = next(iter(cluster.controller.endpoints.values()))
+    with WireClient((host, port)) as client:
+        return client.ask(KEYS[api], version, **values)
+
+
+def move(cluster: InProcessCluster, replicas: Sequence[int] | None) -> ErrorCode:
+    topics = [{"name": TP.topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+    [topic] = ask(cluster, "AlterPartitionReassignments", 1, topics=topics).responses
+    [result] = topic.partitions
+    code: ErrorCode = result.error_code
+    return code
+
+
+def elect(cluster: InProcessCluster) -> ErrorCode:
+    asked = [{"topic": TP.topic, "partitions": [0]}]
+    [topic] = ask(cluster, "ElectLeaders", 2, election_type=0, topic_partitions=asked).replica_election_results
+    [result] = topic.partition_result
+    code: ErrorCode = result.error_code
+    return code
+
+
+def moving(cluster: InProcessCluster) -> int:
+    return len(ask(cluster, "ListPartitionReassignments", 0, topics=None).topics)
+
+
+def state(cluster: InProcessCluster) -> PartitionState:
+    found = cluster.controller.partitions.state().partition(TP)
+    assert found is not None
+    return found
+
+
+def directories(cluster: InProcessCluster) -> set[int]:
+    """The brokers on whose disk the partition is."""
+    return {n for n in cluster.brokers if list(cluster.root.glob(f"broker-{n}/**/{TP}"))}
+
+
+def consumed(cluster: InProcessCluster, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
+
+        def enough() -> bool:
+            for records in consumer.poll(500).values():
+                values.extend(record.value for record in records)
+            return len(values) >= count
+
+        wait_until(enough, WAIT_S, f"{count} records")
+    return values
+
+
+def test_a_partition_moves_to_other_brokers_while_records_come_in(cluster: InProcessCluster) -> None:
+    sent = [b"%d" % number for number in range(2_000)]
+    with Producer(
+        cluster.bootstrap_servers, acks="all", linger_ms=0, batch_size=1_000, retry_backoff_ms=20
+    ) as producer:
+        futures = [producer.send("t", value) for value in sent[:1_000]]
+        for future in futures:
+            future.result(WAIT_S)
+        assert move(cluster, [2, 3]) is ErrorCode.none
+        futures = [producer.send("t", value) for value in sent[1_000:]]
+        wait_until(lambda: moving(cluster) == 0, WAIT_S, "the move is complete")
+        for future in futures:
+            future.result(WAIT_S)
+    assert (state(cluster).replicas, set(state(cluster).isr)) == ((2, 3), {2, 3})
+    assert cluster.leader(*TP).broker_id == 2
+    wait_until(lambda: directories(cluster) == {2, 3}, WAIT_S, "the old replicas are deleted")
+    assert consumed(cluster, len(sent)) == sent
+
+
+def test_a_move_to_a_broker_that_is_down_waits_and_is_cancelled(cluster: InProcessCluster) -> None:
+    spare = next(n for n in (3, 2) if n != cluster.controller.broker_id)
+    assert move(cluster, [0, 1, spare]) is ErrorCode.none
+    wait_until(lambda: moving(cluster) == 0, WAIT_S, "the third replica is in sync")
+    assert set(state(cluster).isr) == {0, 1, spare}
+    cluster.stop(spare)
+    wait_until(lambda: spare not in state(cluster).isr, WAIT_S, "it is missed")
+    other = next(n for n in (3, 2) if n != spare)
+    assert move(cluster, [spare, other]) is ErrorCode.none, "who is there may be down"
+    wait_until(lambda: other in state(cluster).isr, WAIT_S, "the other is in sync")
+    assert moving(cluster) == 1
+    assert move(cluster, None) is ErrorCode.none
+    assert moving(cluster) == 0
+    assert state(cluster).replicas == (spare, 0, 1)
+    assert move(cluster, None) is ErrorCode.no_reassignment_in_progress
+
+
+def test_the_preferred_replica_leads_again_when_it_is_asked_for(cluster: InProcessCluster) -> None:
+    assert elect(cluster) is ErrorCode.election_not_needed
+    cluster.stop(0)
+    wait_until(lambda: state(cluster).leader == 1, WAIT_S, "the other leads")
+    assert elect(cluster) is ErrorCode.preferred_leader_not_available
+    cluster.start(0)
+    wait_until(lambda: set(state(cluster).isr) == {0, 1}, WAIT_S, "it has caught up")
+    assert state(cluster).leader == 1
+    assert elect(cluster) is ErrorCode.none
+    assert cluster.leader(*TP).broker_id == 0
