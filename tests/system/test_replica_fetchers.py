@@ -14,6 +14,7 @@ import pytest
 
 from kit.node import BROKER, LISTENER, Node
 from kit.waiting import wait_until
+from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.net.peer import FETCH_VERSION
 from raylog.broker.partition import Partition
 from raylog.broker.replica_fetchers import ReplicaFetchers
@@ -235,3 +236,31 @@ def test_who_is_unfollowed_is_left_alone(
     leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"a")))
     leader.next_request()
     assert partitions[0].log_end_offset == 0
+
+
+def test_a_throttled_replica_is_left_out_until_the_rate_allows(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    config = {"follower.replication.throttled.replicas": f"0:{BROKER}"}
+    node.create_topic("t", partitions=2, replicas=(BROKER, LEADER), leader=LEADER, leader_epoch=1, config=config)
+    rate = {"follower.replication.throttled.rate": "1"}
+    fetchers.settings = lambda: BROKER_SETTINGS.settings(rate)
+    follow(fetchers, leader, partitions[0])
+    leader.next_request()
+    fetchers.follow(partitions[1], leader.info, LeaderEpoch(1))
+    leader.answer(node, FetchedPartition(0, 0, 9, 9, 0, batch(0, b"a")))
+    assert set(asked(leader.next_request())) == {1}
+    leader.answer(node)
+    for _ in range(3):
+        request = leader.next_request()
+        assert request.max_wait_ms <= 100, "it looks soon whether it may go on"
+        assert 0 not in asked(request), "a byte a second: it has to wait for a minute now"
+        leader.answer(node)
+    rate.clear()
+
+    def comes_back() -> bool:
+        request = leader.next_request()
+        leader.answer(node)
+        return 0 in asked(request)
+
+    wait_until(comes_back, WAIT_S, "it is fetched again")

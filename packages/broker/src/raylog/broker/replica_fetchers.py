@@ -142,15 +142,15 @@ class ReplicaFetchers:
 
     # --- for the fetchers
 
-    def fetched(self, sizes: Mapping[str, int], throttled: int) -> None:
+    def fetched(self, sizes: Mapping[str, int]) -> None:
         """Count what an answer brought."""
         with self._counting:
             for topic, size in sizes.items():
                 self._bytes_in[topic] = self._bytes_in.get(topic, 0) + size
-        self._quota.take(throttled)
 
-    def may_fetch_throttled(self) -> bool:
-        """Whether the rate lets this broker ask for more of throttled replicas now."""
+    def may_fetch_throttled(self, came: int = 0) -> bool:
+        """Whether the rate lets this broker ask for more of throttled replicas, after ``came`` more bytes of them."""
+        self._quota.take(came)
         return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], _monotonic_ms())
 
 
@@ -317,7 +317,6 @@ class _Fetcher:
                 return
             self._session.answered(response.session_id)
             sizes: dict[str, int] = {}
-            throttled = 0
             for topic in response.topics:
                 for found in topic.partitions:
                     tp = self._by_id.get((topic.topic_id, found.partition))
@@ -325,12 +324,12 @@ class _Fetcher:
                         continue
                     size = len(found.records) if found.records else 0
                     sizes[tp.topic] = sizes.get(tp.topic, 0) + size
-                    throttled += self._take_one(self._followed[tp], found, size)
+                    self._take_one(self._followed[tp], found, size)
             if sizes:
-                self._owner.fetched(sizes, throttled)
+                self._owner.fetched(sizes)
 
-    def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> int:
-        """Write what was found of one partition; how many bytes of it count for the throttle."""
+    def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> None:
+        """Write what was found of one partition, ``size`` bytes of records, and say what to fetch of it next."""
         partition, now_ms = followed.partition, self._owner.now_ms()
         tp = partition.tp
         try:
@@ -342,18 +341,23 @@ class _Fetcher:
             followed.committed = Offset(max(found.high_watermark, 0))
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
-            return 0
+            return
         followed.failures = 0
-        in_sync = partition.log_end_offset >= followed.committed
-        throttled = not in_sync and is_throttled(
-            partition.settings[FOLLOWER_REPLICATION_THROTTLED_REPLICAS], tp.partition, self._broker_id
-        )
-        if throttled and not self._owner.may_fetch_throttled():
+        if self._is_throttled(followed) and not self._owner.may_fetch_throttled(size):
             self._throttled.add(tp)
             self._session.leave_out(partition.topic_id, tp.partition)
         else:
             self._want(followed)
-        return size if throttled else 0
+
+    def _is_throttled(self, followed: _Followed) -> bool:
+        """Whether it is to catch up slowly (KIP-73); who is in sync is held back by nobody."""
+        partition = followed.partition
+        replicas = partition.settings[FOLLOWER_REPLICATION_THROTTLED_REPLICAS]
+        return (
+            bool(replicas)
+            and partition.log_end_offset < followed.committed
+            and is_throttled(replicas, partition.tp.partition, self._broker_id)
+        )
 
     def _pause_one(self, followed: _Followed, error: Exception) -> None:
         partition = followed.partition
