@@ -81,11 +81,17 @@ class _Itself:
 
     def __init__(self) -> None:
         self.control: Callable[[bytes], bytes] | None = None
+        self.proposed: Callable[[bytes], bytes] | None = None
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
         assert broker_id == BROKER_ID
         assert self.control is not None
         return self.control(payload)
+
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        assert controller_id == BROKER_ID
+        assert self.proposed is not None
+        return self.proposed(payload)
 
 
 def _run(directory: Path, zookeeper: str, session_ms: int) -> None:
@@ -94,7 +100,7 @@ def _run(directory: Path, zookeeper: str, session_ms: int) -> None:
         itself = _Itself()
         store = ZkStore(zookeeper, session_timeout_ms=session_ms)
         broker = Broker(settings, directory, store=store, peer_control=itself)
-        itself.control = broker.control
+        itself.control, itself.proposed = broker.control, broker.propose
         try:
             broker.start()
         except RaylogError as error:

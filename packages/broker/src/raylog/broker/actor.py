@@ -4,7 +4,7 @@ What Ray does, and what follows (docs/design.md, "Brokers as actors"): an except
 final, so none leaves it; a restart repeats the creation's arguments, so there is one, the broker's
 directory, and the rest is read from there. ``ray.kill`` and node loss run no exit hooks: every end is a
 crash unless :meth:`BrokerActor.stop` was answered. Control messages have a concurrency group of one thread,
-because calls on a wider one arrive reordered.
+because calls on a wider one arrive reordered; what brokers propose to the controller may come in any order.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ seconds.
 """
 CALLS_AT_ONCE = 16
 """Threads for produce, fetch and describe calls."""
+PROPOSALS_AT_ONCE = 4
+"""Threads for what brokers ask of the controller: a drain that waits must not hold up changes of ISRs."""
 
 
 class RayPeerControl:
@@ -62,12 +64,19 @@ class RayPeerControl:
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
         """Deliver and wait for the answer; BrokerNotAvailable without one (it may have arrived)."""
+        return self._call(broker_id, "control", payload)
+
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        """Ask and wait for the answer; BrokerNotAvailable without one (it may have arrived)."""
+        return self._call(controller_id, "propose", payload)
+
+    def _call(self, broker_id: BrokerId, method: str, payload: bytes) -> bytes:
         try:
             handle = self._handles.get(broker_id)
             if handle is None:
                 handle = ray.get_actor(actor_name(broker_id), namespace=self._namespace)
                 self._handles[broker_id] = handle
-            answer: Any = ray.get(handle.control.remote(payload), timeout=CONTROL_TIMEOUT_S)
+            answer: Any = ray.get(getattr(handle, method).remote(payload), timeout=CONTROL_TIMEOUT_S)
         except (RayError, GetTimeoutError, ValueError) as error:
             self._handles.pop(broker_id, None)
             raise BrokerNotAvailable(f"broker {broker_id}: {_first_line(error)}") from error
@@ -189,6 +198,11 @@ class BrokerActor:
         """A message of the controller: see Broker.control."""
         return self._serving().control(payload)
 
+    @ray.method(concurrency_group="proposals")
+    def propose(self, payload: bytes) -> bytes:
+        """What a broker asks of this one as the controller: see Broker.propose."""
+        return self._serving().propose(payload)
+
     def describe(self) -> dict[str, Any]:
         """Broker.describe with its state, serving; or starting or stopped, and what is in the way."""
         if self._stopped.is_set():
@@ -222,7 +236,7 @@ class BrokerActor:
 
 _remote: Any = ray.remote  # its types know neither concurrency groups nor actor threads
 broker_actor_class: Any = _remote(
-    concurrency_groups={"control": 1},
+    concurrency_groups={"control": 1, "proposals": PROPOSALS_AT_ONCE},
     max_concurrency=CALLS_AT_ONCE,
     max_restarts=-1,
     max_task_retries=0,
