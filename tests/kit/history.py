@@ -8,10 +8,11 @@ function and its value:
 |---|---|---|
 | send | {partition, value, txn?} | {offset?} |
 | end (of a transaction) | {txn, commit} | {} |
-| poll | {assignment, txn?} | {records: [[partition, offset, value], …]} |
+| poll | {assignment, txn?, final?} | {records: [[partition, offset, value], …]} |
 | ends | {} | {ends: [[partition, offset], …]} |
 
-``assignment`` is another number with each assignment or seek; a record without value is an offset that holds none for
+``assignment`` is another number with each assignment or seek; ``final`` reads are those after everything, from offset
+0 to the end. A record without value is an offset that holds none for
 clients (a transaction's marker). A send without offset was acknowledged as a repetition, without one. Values are
 unique numbers, partitions are those of one topic.
 """

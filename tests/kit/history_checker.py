@@ -8,7 +8,7 @@ hardly anything in it, shows nothing: *unknown*, never *valid*.
 |---|---|
 | inconsistent offset | one offset, two values |
 | duplicate | one value at two offsets |
-| lost | acknowledged, and never read though records beyond it were, or all up to the end that was told last |
+| lost | acknowledged, and not found by the final reads, though they went beyond it or to the end that was told last |
 | aborted read | a value was read whose send failed, or whose transaction was aborted |
 | poll skip | a consumer jumped, within one assignment, over an offset that holds a record |
 | non-monotonic poll | a consumer went back, or stood still, within one assignment |
@@ -80,7 +80,7 @@ class Poll:
     process: str
     assignment: int
     txn: str | None
-    begun: int
+    final: bool
     records: Sequence[tuple[int, int, int | None]] = ()
 
 
@@ -208,7 +208,9 @@ def _end(ops: Operations, op: Op, first: Op, sends: dict[int, Send], commits: di
         case "poll":
             if op.type is Type.OK:
                 records = [(partition, offset, value) for partition, offset, value in op.v["records"]]
-                ops.polls.append(Poll(op.p, first.v["assignment"], first.v.get("txn"), first.t, records))
+                ops.polls.append(
+                    Poll(op.p, first.v["assignment"], first.v.get("txn"), first.v.get("final", False), records)
+                )
         case "ends":
             if op.type is Type.OK:
                 ops.ends.append(Ends(first.t, op.t, [(partition, end) for partition, end in op.v["ends"]]))
@@ -222,6 +224,8 @@ class _Log:
     def __init__(self, ops: Operations, found: _Findings) -> None:
         self.read: dict[int, dict[int, int | None]] = defaultdict(dict)
         """Partition → offset → the value read there first."""
+        self.kept: dict[int, set[int]] = defaultdict(set)
+        """Partition → the offsets that the final reads found; all that was read, if none are marked as final."""
         self.values: dict[int, tuple[int, int]] = {}
         """Value → where it was seen first."""
         self._found = found
@@ -229,10 +233,13 @@ class _Log:
         for send in ops.sends:
             if send.offset >= 0:
                 self._see(send.partition, send.offset, send.value)
+        has_final = any(poll.final for poll in ops.polls)
         for poll in ops.polls:
             for partition, offset, value in poll.records:
                 self._see(partition, offset, value)
                 self.read[partition].setdefault(offset, value)
+                if poll.final or not has_final:
+                    self.kept[partition].add(offset)
 
     def _see(self, partition: int, offset: int, value: int | None) -> None:
         before = self._seen.setdefault((partition, offset), value)
@@ -278,8 +285,8 @@ def _horizons(ops: Operations, log: _Log) -> dict[int, int]:
     """Per partition the first offset of which its readers say nothing: they were at the log's end, or went so far."""
     ends = {partition: end for answer in ops.ends for partition, end in answer.ends}
     horizons = {}
-    for partition, read in log.read.items():
-        read_to = max(read, default=-1) + 1
+    for partition, kept in log.kept.items():
+        read_to = max(kept, default=-1) + 1
         horizons[partition] = EVERYTHING if ends.get(partition) == read_to else read_to
     return horizons
 
@@ -290,7 +297,7 @@ def _check_lost(ops: Operations, log: _Log, horizons: dict[int, int], found: _Fi
         if send.offset >= horizons.get(send.partition, 0):
             continue
         where = send.offset if send.offset >= 0 else log.values.get(send.value, (0, -1))[1]
-        if where not in log.read[send.partition]:
+        if where not in log.kept[send.partition]:
             lost += 1
             found.add(Anomaly.LOST, f"value {send.value}, acked at offset {send.offset} of partition {send.partition}")
     return lost

@@ -31,6 +31,7 @@ CLIENT: dict[str, Any] = {
     "topic.metadata.refresh.interval.ms": 1_000,
     "topic.metadata.refresh.fast.interval.ms": 10,
     "socket.connection.setup.timeout.ms": 1_000,
+    "socket.timeout.ms": 2_000,
     "log_level": 0,
 }
 """Short backoffs, so that what is measured is the brokers' time."""
@@ -47,7 +48,6 @@ READER = {
     "auto.offset.reset": "error",
     "fetch.wait.max.ms": 50,
     "fetch.error.backoff.ms": 10,
-    "socket.timeout.ms": 2_000,
 }
 PAUSE_S = 0.002
 """Between two sends of a producer: the brokers' CPU is shared with it."""
@@ -108,6 +108,10 @@ class Workload:
             if begun > since:
                 first = ended
         return first
+
+    def wait_acked(self, count: int, timeout_s: float = WAIT_S) -> None:
+        """Until so many sends were acknowledged."""
+        wait_until(lambda: sum(map(len, self.acks)) >= count, timeout_s, f"{count} acknowledgements")
 
     def wait_acked_everywhere(self, since: float = 0.0, timeout_s: float = WAIT_S) -> None:
         """Until each partition acknowledged something after ``since``."""
@@ -173,9 +177,9 @@ class Workload:
         finally:
             consumer.close()
 
-    def _poll(self, consumer: Consumer, name: str, timeout_s: float) -> list[list[int]]:
+    def _poll(self, consumer: Consumer, name: str, timeout_s: float, *, final: bool = False) -> list[list[int]]:
         messages = consumer.consume(1_000, timeout_s)
-        number = self.recorder.invoke(name, "poll", assignment=0)
+        number = self.recorder.invoke(name, "poll", assignment=0, final=final)
         records = []
         for message in messages:
             if (error := message.error()) is not None:
@@ -212,7 +216,7 @@ class Workload:
         positions = dict.fromkeys(self._partitions, 0)
 
         def at_the_end() -> bool:
-            for partition, offset, _ in self._poll(consumer, "drain", 0.1):
+            for partition, offset, _ in self._poll(consumer, "drain", 0.1, final=True):
                 positions[partition] = offset + 1
             return all(self._end(consumer, "drain", partition) == positions[partition] for partition in positions)
 

@@ -100,7 +100,7 @@ class Model:
     def poll(self, process: str) -> None:
         positions = self._positions.setdefault(process, [0] * PARTITIONS)
         partition = self._rng.randrange(PARTITIONS)
-        number = self.invoke(process, "poll", assignment=0)
+        number = self.invoke(process, "poll", assignment=0, final=process == "drain")
         records = self._records(partition, positions[partition])[: self._rng.randrange(1, 20)]
         positions[partition] += len(records)
         self.done(process, number, Type.OK, "poll", records=records)
@@ -168,12 +168,23 @@ def duplicate(ops: Ops, rng: random.Random) -> Ops:
     ]
 
 
-def lost(ops: Ops, rng: random.Random) -> Ops:
-    """An acknowledged value that no reader ever sees, though all saw what comes after it."""
+def _not_last(ops: Ops) -> set[int]:
+    """Acknowledged values that others come after, in their partitions."""
     by_offset = sorted(_acked(ops), key=lambda pair: int(pair[1].v["offset"]))
     last = {first.v["partition"]: first.v["value"] for first, _ in by_offset}
-    first = rng.choice([first for first, _ in _acked(ops) if first.v["value"] not in last.values()])
-    return _swapped_value(ops, first.v["value"], lambda r: [])
+    return {first.v["value"] for first, _ in by_offset} - set(last.values())
+
+
+def lost(ops: Ops, rng: random.Random) -> Ops:
+    """An acknowledged value that no reader ever sees, though all saw what comes after it."""
+    return _swapped_value(ops, rng.choice(sorted(_not_last(ops))), lambda r: [])
+
+
+def lost_after_it_was_read(ops: Ops, rng: random.Random) -> Ops:
+    """An acknowledged value that was read once, and is not there in the end."""
+    read = [op.v["records"] for op in ops if _is(op, Type.OK, "poll") and op.p.startswith("reader-")]
+    victims = _not_last(ops) & {value for records in read for _, _, value in records}
+    return _swapped_value(ops, rng.choice(sorted(victims)), lambda r: [], "drain")
 
 
 def lost_tail(ops: Ops, rng: random.Random) -> Ops:
@@ -305,6 +316,7 @@ MUTATIONS: dict[Callable[[Ops, random.Random], Ops], Anomaly] = {
     inconsistent_offset: Anomaly.INCONSISTENT_OFFSET,
     duplicate: Anomaly.DUPLICATE,
     lost: Anomaly.LOST,
+    lost_after_it_was_read: Anomaly.LOST,
     lost_tail: Anomaly.LOST,
     aborted_read: Anomaly.ABORTED_READ,
     aborted_transaction_read: Anomaly.ABORTED_READ,

@@ -1,0 +1,68 @@
+"""Idempotent producers through proxies that lose the brokers' answers, while leaders are killed: each record once."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kit.history_checker import Verdict
+from kit.proxy import Fate, FrameProxy
+from kit.replicated import ReplicatedCluster
+from kit.workload import Workload
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+PRODUCE = 0
+PARTITIONS = 3
+EACH = 20
+
+
+def test_lost_answers_and_failover_make_no_duplicate_and_no_gap(tmp_path: Path) -> None:
+    """Every twentieth answer to a produce is lost with its connection: the retry meets a broker that has the records,
+    or another leader that has them from the log.
+    """
+    lost_answers = itertools.count(1)
+    answers = itertools.count(1)
+
+    def lose_some(api_key: int) -> Fate:
+        if api_key != PRODUCE or next(answers) % EACH:
+            return Fate.PASS
+        next(lost_answers)
+        return Fate.CUT
+
+    with ExitStack() as stack:
+        cluster = ReplicatedCluster(tmp_path)
+        proxies = [stack.enter_context(FrameProxy()) for _ in range(cluster.size)]
+        for broker_id, proxy in enumerate(proxies):
+            host, port = proxy.target
+            listeners = {
+                "listeners": f"PLAINTEXT://{host}:{port}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
+            }
+            cluster.configure(broker_id, listeners)
+        stack.enter_context(cluster)
+        cluster.create_topic("t", partitions=PARTITIONS)
+        servers = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        with Workload(servers, "t", partitions=PARTITIONS) as load:
+            load.wait_acked_everywhere()
+            for proxy in proxies:
+                proxy.on_answer = lose_some
+            for _ in range(2):
+                victim = cluster.leader("t", 0)
+                killed = cluster.kill(victim)
+                load.wait_acked_everywhere(killed)
+                cluster.start(victim)
+                cluster.wait_serving(victim)
+                cluster.wait_in_sync("t", PARTITIONS)
+            for proxy in proxies:
+                proxy.on_answer = lambda _: Fate.PASS
+        judgement = load.judge(keep=tmp_path / "history.jsonl")
+    deduplicated = next(lost_answers) - 1
+    print(f"\n{deduplicated} answers lost and two leaders killed: {judgement}")
+    assert deduplicated > 10
+    assert judgement.verdict is Verdict.VALID, judgement.findings
+    assert load.errors == []
+    assert load.resets == []
