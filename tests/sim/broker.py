@@ -184,6 +184,7 @@ class SimBroker:
                 self.world.checker.wrongly_fenced.discard((self.id, self.info.epoch))
             case SessionEvent(SessionState.CONNECTED):
                 self._keep()
+                self._look_at_registration()  # the watch went with the connection
             case NodeEvent(_, NodeChange.DELETED):
                 self._look_at_registration()
 

@@ -7,10 +7,10 @@ only: faults that come in a crowd hide each other, and many bugs need one broker
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from raylog.coordination.controller_events import NewReplicas
 from raylog.protocol.ids import BrokerId
 
 from .world import REPLICAS, World
@@ -19,10 +19,18 @@ START_MS = 1_500
 """The cluster comes up in peace."""
 HORIZON_MS = 14_000
 """After this nothing breaks any more."""
+FAULTS_MS = (START_MS, HORIZON_MS - 1)
+CONTROLLER = 0
+"""As a broker's number: the controller of that moment."""
+LEADERS = (-1, -2)
+"""The leaders of the first and the last partition."""
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong. ``broker``, ``other``, ``rate`` mean what ``kind`` makes of them."""
+    """One thing that goes wrong. ``broker``, ``other``, ``rate`` mean what ``kind`` makes of them.
+
+    Brokers are numbers or roles (CONTROLLER, LEADERS): who has the role when it begins.
+    """
 
     at: int
     kind: str
@@ -32,8 +40,14 @@ class Fault(NamedTuple):
     rate: float
 
     def __str__(self) -> str:
-        return f"{self.at:>6} ms  {DESCRIPTIONS[self.kind].format(**self._asdict())}"
+        return f"{self.at:>6} ms  {DESCRIPTIONS[self.kind].format(**self._named())}"
 
+    def _named(self) -> dict[str, object]:
+        names = {"broker": NAMES.get(self.broker, self.broker), "other": NAMES.get(self.other, self.other)}
+        return self._asdict() | names
+
+
+NAMES = {CONTROLLER: "<controller>", LEADERS[0]: "<leader of the first>", LEADERS[1]: "<leader of the last>"}
 
 DESCRIPTIONS = {
     "kill": "broker {broker} is killed, and starts again after {length} ms",
@@ -48,6 +62,8 @@ DESCRIPTIONS = {
     "hint": "a wrong hint says that broker {broker} is dead",
     "storm": "messages get lost, doubled and late at a rate of {rate:.2f} for {length} ms",
     "zkstorm": "calls to zookeeper, or their answers, get lost at a rate of {rate:.2f} for {length} ms",
+    "far": "all messages from and to broker {broker} are late for {length} ms",
+    "zkslow": "calls to zookeeper take long for {length} ms",
     "sync": "broker {broker} writes its page cache back",
     "move": "the partitions are reassigned: broker {broker} is to be the last replica, or none",
 }
@@ -65,6 +81,8 @@ WEIGHTS = {
     "hint": 2,
     "storm": 4,
     "zkstorm": 4,
+    "far": 4,
+    "zkslow": 3,
     "sync": 3,
     "move": 1,
 }
@@ -80,71 +98,89 @@ def plan(random: Random, brokers: int) -> list[Fault]:
     weights = [WEIGHTS[kind] for kind in kinds]
     faults = []
     for _ in range(random.choice((2, 4, 8, 12, 20, 30))):
-        broker = random.randint(1, brokers)
-        faults.append(
-            Fault(
-                random.randint(START_MS, HORIZON_MS - 1),
-                random.choices(kinds, weights)[0],
-                broker,
-                random.choice(LENGTHS),
-                random.choice([other for other in range(1, brokers + 1) if other != broker]),
-                random.choice((0.02, 0.1, 0.3)),
-            )
-        )
+        broker, other = random.sample([*range(1, brokers + 1), CONTROLLER, *LEADERS], 2)
+        at = faults[-1].at + random.randint(0, 150) if faults and random.random() < 0.3 else random.randint(*FAULTS_MS)
+        kind, length = random.choices(kinds, weights)[0], random.choice(LENGTHS)
+        faults.append(Fault(min(at, FAULTS_MS[1]), kind, broker, length, other, random.choice((0.02, 0.1, 0.3))))
     return sorted(faults)
 
 
 def inject(world: World, faults: list[Fault]) -> None:
-    """Put the faults and their ends on the world's queue."""
+    """Put the faults on the world's queue; each puts its end there when it begins."""
     for fault in faults:
-        begin, end = _actions(world, fault)
-        world.at(fault.at, begin)
-        if end is not None:
-            world.at(min(fault.at + fault.length, HORIZON_MS), end)
+        world.at(fault.at, partial(_begin, world, fault))
+
+
+def _begin(world: World, fault: Fault) -> None:
+    broker, other = _resolve(world, fault.broker), _resolve(world, fault.other)
+    end = _act(world, fault, broker, other)
+    if end is not None:
+        world.at(min(fault.at + fault.length, HORIZON_MS), end)
+
+
+def _resolve(world: World, role: int) -> BrokerId:
+    """Who that is at this moment."""
+    if role == CONTROLLER:
+        return world.controller()
+    if role in LEADERS:
+        return world.leader(world.tps[LEADERS.index(role) % len(world.tps)])
+    return BrokerId(role)
 
 
 Action = Callable[[], None]
 
 
-def _actions(world: World, fault: Fault) -> tuple[Action, Action | None]:
-    broker, traffic = BrokerId(fault.broker), world.traffic
-
-    def restart() -> None:
-        world.start_broker(broker)
-
+def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Action | None:
+    """Begin it, and answer how it ends."""
+    traffic = world.traffic
     match fault.kind:
         case "kill":
-            return lambda: world.kill(broker), restart
+            world.kill(broker)
+            return partial(world.start_broker, broker)
         case "crash":
-            return lambda: world.crash_machine(broker), restart
+            world.crash_machine(broker)
+            return partial(world.start_broker, broker)
         case "wipe":
-            return lambda: world.wipe(broker), restart
+            world.wipe(broker)
+            return partial(world.start_broker, broker)
         case "stop":
-            return lambda: world.stop(broker), restart
+            world.stop(broker)
+            return partial(world.start_broker, broker)
         case "pause":
-            return lambda: world.pause(broker, min(world.engine.now + fault.length, HORIZON_MS)), None
+            world.pause(broker, min(world.engine.now + fault.length, HORIZON_MS))
         case "cut":
-            way = (fault.broker, fault.other)
-            return lambda: traffic.cuts.add(way), lambda: traffic.cuts.discard(way)
+            way = (broker, other)
+            traffic.cuts.add(way)
+            return lambda: traffic.cuts.discard(way)
         case "isolate":
-            others = [other for other in world.ids if other != broker]
-            ways = {(broker, other) for other in others} | {(other, broker) for other in others}
-            return lambda: traffic.cuts.update(ways), lambda: traffic.cuts.difference_update(ways)
+            others = [each for each in world.ids if each != broker]
+            ways = {(broker, each) for each in others} | {(each, broker) for each in others}
+            traffic.cuts.update(ways)
+            return lambda: traffic.cuts.difference_update(ways)
         case "zk":
-            return lambda: world.cut_zookeeper(broker), lambda: world.mend_zookeeper(broker)
+            world.cut_zookeeper(broker)
+            return partial(world.mend_zookeeper, broker)
         case "expire":
-            return lambda: world.expire(broker), None
+            world.expire(broker)
         case "hint":
-            return lambda: world.wrong_hint(broker), None
+            world.wrong_hint(broker)
         case "storm":
-            return lambda: world.storm(fault.rate), lambda: world.storm(0.0)
+            world.storm(fault.rate)
+            return partial(world.storm, 0.0)
         case "zkstorm":
-            return lambda: world.zookeeper_storm(fault.rate), lambda: world.zookeeper_storm(0.0)
+            world.zookeeper_storm(fault.rate)
+            return partial(world.zookeeper_storm, 0.0)
+        case "far":
+            traffic.far.add(broker)
+            return lambda: traffic.far.discard(broker)
+        case "zkslow":
+            world.weather.is_slow = True
+            return lambda: setattr(world.weather, "is_slow", False)
         case "sync":
-            return lambda: world.sync(broker), None
+            world.sync(broker)
         case "move":
-            others = [other for other in world.ids if other != broker]
-            replicas = tuple(others if len(others) == REPLICAS else [*others, broker])
-            changes = [NewReplicas(tp, replicas) for tp in world.tps]
-            return lambda: world.reassign(changes), None
-    raise ValueError(f"there is no fault {fault.kind!r}")
+            others = [each for each in world.ids if each != broker]
+            world.reassign(tuple(others if len(others) == REPLICAS else [*others, broker]))
+        case _:
+            raise ValueError(f"there is no fault {fault.kind!r}")
+    return None

@@ -10,8 +10,8 @@ client) is judged when it happens, against what is known to be committed. The ch
 - ``state``: the partition's state as ZooKeeper holds it.
 
 *Sound* is a member of a partition's ISR or ELR whose disk lost nothing since the incarnation in which ZooKeeper calls
-it in sync. While there is one, nothing that was acknowledged may be lost; faults that would leave none are not
-injected.
+it in sync. While at most min.insync.replicas - 1 members are not, nothing that was acknowledged may be lost; faults
+that would leave more of them are not injected.
 """
 
 from __future__ import annotations
@@ -164,8 +164,17 @@ class Checker:
         ]
 
     def may_damage(self, broker: int) -> bool:
-        """Whether a disk may lose data without taking the last sound copy of anything along."""
-        return all(self.sound(tp, but=broker) or not partition.state.isr for tp, partition in self.partitions.items())
+        """Whether a disk may lose data: of each partition's members at most min.insync.replicas - 1 have, and one has not.
+
+        With more, no protocol could help: those that are left may have to do without the last sound member, if it goes
+        before they are known to be damaged.
+        """
+        for tp, partition in self.partitions.items():
+            members = {*partition.state.isr, *partition.state.elr}
+            sound = self.sound(tp, but=broker)
+            if members and (not sound or len(members) - len(sound) > self._min_isr - 1):
+                return False
+        return True
 
     # --- what happens in logs
 

@@ -15,6 +15,7 @@ from .engine import Engine, Process, Thread
 
 Answer = Callable[[Any], None]
 LATENCIES = (0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 5, 12)
+FAR = (10, 40, 120, 250)
 SLOW = (30, 80, 200, 600, 1500)
 
 
@@ -35,6 +36,8 @@ class Traffic:
     lost: float = 0.0
     doubled: float = 0.0
     slow: float = 0.0
+    far: set[int] = field(default_factory=set)
+    """Nodes to and from which everything is late."""
     cuts: set[tuple[int, int]] = field(default_factory=set)
     """Ways, from node to node, that nothing passes."""
 
@@ -70,7 +73,7 @@ class Network:
 
         def respond(answer: Any) -> None:
             if self.is_open(target, source) and not engine.chance(traffic.lost):
-                engine.at(self._latency(), thread, lambda: finish(answer))
+                engine.at(self._latency(target, source), thread, lambda: finish(answer))
 
         def arrive() -> None:
             if not self.is_open(source, target):
@@ -80,17 +83,19 @@ class Network:
                 return
             if not server.process.alive:
                 if self.is_open(target, source):
-                    engine.at(self._latency(), thread, lambda: finish(None))
+                    engine.at(self._latency(target, source), thread, lambda: finish(None))
                 return
             engine.enter(server.serving, lambda: server.serve(kind, request, respond))
 
         for _ in range(2 if engine.chance(traffic.doubled) else 1):
             if not engine.chance(traffic.lost):
-                engine.at(self._latency(), WIRE, arrive)
+                engine.at(self._latency(source, target), WIRE, arrive)
         engine.at(timeout, thread, lambda: finish(None))
 
-    def _latency(self) -> int:
-        random = self._engine.random
+    def _latency(self, source: int, target: int) -> int:
+        random, far = self._engine.random, self._traffic.far
+        if far and (source in far or target in far):
+            return random.choice(FAR)
         return random.choice(SLOW if self._engine.chance(self._traffic.slow) else LATENCIES)
 
 

@@ -174,7 +174,7 @@ PLANTED = {
     for planted in (
         _planted("truncate-to-hw", ACKED, partition=TruncatingPartition),
         _planted("isr-joined-at-hw", ACKED, partition=JoiningPartition),
-        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, partition=FetchedWithoutEpoch),
+        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, partition=FetchedWithoutEpoch),
         _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
         _planted(
             "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration

@@ -105,6 +105,15 @@ class World:
         """Let something happen to the cluster at that moment."""
         self.engine.at(time - self.engine.now, self._admin, action)
 
+    def controller(self) -> BrokerId:
+        """The broker that thinks it is the controller, the first one when there is none."""
+        return next((b.id for b in self.brokers.values() if b.process.alive and b.controlling.is_active), self.ids[0])
+
+    def leader(self, tp: TopicPartition) -> BrokerId:
+        """As ZooKeeper says; the first broker while there is none."""
+        leader = self.checker.partitions[tp].state.leader
+        return BrokerId(leader) if leader >= 0 else self.ids[0]
+
     # --- what happens to brokers
 
     def is_up(self, broker: BrokerId) -> bool:
@@ -206,12 +215,12 @@ class World:
         self.weather.lost = self.weather.answer_lost = rate / 2
         self.engine.note(f"zookeeper: rate {rate}")
 
-    def reassign(self, changes: list[NewReplicas]) -> None:
-        self.engine.note(f"reassignment to {changes[0].replicas}")
+    def reassign(self, replicas: tuple[BrokerId, ...]) -> None:
+        self.engine.note(f"reassignment to {replicas}")
         for broker in self.brokers.values():
             if broker.process.alive:
-                for change in changes:
-                    broker.controlling.reassign(change)
+                for tp in self.tps:
+                    broker.controlling.reassign(NewReplicas(tp, replicas))
 
     # --- failover by hint
 
@@ -249,6 +258,8 @@ class World:
     def heal(self) -> None:
         """Nothing is broken any more."""
         self.traffic.cuts.clear()
+        self.traffic.far.clear()
+        self.weather.is_slow = False
         self.storm(0.0)
         self.zookeeper_storm(0.0)
         for broker in self.ids:

@@ -30,6 +30,8 @@ class Weather:
 
     delay: float = 0.05
     """How often a call takes its time, so that others act in between."""
+    is_slow: bool = False
+    """Then it takes much of it."""
     lost: float = 0.0
     """How often a call does not arrive."""
     answer_lost: float = 0.0
@@ -102,7 +104,7 @@ class SimSink:
 
     def deliver(self, event: StoreEvent) -> None:
         engine = self._ensemble.engine
-        delay = engine.random.choice((0, 0, 1, 1, 2, 5, 40))
+        delay = engine.random.choice((0, 0, 1, 1, 2, 5, 40, 200))
         self._due = max(self._due, engine.now + delay)
         self._waiting.append(event)
         engine.at(self._due - engine.now, self._thread, lambda: self._take(self._waiting.popleft()))
@@ -162,7 +164,7 @@ class SimStore(MemoryStore):
         engine, weather, thread = self._ensemble.engine, self._weather, self.thread
         session = self.session
         if engine.chance(weather.delay):
-            engine.elsewhere(thread, engine.random.choice((1, 2, 5, 20)))
+            engine.elsewhere(thread, engine.random.choice((50, 200, 800) if weather.is_slow else (1, 2, 5, 20)))
             self.thread = thread
             if session != self.session:
                 raise SessionExpired("the session ended while the request was under way")
