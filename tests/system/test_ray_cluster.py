@@ -157,6 +157,35 @@ def test_actor_calls_produce_and_fetch(three_brokers: RunningCluster) -> None:
         assert {fact["cluster_id"] for fact in facts} == {three_brokers.file()["cluster_id"]}
 
 
+def test_a_killed_actor_is_missed_and_is_in_sync_again_when_it_is_back(three_brokers: RunningCluster) -> None:
+    """Leaders and controller agree on it by actor calls, in both directions."""
+    servers = three_brokers.status()["bootstrap_servers"]
+    admin = AdminClient({"bootstrap.servers": servers})
+    topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "2"})
+    admin.create_topics([topic])["replicated"].result(WAIT_S)
+
+    def in_sync() -> list[int]:
+        partitions = admin.list_topics("replicated", timeout=WAIT_S).topics["replicated"].partitions
+        return [len(partition.isrs) for partition in partitions.values()]
+
+    failed: list[KafkaError] = []
+
+    def sent(error: KafkaError | None, message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": servers, "acks": "all", "retry.backoff.ms": 100})
+    for number in range(300):
+        if number == 100:
+            with driver(three_brokers) as namespace:
+                ray.kill(ray.get_actor("broker-1", namespace=namespace), no_restart=False)
+        producer.produce("replicated", b"%d" % number, partition=number % 3, on_delivery=sent)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert failed == []
+    wait_until(lambda: in_sync() == [3, 3, 3], 60, "the replicas that were away are in sync again")
+
+
 def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:
     server = EmbeddedZooKeeper(three_brokers.data_dir / "zookeeper")
     before = server.jvm
