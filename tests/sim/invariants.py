@@ -11,7 +11,7 @@ client) is judged when it happens, against what is known to be committed. The ch
 
 *Sound* is a member of a partition's ISR or ELR whose disk lost nothing since the incarnation in which ZooKeeper calls
 it in sync. While at most min.insync.replicas - 1 members are not, nothing that was acknowledged may be lost; faults
-that would leave more of them are not injected.
+that would leave more are not injected.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Checker:
         ]
 
     def may_damage(self, broker: int) -> bool:
-        """Whether a disk may lose data: of each partition's members at most min.insync.replicas - 1 have, and one has not.
+        """Whether a disk may lose data: of a partition's members at most min.insync.replicas - 1 have lost some then.
 
         With more, no protocol could help: those that are left may have to do without the last sound member, if it goes
         before they are known to be damaged.
