@@ -39,7 +39,7 @@ def test_offsets_and_epoch_are_stamped_in_place(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, epoch=4)
     first, second = batch(b"a", b"b"), batch(b"c", base_offset=77)
     info = shelf.partition.append(first, now_ms=NOW)
-    assert info == (0, 1, -1, 0, False)
+    assert info == (0, 1, -1, 0, False, 4)
     assert shelf.partition.append(second, now_ms=NOW).base_offset == 2
     header = read_header(second)
     assert (header.base_offset, header.leader_epoch) == (2, 4)
@@ -88,21 +88,6 @@ def test_coordinators_may_write_control_batches(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
     marker = batch(b"\0\0\0\0\0\0", control=True, producer=(1, 0, -1))
     assert shelf.partition.append(marker, origin=Origin.COORDINATOR, now_ms=NOW).base_offset == 0
-    shelf.dirs.close()
-
-
-def test_replicas_keep_the_leaders_offsets(log_dir: Path) -> None:
-    shelf = open_shelf(log_dir)
-    shelf.partition.resign()
-    first, second = batch(b"a", b"b", base_offset=0, leader_epoch=2), batch(b"c", base_offset=2, leader_epoch=5)
-    both = memoryview(bytearray(bytes(first) + bytes(second)))
-    info = shelf.partition.append(both, origin=Origin.REPLICA, now_ms=NOW)
-    assert (info.base_offset, info.last_offset) == (0, 2)
-    assert (shelf.directory / f"{0:020d}.log").read_bytes() == bytes(both)
-    assert shelf.partition.log.epochs.rows() == [(2, 0), (5, 2)]
-    with pytest.raises(OffsetOutOfRange):
-        shelf.partition.append(both, origin=Origin.REPLICA, now_ms=NOW)
-    assert shelf.partition.high_watermark == 0
     shelf.dirs.close()
 
 
@@ -179,7 +164,7 @@ def test_only_a_leader_serves(log_dir: Path) -> None:
 def test_advances_are_told_with_their_bytes(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
     told: list[tuple[object, int, int]] = []
-    shelf.partition.on_advance = lambda tp, size: told.append((tp, size, shelf.partition.high_watermark))
+    shelf.partition.on_advance = lambda tp, size, high_watermark: told.append((tp, size, high_watermark))
     data = batch(b"a", producer=(1, 0, 0))
     shelf.partition.append(data, now_ms=NOW)
     shelf.partition.append(data, now_ms=NOW)

@@ -23,10 +23,9 @@ class Isolation(Enum):
 
 
 class Origin(Enum):
-    """Who appends; it decides what is checked and who assigns offsets."""
+    """Who appends at a leader; it decides what is checked."""
 
-    CLIENT = "client"  # everything is checked; the leader assigns offsets, epoch and, by setting, time
-    REPLICA = "replica"  # offsets and epoch are the leader's and are kept
+    CLIENT = "client"  # everything
     COORDINATOR = "coordinator"  # as client, and control batches are allowed
 
 

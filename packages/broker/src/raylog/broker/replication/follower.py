@@ -18,11 +18,33 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError
-from raylog.protocol.fetch import FetchedPartition
 from raylog.protocol.ids import LeaderEpoch, Offset
 from raylog.protocol.records import HEADER_SIZE, read_header
 
-__all__ = ["Append", "Follower", "ReplicaLog", "StartAnew", "Step", "Truncate"]
+__all__ = ["Answer", "Append", "Follower", "ReplicaLog", "StartAnew", "Step", "Truncate"]
+
+
+class EpochEnd(Protocol):
+    """A leader epoch, -1 for none, and where it ends."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+class Answer(Protocol):
+    """What of a leader's answer to a fetch a follower goes by (protocol.fetch.FetchedPartition)."""
+
+    @property
+    def records(self) -> memoryview | None: ...
+    @property
+    def log_start_offset(self) -> int:
+        """Where the leader's log begins; -1 when it does not say."""
+
+    @property
+    def diverging_epoch(self) -> EpochEnd:
+        """Its largest epoch up to that of our last record, and where that ends there; epoch -1 when logs agree."""
 
 
 class ReplicaLog(Protocol):
@@ -67,7 +89,7 @@ class Follower:
         """Where following a new leader begins: nothing is truncated before the leader has said where logs differ."""
         return log.log_end_offset
 
-    def steps(self, found: FetchedPartition[memoryview], log: ReplicaLog) -> list[Step]:
+    def steps(self, found: Answer, log: ReplicaLog) -> list[Step]:
         """What a successful answer asks for, in order."""
         diverging = found.diverging_epoch
         if diverging.epoch >= 0:
@@ -91,7 +113,7 @@ class Follower:
             end = leader_end if epoch < 0 else min(end, leader_end)
         return min(end, log.log_end_offset)
 
-    def after_failure(self, error: RaylogError, found: FetchedPartition[memoryview], log: ReplicaLog) -> StartAnew:
+    def after_failure(self, error: RaylogError, found: Answer, log: ReplicaLog) -> StartAnew:
         """What to do about an error of this partition alone; raises it when that is to wait and ask again.
 
         Out of range below the leader's start: what lies between was deleted there, so everything here is older.

@@ -1,9 +1,9 @@
 """A partition's leader: how far its log is committed, and who is in sync.
 
-The high watermark is the smallest log end offset over the *maximal* ISR: the members that the controller has written, and
-all whom this leader has proposed since. A proposal may be written at any time after it was sent, even when its answer
-was lost or said no to an earlier copy; only a state with a higher version says what became of it. Until then nothing is
-committed that one of those members lacks, for it could be elected (KIP-497).
+The high watermark is the smallest log end offset over the *maximal* ISR: the members that the controller has written,
+and all whom this leader has proposed since. A proposal may be written at any time after it was sent, even when its
+answer was lost or said no to an earlier copy; only a state with a higher version says what became of it. Until then
+nothing is committed that one of those members lacks, for it could be elected (KIP-497).
 
 Below min.insync.replicas, and while the partition has eligible leader replicas, the high watermark stands still
 (KIP-966): so whoever left the ISR last still has all that is committed.

@@ -193,7 +193,7 @@ class Log:
         for header in headers:
             self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
             if header.producer_id >= 0:
-                self.producers.update(header, Offset(header.base_offset), TimestampMs(-1), now_ms)
+                self.producers.replay(header, now_ms)
         self.publish(end=mark)
 
     def _write(self, batches: memoryview, entries: Sequence[Placed], now_ms: TimestampMs) -> Mark:

@@ -19,8 +19,17 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from raylog.protocol.errors import CorruptMessage, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
-from raylog.protocol.ids import NO_OFFSET, NO_SEQUENCE, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
-from raylog.protocol.records import BatchHeader
+from raylog.protocol.ids import (
+    NO_OFFSET,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
+from raylog.protocol.records import BatchHeader, TimestampType
 
 BATCHES_KEPT = 5
 """As many as a producer may have in flight."""
@@ -154,6 +163,12 @@ class Producers:
                 append_time,
             )
         )
+
+    def replay(self, header: BatchHeader, now_ms: TimestampMs) -> None:
+        """Note a batch that lies in the log, or comes from a leader's."""
+        stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        append_time = TimestampMs(header.max_timestamp) if stamped else NO_TIMESTAMP
+        self.update(header, Offset(header.base_offset), append_time, now_ms)
 
     def describe(self) -> list[ProducerFacts]:
         """Each producer's state now."""

@@ -14,8 +14,7 @@ from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
 from raylog.protocol.errors import CorruptMessage
-from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition
-from raylog.protocol.records import TimestampType
+from raylog.protocol.ids import Offset, TimestampMs, TopicPartition
 
 logger = EventLog(__name__)
 
@@ -86,6 +85,4 @@ def _replay(segment: Segment, start: Offset, producers: Producers, now_ms: Times
         return
     for _, header in segment.headers(located.position if located else 0):
         if header.producer_id >= 0 and header.base_offset >= start:
-            stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-            append_time = TimestampMs(header.max_timestamp) if stamped else NO_TIMESTAMP
-            producers.update(header, Offset(header.base_offset), append_time, now_ms)
+            producers.replay(header, now_ms)
