@@ -181,3 +181,32 @@ def test_the_handle_path_waits_for_all_replicas_too(cluster: InProcessCluster) -
     with pytest.raises((NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower)):
         leader.produce("t", 0, batch)
     assert leader.partitions.state().partition(TP) is not None
+
+
+def test_what_only_a_fallen_leader_had_is_cut_off_when_it_follows(cluster: InProcessCluster) -> None:
+    """It went on alone, below min.insync.replicas: those who left hold all that was acknowledged by all, and lead."""
+    cluster.create_topic("t")
+    sent = [b"%d" % number for number in range(10)]
+    send(cluster, *sent)
+    alone = cluster.leader(*TP).broker_id
+    others = [broker_id for broker_id in cluster.brokers if broker_id != alone]
+    for broker_id in others:
+        cluster.stop(broker_id)
+    with Producer(cluster.bootstrap_servers, acks=1, linger_ms=0, enable_idempotence=False) as producer:
+        for number in range(5):
+            producer.send("t", b"only here %d" % number).result(WAIT_S)
+    partition = cluster.brokers[alone].partitions.get(TP)
+    assert (partition.log_end_offset, partition.high_watermark) == (15, 10)
+    cluster.stop(alone)
+    for broker_id in others:
+        cluster.start(broker_id)
+    assert cluster.leader(*TP).broker_id in others
+    wait_until(lambda: isr_of(cluster.controller) == set(others), WAIT_S, "both are in sync")
+    send(cluster, b"after")
+    cluster.start(alone)
+    wait_until(lambda: isr_of(cluster.controller) == {0, 1, 2}, WAIT_S, "everybody is in sync again")
+    assert consumed(cluster, 11) == [*sent, b"after"]
+    wait_until(lambda: same_everywhere(cluster), WAIT_S, "followers know the high watermark")
+    first, *rest = log_bytes(cluster)
+    assert b"only here" not in first
+    assert rest == [first, first]
