@@ -8,7 +8,7 @@ hardly anything in it, shows nothing: *unknown*, never *valid*.
 |---|---|
 | inconsistent offset | one offset, two values |
 | duplicate | one value at two offsets |
-| lost | acknowledged, and not found by the final reads, though they went beyond it or to the end that was told last |
+| lost | acknowledged, and not found by the final reads, though they went beyond it or to the end |
 | aborted read | a value was read whose send failed, or whose transaction was aborted |
 | poll skip | a consumer jumped, within one assignment, over an offset that holds a record |
 | non-monotonic poll | a consumer went back, or stood still, within one assignment |
@@ -127,7 +127,6 @@ class Judgement:
 
 
 MOST_OF_A_KIND = 10
-EVERYTHING = 2**63
 
 
 class _Findings:
@@ -149,15 +148,15 @@ def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.
     found = _Findings()
     log = _Log(ops, found)
     _check_reads(ops, log, found)
-    horizons = _horizons(ops, log)
-    lost = _check_lost(ops, log, horizons, found)
+    reach = _Reach(ops, log)
+    lost = _check_lost(ops, log, reach, found)
     _check_polls(ops, log, found)
     _check_send_order(ops, found)
     _check_real_time(ops, found)
     _check_ends(ops, found)
     acked = sum(1 for _ in ops.acked())
     read = sum(map(len, log.read.values()))
-    unread = _unread(ops, horizons)
+    unread = _unread(ops, reach)
     why = ""
     if acked < least_acked:
         why = f"only {acked} sends were acknowledged, less than {least_acked} show nothing"
@@ -281,31 +280,34 @@ def _check_reads(ops: Operations, log: _Log, found: _Findings) -> None:
                 found.add(Anomaly.OWN_UNCOMMITTED_READ, text)
 
 
-def _horizons(ops: Operations, log: _Log) -> dict[int, int]:
-    """Per partition the first offset of which its readers say nothing: they were at the log's end, or went so far."""
-    ends = {partition: end for answer in ops.ends for partition, end in answer.ends}
-    horizons = {}
-    for partition, kept in log.kept.items():
-        read_to = max(kept, default=-1) + 1
-        horizons[partition] = EVERYTHING if ends.get(partition) == read_to else read_to
-    return horizons
+class _Reach:
+    """How far the final reads looked."""
+
+    def __init__(self, ops: Operations, log: _Log) -> None:
+        self._read_to = {partition: max(kept) + 1 for partition, kept in log.kept.items()}
+        self._told = {partition: (end, answer.begun) for answer in ops.ends for partition, end in answer.ends}
+
+    def includes(self, send: Send) -> bool:
+        """Whether they would have found it: they went beyond it, or to the end that was told after it was acked."""
+        read_to = self._read_to.get(send.partition, 0)
+        end, asked = self._told.get(send.partition, (-1, -1))
+        return send.offset < read_to or (end == read_to and send.ended < asked)
 
 
-def _check_lost(ops: Operations, log: _Log, horizons: dict[int, int], found: _Findings) -> int:
+def _check_lost(ops: Operations, log: _Log, reach: _Reach, found: _Findings) -> int:
     lost = 0
     for send in ops.acked():
-        if send.offset >= horizons.get(send.partition, 0):
-            continue
         where = send.offset if send.offset >= 0 else log.values.get(send.value, (0, -1))[1]
-        if where not in log.kept[send.partition]:
+        if reach.includes(send) and where not in log.kept[send.partition]:
             lost += 1
-            found.add(Anomaly.LOST, f"value {send.value}, acked at offset {send.offset} of partition {send.partition}")
+            text = f"value {send.value}, acked at offset {send.offset} of partition {send.partition}"
+            found.add(Anomaly.LOST, text)
     return lost
 
 
-def _unread(ops: Operations, horizons: dict[int, int]) -> str:
+def _unread(ops: Operations, reach: _Reach) -> str:
     for send in ops.acked():
-        if send.offset >= horizons.get(send.partition, 0):
+        if not reach.includes(send):
             return f"partition {send.partition} was not read up to offset {send.offset}, which was acknowledged"
     return ""
 

@@ -202,6 +202,13 @@ def lost_tail(ops: Ops, rng: random.Random) -> Ops:
     ]
 
 
+def lost_everything(ops: Ops, rng: random.Random) -> Ops:
+    """A partition that was read by others is empty in the end."""
+    gone = _with_records(ops, lambda op, records: [r for r in records if op.p != "drain" or r[0] != 1])
+    *before, last = gone
+    return [*before, last._replace(v={"ends": [[p, 0 if p == 1 else end] for p, end in last.v["ends"]]})]
+
+
 def aborted_read(ops: Ops, rng: random.Random) -> Ops:
     """A send that was read turns out to have failed."""
     _, last = rng.choice(_acked(ops))
@@ -318,6 +325,7 @@ MUTATIONS: dict[Callable[[Ops, random.Random], Ops], Anomaly] = {
     lost: Anomaly.LOST,
     lost_after_it_was_read: Anomaly.LOST,
     lost_tail: Anomaly.LOST,
+    lost_everything: Anomaly.LOST,
     aborted_read: Anomaly.ABORTED_READ,
     aborted_transaction_read: Anomaly.ABORTED_READ,
     poll_skip: Anomaly.POLL_SKIP,
