@@ -164,7 +164,7 @@ class SimStore(MemoryStore):
         engine, weather, thread = self._ensemble.engine, self._weather, self.thread
         session = self.session
         if engine.chance(weather.delay):
-            engine.elsewhere(thread, engine.random.choice((50, 200, 800) if weather.is_slow else (1, 2, 5, 20)))
+            engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if weather.is_slow else (1, 2, 5, 20)))
             self.thread = thread
             if session != self.session:
                 raise SessionExpired("the session ended while the request was under way")
