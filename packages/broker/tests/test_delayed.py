@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.broker.replication.delayed import DelayedFetches, FetchWatch
+from raylog.broker.replication.delayed import DelayedFetches, FetchWatch, Level
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
@@ -17,9 +17,15 @@ A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range
 class Waiter:
     """Counts its wake-ups."""
 
-    def __init__(self, table: DelayedFetches, *partitions: TopicPartition, min_bytes: int = 1) -> None:
+    def __init__(
+        self,
+        table: DelayedFetches,
+        *partitions: TopicPartition,
+        min_bytes: int = 1,
+        level: Level = Level.HIGH_WATERMARK,
+    ) -> None:
         self.woken = 0
-        self.fetch = FetchWatch()
+        self.fetch = FetchWatch(level)
         table.arm(self.fetch, min_bytes, self._wake)
         table.watch(self.fetch, partitions)
 
@@ -163,3 +169,32 @@ def test_no_wake_up_is_lost_between_threads() -> None:
         table.remove(fetch)
     appender.join()
     assert len(table) == 0
+
+
+def test_followers_wait_for_the_end_of_the_log_and_consumers_for_the_high_watermark() -> None:
+    table = DelayedFetches(nullcontext())
+    follower, consumer = Waiter(table, A, min_bytes=10, level=Level.LOG_END), Waiter(table, A, min_bytes=10)
+    table.advanced(A, 9)
+    table.appended(A, 9)
+    assert (follower.woken, consumer.woken) == (0, 0)
+    table.appended(A, 1)
+    assert (follower.woken, consumer.woken) == (1, 0)
+    table.advanced(A, 1)
+    assert (follower.woken, consumer.woken) == (1, 1)
+
+
+def test_a_follower_is_told_of_the_high_watermark_with_the_next_answer() -> None:
+    table = DelayedFetches(nullcontext())
+    follower = Waiter(table, A, B, level=Level.LOG_END)
+    table.advanced(A, 1_000)
+    assert follower.woken == 0
+    table.appended(B, 1)
+    assert follower.woken == 1
+    assert table.arm(follower.fetch, 1, follower._wake) == {A, B}
+
+
+def test_a_consumer_does_not_look_again_at_what_is_not_committed() -> None:
+    table = DelayedFetches(nullcontext())
+    consumer = Waiter(table, A)
+    table.appended(A, 1_000)
+    assert table.arm(consumer.fetch, 1, consumer._wake) == set()

@@ -118,7 +118,7 @@ class Replica:
             offsets = log.offsets
             log.assign_epoch(epoch, offsets.end.offset)
             self._marks.clear()
-            leadership = self._leadership = self.leadership(
+            leadership = self.leadership(
                 self.tp,
                 state.leader,
                 _in_sync(state),
@@ -130,6 +130,7 @@ class Replica:
                 lag_ms=(self.settings.parent or self.settings)[REPLICA_LAG_TIME_MAX_MS],
             )
             self._leader_epoch, self._following = epoch, None
+            self._leadership = leadership
             if leadership.is_alone:
                 log.publish(high_watermark=offsets.end)
             else:
@@ -161,10 +162,7 @@ class Replica:
 
         Raises NotLeaderOrFollower, FencedLeaderEpoch (the caller is behind), UnknownLeaderEpoch (we are).
         """
-        if self._leadership is None:
-            raise NotLeaderOrFollower(f"{self.tp}: this broker does not lead it; refresh the metadata")
-        if known not in (NO_EPOCH, self._leader_epoch):
-            self._refuse_epoch(known)
+        self._leading(known)
 
     def _refuse_epoch(self, known: LeaderEpoch) -> None:
         where = f"{self.tp}: leader epoch {known}, the current one is {self._leader_epoch}"
@@ -173,10 +171,13 @@ class Replica:
         raise UnknownLeaderEpoch(f"{where}: this broker has not heard of it yet; try again")
 
     def _leading(self, known: LeaderEpoch = NO_EPOCH) -> Leadership:
-        """The role of a leader; raises as :meth:`check_leader_epoch`. The caller holds the lock."""
-        self.check_leader_epoch(known)
-        assert self._leadership is not None
-        return self._leadership
+        """The role of a leader; raises as :meth:`check_leader_epoch`. Without the lock it may be over at once."""
+        leadership = self._leadership
+        if leadership is None:
+            raise NotLeaderOrFollower(f"{self.tp}: this broker does not lead it; refresh the metadata")
+        if known not in (NO_EPOCH, leadership.leader_epoch):
+            self._refuse_epoch(known)
+        return leadership
 
     # --- replication: leading --------------------------------------------------------------------------------
 

@@ -189,9 +189,10 @@ class Log:
             if header.base_offset < offset:
                 raise OffsetOutOfRange(f"{self.tp}: a batch of the leader begins at {header.base_offset}, not {offset}")
             offset = Offset(header.next_offset)
+        for header in headers:  # first, as recovery takes no batch of an epoch that should not be there
+            self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
         mark = self._write(batches, [placed(header) for header in headers], now_ms)
         for header in headers:
-            self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
             if header.producer_id >= 0:
                 self.producers.replay(header, now_ms)
         self.publish(end=mark)
