@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 SESSION_MS = 2_000
-CUT_S = float(os.environ.get("RAYLOG_CUT_S", "6"))
+CUT_S = float(os.environ.get("RAYLOG_CUT_S", "4"))
 WAIT_S = 40.0
 SLOT_S = 0.1
 

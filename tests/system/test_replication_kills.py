@@ -21,7 +21,7 @@ from kit.workload import Workload
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 PARTITIONS = 3
-KILLS = int(os.environ.get("RAYLOG_KILLS", "6"))
+KILLS = int(os.environ.get("RAYLOG_KILLS", "3"))
 WAIT_S = 30.0
 SESSION_MS = 2_000
 

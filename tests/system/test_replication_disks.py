@@ -1,0 +1,312 @@
+"""Disks that lose data, or are lost, under replicas: what was acknowledged outlives them while one is whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from kit.history_checker import Judgement, Verdict
+from kit.replicated import ReplicatedCluster
+from kit.waiting import wait_until
+from kit.wire import WireClient
+from kit.workload import Workload
+from raylog.protocol.errors import ErrorCode
+from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from raylog.protocol.records import Record, decode_batches, encode_batch
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+PARTITIONS = 2
+LOAD = 500
+"""Acknowledgements that make a load."""
+SEGMENT_BYTES = 16384
+FETCH_VERSION = 11
+ZERO_UUID = UUID(int=0)
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReplicatedCluster]:
+    with ReplicatedCluster(tmp_path, notes_syncs=True) as running:
+        yield running
+
+
+def load_on(cluster: ReplicatedCluster) -> Workload:
+    return Workload(cluster.bootstrap_servers, "t", partitions=PARTITIONS)
+
+
+def start(cluster: ReplicatedCluster, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        cluster.start(broker_id)
+    for broker_id in broker_ids:
+        cluster.wait_serving(broker_id)
+
+
+def check_equal(cluster: ReplicatedCluster) -> None:
+    """Every replica has the same bytes, once nobody writes any more."""
+
+    def equal() -> bool:
+        return all(
+            len({cluster.log_bytes(broker_id, "t", partition) for broker_id in range(cluster.size)}) == 1
+            for partition in range(PARTITIONS)
+        )
+
+    wait_until(equal, WAIT_S, "all replicas have the same bytes")
+
+
+def checked(what: str, load: Workload, tmp_path: Path) -> Judgement:
+    judgement = load.judge(keep=tmp_path / "history.jsonl")
+    print(f"\n{what}: acked {judgement.acked}, lost {judgement.lost}; {judgement}")
+    assert judgement.verdict is Verdict.VALID, judgement.findings
+    return judgement
+
+
+def test_one_machine_loses_what_it_had_not_synced(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    """The leader's, then a follower's; with the default policy nothing is synced before a segment is full."""
+    cluster.create_topic("t", partitions=PARTITIONS)
+    lost_bytes = 0
+    with load_on(cluster) as load:
+        load.wait_acked_everywhere()
+        for _ in range(2):
+            victim = cluster.leader("t", 0)
+            crashed = time.monotonic()
+            lost_bytes += cluster.crash_machine(victim)
+            load.wait_acked_everywhere(crashed)
+            start(cluster, victim)
+            cluster.wait_in_sync("t", PARTITIONS)
+            load.wait_acked_everywhere(time.monotonic())
+    checked(f"a machine's unsynced writes lost, twice ({lost_bytes} bytes)", load, tmp_path)
+    check_equal(cluster)
+
+
+def test_the_last_one_standing_loses_what_it_had_not_synced(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    """Alone in sync, it loses its unsynced writes and comes back first: it may not lead over those that lost none."""
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with load_on(cluster) as load:
+        load.wait_acked_everywhere()
+        last = cluster.leader("t", 0)
+        others = [broker_id for broker_id in cluster.running if broker_id != last]
+        for broker_id in others:
+            cluster.kill(broker_id)
+        wait_until(lambda: set(cluster.state("t", 0).isr) == {last}, WAIT_S, "one is left in sync")
+        lost_bytes = cluster.crash_machine(last)
+        assert lost_bytes > 0
+        start(cluster, last)
+        for broker_id in others:
+            start(cluster, broker_id)
+        begun = time.monotonic()
+        load.wait_acked_everywhere(begun)
+        cluster.wait_in_sync("t", PARTITIONS)
+    checked(f"the last one standing lost {lost_bytes} unsynced bytes", load, tmp_path)
+    check_equal(cluster)
+
+
+@pytest.mark.parametrize("flush", ["never", "each append"])
+def test_all_machines_lose_their_power_at_once(cluster: ReplicatedCluster, tmp_path: Path, flush: str) -> None:
+    """Nothing is lost if each append is flushed; with the default policy as much as was not synced, and no more."""
+    config = {"flush.messages": "1"} if flush == "each append" else {}
+    cluster.create_topic("t", partitions=PARTITIONS, config=config)
+    with load_on(cluster) as load:
+        load.wait_acked(LOAD)
+    for broker_id in cluster.running:
+        cluster.kill(broker_id)
+    lost_bytes = sum(cluster.crash_machine(broker_id) for broker_id in range(cluster.size))
+    start(cluster, *range(cluster.size))
+    cluster.wait_in_sync("t", PARTITIONS)
+    judgement = load.judge(keep=tmp_path / "history.jsonl")
+    print(f"\nall machines lost {lost_bytes} unsynced bytes, flush {flush}: lost {judgement.lost}; {judgement}")
+    if flush == "each append":
+        assert judgement.verdict is Verdict.VALID, judgement.findings
+    else:
+        assert judgement.lost > 0, "nobody had synced it: were it there, the test above would show nothing"
+
+
+@pytest.mark.parametrize("victim", ["leader", "follower"])
+def test_an_emptied_directory_is_filled_again_and_leads_nothing_before(
+    cluster: ReplicatedCluster, tmp_path: Path, victim: str
+) -> None:
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with load_on(cluster) as load:
+        load.wait_acked_everywhere()
+        leader = cluster.leader("t", 0)
+        emptied = leader if victim == "leader" else (leader + 1) % cluster.size
+        killed = cluster.kill(emptied)
+        cluster.empty(emptied)
+        start(cluster, emptied)
+        load.wait_acked_everywhere(killed)
+        load.wait_acked(LOAD)
+        cluster.wait_in_sync("t", PARTITIONS)
+    checked(f"the directory of a {victim} emptied", load, tmp_path)
+    check_equal(cluster)
+
+
+def test_an_emptied_directory_of_the_last_in_sync_does_not_lead(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with load_on(cluster) as load:
+        load.wait_acked_everywhere()
+        last = cluster.leader("t", 0)
+        others = [broker_id for broker_id in cluster.running if broker_id != last]
+        for broker_id in others:
+            cluster.kill(broker_id)
+        wait_until(lambda: set(cluster.state("t", 0).isr) == {last}, WAIT_S, "one is left in sync")
+        cluster.kill(last)
+        cluster.empty(last)
+        start(cluster, last)
+        start(cluster, *others)
+        load.wait_acked_everywhere(time.monotonic())
+        cluster.wait_in_sync("t", PARTITIONS)
+    checked("the directory of the last in sync emptied", load, tmp_path)
+    check_equal(cluster)
+
+
+def test_a_follower_that_diverged_gives_up_what_the_others_never_had(
+    cluster: ReplicatedCluster, tmp_path: Path
+) -> None:
+    """A leader alone takes records at acks=1; when it comes back, it follows, and has what the others have."""
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with load_on(cluster) as load:
+        load.wait_acked_everywhere()
+        load.wait_acked_everywhere(time.monotonic())
+    alone = cluster.leader("t", 0)
+    others = [broker_id for broker_id in cluster.running if broker_id != alone]
+    for broker_id in others:
+        cluster.kill(broker_id)
+    batch = encode_batch([Record(b"only here", timestamp=1_000)])
+    with WireClient(cluster.address(alone), timeout_s=WAIT_S) as client:
+        for _ in range(20):
+            [topic] = client.produce("t", batch, acks=1).topics
+            assert topic.partitions[0].error_code == 0
+        wait_until(lambda: set(cluster.state("t", 0).isr) == {alone}, WAIT_S, "one is left in sync")
+    cluster.kill(alone)
+    assert b"only here" in cluster.log_bytes(alone, "t", 0)
+    start(cluster, *others)
+    assert cluster.leader("t", 0) != alone, "from the eligible replicas, which have all that was acknowledged by all"
+    with load_on(cluster) as later:
+        later.wait_acked_everywhere()
+        start(cluster, alone)
+        cluster.wait_in_sync("t", PARTITIONS)
+    check_equal(cluster)
+    assert b"only here" not in cluster.log_bytes(alone, "t", 0)
+
+
+def flipped(path: Path, random: Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    path.write_bytes(data)
+
+
+def cut(path: Path, random: Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: random.randrange(len(data))])
+
+
+FILES = (
+    "t-0/*.log",
+    "t-0/*.index",
+    "t-0/*.timeindex",
+    "t-0/*.snapshot",
+    "t-0/leader-epoch-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "log-start-offset-checkpoint",
+)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_damage_on_one_replica_is_not_served_and_mended_from_the_others(
+    cluster: ReplicatedCluster, tmp_path: Path, end: str
+) -> None:
+    random = Random(7)
+    cluster.create_topic("t", partitions=PARTITIONS, config={"segment.bytes": str(SEGMENT_BYTES)})
+    done = 0
+    with load_on(cluster) as load:
+        load.wait_acked(4 * LOAD)
+        for pattern in FILES if end == "kill" else FILES[1:]:
+            for damage in (flipped, cut) if end == "kill" else (flipped,):
+                done += damage_one(cluster, end, pattern, damage, random)
+                load.wait_acked_everywhere(time.monotonic())
+        killed = cluster.leader("t", 0)
+        cluster.kill(killed)  # one that was damaged leads
+        load.wait_acked_everywhere(time.monotonic())
+        start(cluster, killed)
+        cluster.wait_in_sync("t", PARTITIONS)
+    checked(f"{done} damages to files of a replica after a {end}", load, tmp_path)
+    check_equal(cluster)
+
+
+def test_a_log_that_was_damaged_after_a_clean_stop_is_never_served(cluster: ReplicatedCluster, tmp_path: Path) -> None:
+    """No start reads it: the damage shows when the replica leads and is asked, and is told instead of served."""
+    cluster.create_topic("t", config={"segment.bytes": str(SEGMENT_BYTES)})
+    with Workload(cluster.bootstrap_servers, "t", partitions=1) as load:
+        load.wait_acked(4 * LOAD)
+        leader = cluster.leader("t", 0)
+        victim, other = (broker_id for broker_id in cluster.running if broker_id != leader)
+        cluster.stop(victim)
+        segment = min(cluster.partition_dir(victim, "t", 0).glob("*.log"))
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0x10
+        segment.write_bytes(data)
+        start(cluster, victim)
+        cluster.wait_in_sync("t", 1)
+    judgement = load.judge()
+    assert judgement.verdict is Verdict.VALID, judgement.findings
+    sent = values_by_offset(load)
+    cluster.kill(other)
+    cluster.kill(leader)
+    wait_until(lambda: cluster.leader("t", 0) == victim, WAIT_S, "the damaged one leads")
+    served, codes = read_all(cluster.address(victim), len(sent))
+    print(f"\na damaged log after a clean stop: of {len(sent)} records {len(served)} served, errors {sorted(codes)}")
+    assert codes == {ErrorCode.corrupt_message.value}
+    assert len(served) < len(sent)
+    assert all(sent[offset] == value for offset, value in served.items())
+
+
+def values_by_offset(load: Workload) -> dict[int, bytes]:
+    polls = (op.v["records"] for op in load.recorder.ops() if op.p == "drain" and op.f == "poll" and "records" in op.v)
+    return {offset: b"%d" % value for records in polls for _, offset, value in records}
+
+
+def read_all(address: tuple[str, int], end: int) -> tuple[dict[int, bytes | None], set[int]]:
+    """What a consumer gets that asks for every offset up to ``end``, and the errors that it meets."""
+    served: dict[int, bytes | None] = {}
+    codes: set[int] = set()
+    with WireClient(address, timeout_s=WAIT_S) as client:
+        offset = 0
+        while offset < end:
+            topic = FetchTopic("t", ZERO_UUID, [FetchPartition(0, offset, max_bytes=4096)])
+            [answer] = client.fetch(FETCH_VERSION, FetchRequest(100, 1, [topic])).topics
+            [partition] = answer.partitions
+            if partition.error_code:
+                codes.add(partition.error_code)
+            found = decode_batches(bytes(partition.records or b""), from_offset=offset)
+            served.update((record.offset, record.value) for record in found)
+            offset = found[-1].offset + 1 if found else offset + 1
+    return served, codes
+
+
+def damage_one(
+    cluster: ReplicatedCluster, end: str, pattern: str, damage: Callable[[Path, Random], None], random: Random
+) -> bool:
+    """Damage a file of a follower that does not run; true if it has such a file with anything in it."""
+    victim = next(broker_id for broker_id in cluster.running if broker_id != cluster.leader("t", 0))
+    cluster.stop(victim) if end == "stop" else cluster.kill(victim)
+    files = [path for path in sorted((cluster.data_dir(victim) / "log").glob(pattern)) if path.stat().st_size]
+    if files:
+        damage(random.choice(files), random)
+    start(cluster, victim)
+    cluster.wait_in_sync("t", PARTITIONS)
+    check_closed_segments(cluster, victim, f"{pattern} {damage.__name__}")
+    return bool(files)
+
+
+def check_closed_segments(cluster: ReplicatedCluster, victim: int, what: str) -> None:
+    """They are as the leader's, as far as both have them closed."""
+    leader = cluster.partition_dir(cluster.leader("t", 0), "t", 0)
+    for segment in sorted(cluster.partition_dir(victim, "t", 0).glob("*.log"))[:-1]:
+        same = (leader / segment.name).read_bytes() == segment.read_bytes()
+        assert same, f"{what}: {segment.name} differs from the leader's"
