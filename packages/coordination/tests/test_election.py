@@ -1,0 +1,94 @@
+"""Taking a controller's place: by its session's end, and by a hint."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from raylog.coordination import paths
+from raylog.coordination.election import Mandate, campaign, current_controller, take_over
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import StoreEvent, StoreUnavailable
+from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
+
+NOW = TimestampMs(0)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+
+
+class Candidates:
+    """Three brokers' stores; the first has won."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.stores = {broker: MemoryStore(self.tree) for broker in (ONE, TWO, THREE)}
+        self.events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        for store in self.stores.values():
+            store.start()
+        ensure_cluster(self.stores[ONE])
+        self.first = self.campaign(ONE)
+
+    def campaign(self, broker: BrokerId) -> Mandate | None:
+        return campaign(self.stores[broker], broker, NOW, self.events)
+
+    def take_over(self, broker: BrokerId, suspect: int) -> Mandate | None:
+        return take_over(self.stores[broker], broker, NOW, self.events, ControllerEpoch(suspect))
+
+    @property
+    def controller(self) -> BrokerId | None:
+        return current_controller(self.stores[THREE])
+
+
+def test_a_hint_ends_the_mandate_that_it_is_about() -> None:
+    brokers = Candidates()
+    assert brokers.first == Mandate(ControllerEpoch(1), 1)
+    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+    assert brokers.controller == TWO
+    assert brokers.campaign(ONE) is None, "the old one finds that another is in office"
+
+
+def test_two_hints_make_one_controller() -> None:
+    brokers = Candidates()
+    assert brokers.take_over(TWO, 1) is not None
+    assert brokers.take_over(THREE, 1) is None, "the second is about a mandate that is over"
+    assert brokers.controller == TWO
+
+
+def test_nobody_deposes_itself() -> None:
+    brokers = Candidates()
+    assert brokers.take_over(ONE, 1) == brokers.first
+    assert brokers.controller == ONE
+
+
+def test_a_hint_after_the_sessions_end_is_a_campaign() -> None:
+    brokers = Candidates()
+    brokers.stores[ONE].abandon()
+    brokers.tree.expire(brokers.stores[ONE].session.id)
+    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+
+
+def test_a_win_that_was_not_heard_of_is_recognised() -> None:
+    brokers = Candidates()
+    store, answered = brokers.stores[TWO], iter(range(9))
+
+    def lose_the_answer_to_the_multi() -> None:
+        if next(answered) == 1:  # the two reads are answered, the multi comes next
+            store.lose_next_answer()
+
+    store.before_answer = lose_the_answer_to_the_multi
+    with pytest.raises(StoreUnavailable):
+        brokers.take_over(TWO, 1)
+    store.before_answer = None
+    assert brokers.controller == TWO
+    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+
+
+def test_the_old_controllers_writes_are_fenced() -> None:
+    brokers = Candidates()
+    assert brokers.first is not None
+    brokers.take_over(TWO, 1)
+    found = brokers.stores[ONE].get(paths.CONTROLLER_EPOCH)
+    assert found is not None
+    assert found.version != brokers.first.epoch_version
