@@ -97,8 +97,9 @@ class InProcessCluster:
 
     def close(self) -> None:
         """Stop all brokers."""
-        for broker_id in list(self.brokers):
-            self.stop(broker_id)
+        for broker in self._all():
+            broker.stop(drain=False)
+        self.brokers.clear()
 
     def start(self, broker_id: int) -> Broker:
         """Start a broker on its directory and port."""

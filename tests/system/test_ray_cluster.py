@@ -186,6 +186,25 @@ def test_a_killed_actor_is_missed_and_is_in_sync_again_when_it_is_back(three_bro
     wait_until(lambda: in_sync() == [3, 3, 3], 60, "the replicas that were away are in sync again")
 
 
+def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
+    servers = three_brokers.status()["bootstrap_servers"]
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic("drained", 3, 3)])["drained"].result(WAIT_S)
+
+    def leaders() -> set[int]:
+        partitions = admin.list_topics("drained", timeout=WAIT_S).topics["drained"].partitions
+        return {partition.leader for partition in partitions.values()}
+
+    create_topic(servers, "alone", partitions=3)
+    refused = three_brokers.raylog("brokers", "drain", "2", check=False)
+    assert refused.returncode == 1
+    assert "partitions that nobody else can lead now" in one_line(refused.stderr)
+    wait_until(lambda: leaders() == {0, 1}, WAIT_S, "others lead what they can")
+    three_brokers.raylog("brokers", "drain", "2", "--cancel")
+    unknown = three_brokers.raylog("brokers", "drain", "7", check=False)
+    assert one_line(unknown.stderr) == "raylog: there is no broker 7 in this cluster; these are: 0, 1, 2"
+
+
 def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:
     server = EmbeddedZooKeeper(three_brokers.data_dir / "zookeeper")
     before = server.jvm

@@ -132,3 +132,27 @@ def test_the_preferred_replica_leads_again_when_it_is_asked_for(cluster: InProce
     assert state(cluster).leader == 1
     assert elect(cluster) is ErrorCode.none
     assert cluster.leader(*TP).broker_id == 0
+
+
+def test_a_broker_that_stops_lets_others_lead_first(cluster: InProcessCluster) -> None:
+    """So clients wait for no election: who led knows who leads next."""
+    with Producer(cluster.bootstrap_servers, acks="1", linger_ms=0) as producer:
+        producer.send("t", b"before").result(WAIT_S)
+        wait_until(lambda: set(state(cluster).isr) == {0, 1}, WAIT_S, "both are in sync")
+        assert cluster.brokers[0].drain(WAIT_S) == ()
+        assert cluster.leader(*TP).broker_id == 1
+        assert TP in cluster.brokers[0].partitions.followed()
+        assert state(cluster).isr == (1,)
+        producer.send("t", b"drained").result(WAIT_S)
+    cluster.brokers[0].cancel_drain(WAIT_S)
+    wait_until(lambda: set(state(cluster).isr) == {0, 1}, WAIT_S, "it is in sync again")
+    epoch = state(cluster).leader_epoch
+    cluster.stop(1)
+    wait_until(lambda: state(cluster).leader == 0, WAIT_S, "the other leads again")
+    assert state(cluster).leader_epoch == epoch + 1
+
+
+def test_what_nobody_else_can_lead_is_told_by_a_drain(cluster: InProcessCluster) -> None:
+    topic = NewTopic(TopicName("alone"), assignments={0: (BrokerId(0),)})
+    cluster.controller.topics.create_topics([topic], timeout_ms=10_000, validate_only=False)
+    assert cluster.brokers[0].drain(WAIT_S) == (TopicPartition(TopicName("alone"), PartitionIndex(0)),)

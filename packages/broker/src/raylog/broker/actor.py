@@ -212,11 +212,21 @@ class BrokerActor:
         except BrokerNotAvailable:
             return {"state": "starting", "trouble": self._trouble}
 
+    def drain(self, timeout_s: float) -> list[tuple[str, int]]:
+        """Let others lead, before this broker is stopped: see Broker.drain."""
+        return [(tp.topic, tp.partition) for tp in self._serving().drain(timeout_s)]
+
+    def cancel_drain(self, timeout_s: float) -> None:
+        """Lead again: see Broker.cancel_drain."""
+        self._serving().cancel_drain(timeout_s)
+
     def stop(self) -> None:
-        """Stop in an orderly way, for good; the actor can be killed once this is answered."""
+        """Stop in an orderly way, for good; the actor can be killed once this is answered. Drain it before, unless all
+        brokers stop.
+        """
         self._stopped.set()
         if self._broker is not None:
-            self._broker.stop()
+            self._broker.stop(drain=False)
 
     def __repr__(self) -> str:
         """What Ray's dashboard and logs call this actor. Ray asks once, when ``__init__`` is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
-from raylog.protocol.ids import BrokerId, Offset, TimestampMs
+from raylog.protocol.ids import BrokerId, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
 
@@ -31,6 +31,8 @@ logger = EventLog(__name__)
 
 MAINTENANCE_INTERVAL_S = 1.0
 START_TIMEOUT_S = 30.0
+DRAIN_TIMEOUT_S = 3.0
+"""How long a broker that stops waits until others lead."""
 """How long a start waits for the controller's first word."""
 
 
@@ -84,7 +86,7 @@ class Broker:
                 self.settings, self._data_dir, self._store, self._peer_control, self._fs, self._place, self._stack
             )
         except BaseException:
-            self.stop()
+            self.stop(drain=False)
             raise
 
     def join(self) -> None:
@@ -95,7 +97,7 @@ class Broker:
         try:
             self._join(self._opened())
         except BaseException:
-            self.stop()
+            self.stop(drain=False)
             raise
 
     def _join(self, parts: Parts) -> None:
@@ -119,19 +121,49 @@ class Broker:
         where = ",".join(map(str, parts.endpoints))
         logger.info("broker serves", broker_epoch=parts.membership.epoch, listeners=where)
 
-    def stop(self) -> None:
-        """Stop in an orderly way: answer what is under way, flush, mark the clean stop, sign off."""
+    def stop(self, *, drain: bool = True) -> None:
+        """Stop in an orderly way: let others lead, answer what is under way, flush, mark the clean stop, sign off.
+
+        ``drain=False``: lead to the end, for all brokers of the cluster stop now.
+        """
+        if drain and self._serving:
+            self._drain_to_stop()
         self._serving = False
         self._stack.close()
         self._parts = None
 
+    def drain(self, timeout_s: float) -> Sequence[TopicPartition]:
+        """Let others lead what this broker leads; what nobody else can lead is answered (see draining)."""
+        return self._running().draining.drain(timeout_s)
+
+    def cancel_drain(self, timeout_s: float) -> None:
+        """Lead again, and be in ISRs."""
+        self._running().draining.cancel(timeout_s)
+
+    def _drain_to_stop(self) -> None:
+        """As far as it goes within its time: a broker that must stop does not wait for a controller that hangs."""
+        parts = self._running()
+        if set(parts.partitions.state().brokers) <= {self.broker_id} or not parts.membership.lease_held:
+            return  # there is nobody to lead instead, or nobody to ask
+
+        def drain() -> None:
+            try:
+                parts.draining.drain(DRAIN_TIMEOUT_S)
+            except RaylogError as error:
+                logger.warning("broker stops without being drained", reason=error)
+
+        draining = threading.Thread(target=drain, name="drain", daemon=True)
+        draining.start()
+        draining.join(DRAIN_TIMEOUT_S)
+
     def _maintain(self) -> None:
-        log_dirs = self._opened().log_dirs
+        log_dirs, draining = self._opened().log_dirs, self._opened().draining
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             try:
                 log_dirs.maintain(_now_ms(), time.monotonic_ns() // 1_000_000)
             except RaylogError as error:
                 logger.error("housekeeping failed", reason=error)
+            draining.keep()
 
     # --- the ways in besides the socket ---
 

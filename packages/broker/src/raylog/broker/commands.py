@@ -1,4 +1,6 @@
-"""`raylog up`, `down`, `status` and `doctor`, plugged into the `raylog` command line, which reports their errors."""
+"""`raylog up`, `down`, `status`, `doctor`, `brokers drain`: plugged into the `raylog` command line, which reports their
+errors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from raylog.broker.cluster_file import ClusterFile, ClusterNotFound, find_cluster, raylog_home, registered
-from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig
 from raylog.protocol.tables import as_json, table
 
 __all__ = ["register"]
@@ -40,6 +42,9 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     for command in (up, down, status, doctor):
         app.command()(command)
+    for group in app.registered_groups:
+        if group.name == "brokers" and group.typer_instance is not None:
+            group.typer_instance.command()(drain)
 
 
 def up(
@@ -90,6 +95,29 @@ def status(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output:
         typer.echo(as_json(facts))
     else:
         _print_status(facts)
+
+
+def drain(
+    broker_id: int,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let the broker lead again.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the others.")] = 30.0,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let others lead what a broker leads, before it or its node is stopped. Exit code 1 if it still leads some."""
+    cluster = find_cluster(data_dir, bootstrap_server)
+    remaining = _load("supervisor").drain(cluster, broker_id, timeout, cancel=cancel)
+    if output is Output.JSON:
+        typer.echo(as_json([{"topic": topic, "partition": index} for topic, index in remaining]))
+    if remaining:
+        names = ", ".join(f"{topic}-{index}" for topic, index in remaining[:5])
+        raise BrokerNotAvailable(
+            f"broker {broker_id} leads {len(remaining)} partitions that nobody else can lead now, for no other replica "
+            f"is in sync ({names}{', …' if len(remaining) > 5 else ''}): stopped now, it takes them offline"
+        )
+    done = "may lead again" if cancel else "leads nothing and can be stopped"
+    typer.echo(f"raylog: broker {broker_id} {done}", err=True)
 
 
 def doctor(data_dir: DataDir = None, bootstrap_server: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:

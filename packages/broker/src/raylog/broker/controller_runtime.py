@@ -17,16 +17,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raylog.broker.controller_sender import Sender
 from raylog.broker.events import EventLog
 from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
+from raylog.coordination.controller_proposals import refusal
 from raylog.coordination.controller_requests import Request, Result
 from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
-from raylog.coordination.proposals import decode_proposal
+from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
+from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.proposals import Verdict, decode_proposal
 from raylog.coordination.store import (
     MetadataStore,
     NodeEvent,
@@ -35,7 +37,7 @@ from raylog.coordination.store import (
     StoreError,
     StoreEvent,
 )
-from raylog.protocol.errors import NotController, RaylogError, RequestTimedOut
+from raylog.protocol.errors import NotController, RequestTimedOut
 from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
 
 __all__ = ["ControllerRuntime"]
@@ -99,9 +101,11 @@ class ControllerRuntime:
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
         self._proposals: dict[object, Future[bytes]] = {}
-        self._senders: dict[BrokerId, _Sender] = {}
+        self._senders: dict[BrokerId, Sender] = {}
         self._campaign_at: float | None = 0.0
         self._tick_at = 0.0
+        self._is_over = False
+        """The thread has ended."""
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     @property
@@ -164,6 +168,8 @@ class ControllerRuntime:
         event = core.Proposed(uuid.uuid4(), decode_proposal(payload))
         answer: Future[bytes] = Future()
         self._queue.put(_Proposal(event, answer))
+        if self._is_over:
+            self._refuse_what_waits()
         try:
             return answer.result(PROPOSAL_TIMEOUT_S)
         except TimeoutError:
@@ -174,6 +180,8 @@ class ControllerRuntime:
             raise NotController(f"broker {self._broker_id} is not the controller")
         answer: Future[Results] = Future()
         self._queue.put(_Request(event, answer))
+        if self._is_over:
+            self._refuse_what_waits()
         try:
             return answer.result(max(timeout_ms, 0) / 1000 + REPLY_GRACE_S)
         except TimeoutError:
@@ -202,6 +210,21 @@ class ControllerRuntime:
         except StoreError as error:
             logger.info("controller could not resign, the session's end will do it", reason=error)
         self._depose(campaign_in_s=None)
+        self._is_over = True
+        self._refuse_what_waits()
+
+    def _refuse_what_waits(self) -> None:
+        """The thread has ended: nobody takes in what came since, so any thread says no to it."""
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, _Request):
+                item.answer.set_exception(NotController(f"broker {self._broker_id} has stopped"))
+            elif isinstance(item, _Proposal):
+                no = refusal(item.event.proposal, Verdict.NOT_CONTROLLER, NO_CONTROLLER_EPOCH)
+                item.answer.set_result(no.encode())
 
     def _turn(self) -> bool:
         """Campaign when it is time, and take one item in; True when it says to stop."""
@@ -337,43 +360,11 @@ class ControllerRuntime:
             sender.stop()
         self._senders.clear()
 
-    def _sender(self, broker_id: BrokerId) -> _Sender:
+    def _sender(self, broker_id: BrokerId) -> Sender:
         sender = self._senders.get(broker_id)
         if sender is None:
-            sender = self._senders[broker_id] = _Sender(broker_id, self._peer_control, self._queue.put)
+            sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put)
         return sender
-
-
-class _Sender:
-    """Delivers the controller's messages to one broker, in order, on a thread of its own."""
-
-    def __init__(self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[core.Event], None]) -> None:
-        self._broker_id = broker_id
-        self._peer_control = peer_control
-        self._answer = answer
-        self._queue: queue.SimpleQueue[UpdateState | None] = queue.SimpleQueue()
-        self._stopped = False
-        threading.Thread(target=self._run, name=f"control-to-{broker_id}", daemon=True).start()
-
-    def put(self, message: UpdateState) -> None:
-        self._queue.put(message)
-
-    def stop(self) -> None:
-        """Send nothing more; a message that is under way is not waited for."""
-        self._stopped = True
-        self._queue.put(None)
-
-    def _run(self) -> None:
-        while (message := self._queue.get()) is not None and not self._stopped:
-            try:
-                event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
-            except Exception as error:
-                if not isinstance(error, RaylogError):
-                    logger.exception("control message met a defect", receiver=self._broker_id)
-                logger.info("control message not answered", receiver=self._broker_id, reason=error)
-                event = core.SendFailed(self._broker_id, message.sequence)
-            if not self._stopped:
-                self._answer(event)
 
 
 def _monotonic_ms() -> MonotonicMs:

@@ -14,6 +14,7 @@ from pathlib import Path
 from raylog.broker import listeners
 from raylog.broker.config import BROKER_ID, BROKER_RACK, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.draining import Draining
 from raylog.broker.dynamic_config import (
     broker_settings,
     check_topic_overrides,
@@ -75,6 +76,7 @@ class Parts:
     partitions: PartitionTable
     fetchers: ReplicaFetchers
     isr_changes: IsrChanges
+    draining: Draining
     membership: Membership
     controller: ControllerRuntime
     topics: ControllerTopics
@@ -111,6 +113,7 @@ def open_parts(
     )
     membership = Membership(store, registration, table)
     isr_changes = IsrChanges(table, peer_control, lambda: membership.epoch, settings[REPLICA_LAG_TIME_MAX_MS])
+    draining = Draining(table, peer_control, lambda: membership.epoch)
     table.on_caught_up = isr_changes.caught_up
     fetchers.epoch, fetchers.settings = (lambda: membership.epoch), table.broker
     log_dirs.on_offline = isr_changes.look_now
@@ -156,8 +159,8 @@ def open_parts(
     stopping.callback(server.stop)
     endpoints = listeners.endpoints(settings, server.endpoints, place.host)
     return Parts(
-        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, membership, controller, topics, server,
-        ports,
+        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, membership, controller,
+        topics, server, ports,
     )  # fmt: skip
 
 

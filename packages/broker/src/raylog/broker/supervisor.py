@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
 from raylog.broker import local_ray, ray_driver
 from raylog.broker.actor import broker_actor_class
@@ -37,9 +38,9 @@ from raylog.broker.up_request import (
     settings_for,
 )
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.protocol.errors import RaylogError
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 
-__all__ = ["Request", "down", "status", "up"]
+__all__ = ["Request", "down", "drain", "status", "up"]
 
 DEFAULT_BROKERS = 3
 UP_TIMEOUT_S = 90.0
@@ -124,6 +125,25 @@ def down(cluster: ClusterFile) -> None:
         if cluster.ray.is_local:
             local_ray.stop(cluster.ray)
         cluster.unregister()
+
+
+def drain(cluster: ClusterFile, broker_id: int, timeout_s: float, *, cancel: bool) -> list[tuple[str, int]]:
+    """Let others lead what a broker leads, or take that back; what nobody else can lead. Raises RaylogError."""
+    if not ray_driver.runs(cluster.ray):
+        raise _is_down(cluster)
+    with ray_driver.driver(cluster.ray):
+        handle = ray_driver.actor(cluster.namespace, broker_id)
+        if handle is None:
+            known = ", ".join(str(broker.id) for broker in cluster.brokers)
+            raise BrokerNotAvailable(f"there is no broker {broker_id} in this cluster; these are: {known}")
+        call = handle.cancel_drain.remote(timeout_s) if cancel else handle.drain.remote(timeout_s)
+        try:
+            remaining: list[tuple[str, int]] | None = ray.get(call, timeout=timeout_s + CALL_TIMEOUT_S)
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, RaylogError) else RaylogError(str(error)) from error
+        except RayError as error:
+            raise BrokerNotAvailable(f"broker {broker_id} does not answer: {error}") from error
+    return remaining or []
 
 
 def _is_down(cluster: ClusterFile) -> RaylogError:
