@@ -19,7 +19,7 @@ from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import decode_proposal
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, MonotonicMs, TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 from .engine import Engine, Thread
 from .network import Answer, Network
@@ -82,9 +82,9 @@ class Controlling:
         """A liveness connection says that this incarnation is dead."""
         self._post(lambda: self._feed(core.Fence(broker_id, epoch)))
 
-    def controller_hint(self, suspect: ControllerEpoch) -> None:
-        """A liveness connection says that the controller is dead, which had this epoch."""
-        self._post(lambda: self._challenge(suspect))
+    def controller_hint(self, dead: BrokerId) -> None:
+        """A liveness connection says that the controller is dead."""
+        self._post(lambda: self._challenge(dead))
 
     # --- the thread
 
@@ -110,11 +110,8 @@ class Controlling:
         if self._campaign_at is None or self._member.engine.now < self._campaign_at:
             return
         self._campaign_at = None
-        self._serve(election.campaign(self._store, self._member.id, TimestampMs(0), self._sink))
-
-    def _serve(self, mandate: Mandate | None) -> None:
-        """In office with this mandate, or out of it."""
         engine, member = self._member.engine, self._member
+        mandate = election.campaign(self._store, member.id, TimestampMs(0), self._sink)
         if mandate == self._mandate:
             return
         self._depose()
@@ -126,10 +123,12 @@ class Controlling:
         self.on_brokers(found.state.brokers)
         self._feed(core.Elected(member.id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
 
-    def _challenge(self, suspect: ControllerEpoch) -> None:
+    def _challenge(self, dead: BrokerId) -> None:
         """Take the office of a controller that is dead by all signs."""
         if not self._machine.is_active:
-            self._serve(election.take_over(self._store, self._member.id, TimestampMs(0), self._sink, suspect))
+            election.take_over(self._store, self._member.id, TimestampMs(0), dead)
+            self._campaign_at = 0
+            self._campaign_when_due()
 
     def _store_event(self, event: StoreEvent) -> None:
         self._turn(lambda: self._take_store_event(event))

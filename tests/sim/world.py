@@ -240,7 +240,7 @@ class World:
         if observer.controlling.is_active:
             observer.controlling.fence(dead, epoch)
         elif observer.receiver.state.controller_id == dead:
-            observer.controlling.controller_hint(observer.receiver.state.controller_epoch)
+            observer.controlling.controller_hint(dead)
 
     def wrong_hint(self, broker: BrokerId) -> None:
         """All signs say that it is dead, and it is not."""

@@ -33,40 +33,36 @@ class Candidates:
     def campaign(self, broker: BrokerId) -> Mandate | None:
         return campaign(self.stores[broker], broker, NOW, self.events)
 
-    def take_over(self, broker: BrokerId, suspect: int) -> Mandate | None:
-        return take_over(self.stores[broker], broker, NOW, self.events, ControllerEpoch(suspect))
+    def take_over(self, broker: BrokerId, dead: BrokerId = ONE) -> bool:
+        return take_over(self.stores[broker], broker, NOW, dead)
 
     @property
     def controller(self) -> BrokerId | None:
         return current_controller(self.stores[THREE])
 
 
-def test_a_hint_ends_the_mandate_that_it_is_about() -> None:
+def test_a_hint_ends_the_mandate_of_whom_it_is_about() -> None:
     brokers = Candidates()
     assert brokers.first == Mandate(ControllerEpoch(1), 1)
-    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+    assert brokers.take_over(TWO)
+    assert brokers.campaign(TWO) == Mandate(ControllerEpoch(2), 2)
     assert brokers.controller == TWO
     assert brokers.campaign(ONE) is None, "the old one finds that another is in office"
 
 
 def test_two_hints_make_one_controller() -> None:
     brokers = Candidates()
-    assert brokers.take_over(TWO, 1) is not None
-    assert brokers.take_over(THREE, 1) is None, "the second is about a mandate that is over"
+    assert brokers.take_over(TWO)
+    assert not brokers.take_over(THREE), "the second is about one who is out of office"
     assert brokers.controller == TWO
 
 
-def test_nobody_deposes_itself() -> None:
-    brokers = Candidates()
-    assert brokers.take_over(ONE, 1) == brokers.first
-    assert brokers.controller == ONE
-
-
-def test_a_hint_after_the_sessions_end_is_a_campaign() -> None:
+def test_a_hint_after_the_sessions_end_changes_nothing() -> None:
     brokers = Candidates()
     brokers.stores[ONE].abandon()
     brokers.tree.expire(brokers.stores[ONE].session.id)
-    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+    assert not brokers.take_over(TWO)
+    assert brokers.campaign(TWO) == Mandate(ControllerEpoch(2), 2)
 
 
 def test_a_win_that_was_not_heard_of_is_recognised() -> None:
@@ -79,16 +75,17 @@ def test_a_win_that_was_not_heard_of_is_recognised() -> None:
 
     store.before_answer = lose_the_answer_to_the_multi
     with pytest.raises(StoreUnavailable):
-        brokers.take_over(TWO, 1)
+        brokers.take_over(TWO)
     store.before_answer = None
     assert brokers.controller == TWO
-    assert brokers.take_over(TWO, 1) == Mandate(ControllerEpoch(2), 2)
+    assert not brokers.take_over(TWO)
+    assert brokers.campaign(TWO) == Mandate(ControllerEpoch(2), 2)
 
 
 def test_the_old_controllers_writes_are_fenced() -> None:
     brokers = Candidates()
     assert brokers.first is not None
-    brokers.take_over(TWO, 1)
+    brokers.take_over(TWO)
     found = brokers.stores[ONE].get(paths.CONTROLLER_EPOCH)
     assert found is not None
     assert found.version != brokers.first.epoch_version

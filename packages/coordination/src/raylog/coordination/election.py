@@ -52,34 +52,6 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
             pass  # another was faster: look again
 
 
-def take_over(
-    store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, watch: EventSink, suspect: ControllerEpoch
-) -> Mandate | None:
-    """End the mandate ``suspect``, whose holder is dead by all signs (D9), and campaign, as :func:`campaign` does.
-
-    Nothing is taken from a later controller. When the sign was wrong, the old one's writes fail from now on, as its
-    epoch is over, and it may campaign anew.
-    """
-    found, holder = store.get(paths.CONTROLLER_EPOCH), store.exists(paths.CONTROLLER)
-    if (
-        found is not None
-        and holder is not None
-        and holder.ephemeral_owner != store.session.id
-        and paths.decode_controller_epoch(found.data) == suspect
-    ):
-        try:
-            store.multi(
-                [
-                    Delete(paths.CONTROLLER),
-                    Create(paths.CONTROLLER, paths.encode_controller(broker_id, now_ms), ephemeral=True),
-                    Set(paths.CONTROLLER_EPOCH, paths.encode_number(suspect + 1), found.version),
-                ]
-            )
-        except (NoNode, BadVersion):
-            pass  # its session ended, or another was faster
-    return campaign(store, broker_id, now_ms, watch)
-
-
 def take_over(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, dead: BrokerId) -> bool:
     """Replace a controller that seems dead, before its session ends (D9); False when it is another's by now.
 
