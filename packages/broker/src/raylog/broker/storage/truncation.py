@@ -96,6 +96,7 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
         with log.health.guard(f"new start of {log.tp} at offset {offset}"):
             log.epochs = LeaderEpochs()
             log.save_epochs()  # else it, and not the checkpoint, would say where the log begins
+            remove_snapshots(log.fs, log.directory, below=NEVER)  # else a start after a crash would take them up
             log.recovery_point = min(log.recovery_point, before.start)
             log.unsaved.clear()
             log.publish(start=offset, high_watermark=mark, end=mark)
@@ -107,7 +108,6 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
             log.fs.fsync_dir(log.directory)
             log.set_segments((active,))
             log.producers = Producers()
-            remove_snapshots(log.fs, log.directory, below=NEVER)
             log.recovery_point = offset
         logger.warning("log started anew", partition=log.tp, offset=offset, start=before.start, end=before.end.offset)
 
