@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from kit.history_checker import Verdict
+from kit.history_checker import Verdict, check
+from kit.history_mutations import MUTATIONS, OF_TRANSACTIONS, Ops
 from kit.proxy import Fate, FrameProxy
 from kit.replicated import ReplicatedCluster
 from kit.workload import Workload
@@ -62,7 +64,16 @@ def test_lost_answers_and_failover_make_no_duplicate_and_no_gap(tmp_path: Path) 
         judgement = load.judge(keep=tmp_path / "history.jsonl")
     deduplicated = next(lost_answers) - 1
     print(f"\n{deduplicated} answers lost and two leaders killed: {judgement}")
+    check_the_checker(load.recorder.ops())
     assert deduplicated > 10
     assert judgement.verdict is Verdict.VALID, judgement.findings
     assert load.errors == []
     assert load.resets == []
+
+
+def check_the_checker(ops: Ops) -> None:
+    """It rejects each mutation of this history, too."""
+    mutations = [mutate for mutate in MUTATIONS if mutate not in OF_TRANSACTIONS]
+    rejected = [mutate for mutate in mutations if MUTATIONS[mutate] in check(mutate(ops, Random(7))).counts]
+    print(f"mutations of this history rejected: {len(rejected)} of {len(mutations)}")
+    assert rejected == mutations
