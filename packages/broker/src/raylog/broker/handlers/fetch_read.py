@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -270,5 +271,6 @@ def _failed(
     leader, epoch = leader_hint(ports, tp, code)
     start = NO_OFFSET
     if request.replica_id >= 0 and isinstance(error, OffsetOutOfRange):
-        start = ports.partitions.get(tp).log_start_offset  # from where a follower that fell behind it starts anew
+        with suppress(RaylogError):  # it may be led elsewhere by now
+            start = ports.partitions.get(tp).log_start_offset  # from where a follower that fell behind it starts anew
     return FetchedPartition(tp.partition, code.value, log_start_offset=start, leader_id=leader, leader_epoch=epoch)
