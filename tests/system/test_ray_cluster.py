@@ -196,12 +196,12 @@ def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
         return {partition.leader for partition in partitions.values()}
 
     create_topic(servers, "alone", partitions=3)
-    refused = three_brokers.raylog("brokers", "drain", "2", check=False)
+    refused = raylog(three_brokers.home, "brokers", "drain", "2", check=False)
     assert refused.returncode == 1
     assert "partitions that nobody else can lead now" in one_line(refused.stderr)
     wait_until(lambda: leaders() == {0, 1}, WAIT_S, "others lead what they can")
-    three_brokers.raylog("brokers", "drain", "2", "--cancel")
-    unknown = three_brokers.raylog("brokers", "drain", "7", check=False)
+    raylog(three_brokers.home, "brokers", "drain", "2", "--cancel")
+    unknown = raylog(three_brokers.home, "brokers", "drain", "7", check=False)
     assert one_line(unknown.stderr) == "raylog: there is no broker 7 in this cluster; these are: 0, 1, 2"
 
 

@@ -42,9 +42,10 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     for command in (up, down, status, doctor):
         app.command()(command)
-    for group in app.registered_groups:
-        if group.name == "brokers" and group.typer_instance is not None:
-            group.typer_instance.command()(drain)
+    brokers = typer.Typer()
+    brokers.callback()(lambda: None)  # else typer takes the only command for the group
+    brokers.command()(drain)
+    app.add_typer(brokers, name="brokers")
 
 
 def up(

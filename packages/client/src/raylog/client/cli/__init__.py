@@ -13,24 +13,19 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
-from typer.main import get_command as command_of
 
 from raylog.client.cli import brokers, configs, consume, measure, produce, topics
+from raylog.client.cli.plugins import plugins
 from raylog.protocol.errors import RaylogError
 
 __all__ = ["app", "main"]
 
-COMMANDS = "raylog.commands"
-"""The entry-point group: each entry is a function that adds commands to the typer app it is given.
-
-An entry that is named as the one command it adds is loaded alone when that command is asked for.
-"""
 _INTERRUPTED = 130
 
 
@@ -38,11 +33,11 @@ class Root(TyperGroup):
     """The commands here, and those of other packages, which are loaded only when they are asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *_plugins(None).list_commands(ctx)]
+        return list(dict.fromkeys((*super().list_commands(ctx), *plugins(None).list_commands(ctx))))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         here = super().get_command(ctx, cmd_name)
-        return here or _plugins(cmd_name).get_command(ctx, cmd_name) or _plugins(None).get_command(ctx, cmd_name)
+        return here or plugins(cmd_name).get_command(ctx, cmd_name) or plugins(None).get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -55,21 +50,6 @@ class Root(TyperGroup):
             raise typer.Exit(_INTERRUPTED) from None
         return answer
 
-
-def _plugins(name: str | None) -> TyperGroup:
-    """The commands of the entry points called ``name``, or of all."""
-    if name not in _loaded:
-        plugins = typer.Typer(rich_markup_mode=None)
-        plugins.callback()(lambda: None)
-        for entry in entry_points(group=COMMANDS) if name is None else entry_points(group=COMMANDS, name=name):
-            entry.load()(plugins)
-        group = command_of(plugins)
-        assert isinstance(group, TyperGroup)
-        _loaded[name] = group
-    return _loaded[name]
-
-
-_loaded: dict[str | None, TyperGroup] = {}
 
 app = typer.Typer(
     cls=Root,

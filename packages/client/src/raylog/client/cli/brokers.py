@@ -18,17 +18,32 @@ from raylog.client.cli.common import (
     show_json,
     show_table,
 )
+from raylog.client.cli.plugins import plugins
 from raylog.protocol.errors import BrokerNotAvailable
 from raylog.protocol.ids import BrokerId
 
 
 class ListByDefault(TyperGroup):
-    """``raylog brokers`` is ``raylog brokers list``."""
+    """``raylog brokers`` is ``raylog brokers list``; other packages may add commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] != "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        elsewhere = self._elsewhere(ctx)
+        return [*super().list_commands(ctx), *(elsewhere.list_commands(ctx) if elsewhere else ())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        here = super().get_command(ctx, cmd_name)
+        elsewhere = None if here else self._elsewhere(ctx)
+        return elsewhere.get_command(ctx, cmd_name) if elsewhere else here
+
+    def _elsewhere(self, ctx: Any) -> TyperGroup | None:
+        """What other packages add to this group."""
+        found = plugins(None).get_command(ctx, "brokers")
+        return found if isinstance(found, TyperGroup) else None
 
 
 app = typer.Typer(cls=ListByDefault, help="List brokers, or describe one and its log directories.")
