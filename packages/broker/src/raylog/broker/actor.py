@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 from ray.util.metrics import Counter, Gauge
 
 from raylog.broker.broker import Broker, Place
@@ -28,6 +28,7 @@ from raylog.broker.cluster_file import BrokerFile, actor_name
 from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.broker.events import EventLog, line_formatter
 from raylog.broker.metrics import Kind, Metric, Sample
+from raylog.coordination.peer_control import BrokerDied
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId
@@ -63,7 +64,9 @@ class RayPeerControl:
         self._handles: dict[BrokerId, Any] = {}
 
     def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
-        """Deliver and wait for the answer; BrokerNotAvailable without one (it may have arrived)."""
+        """Deliver and wait for the answer; BrokerNotAvailable without one (it may have arrived), BrokerDied when Ray
+        knows that the actor's process is gone.
+        """
         return self._call(broker_id, "control", payload)
 
     def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
@@ -79,7 +82,8 @@ class RayPeerControl:
             answer: Any = ray.get(getattr(handle, method).remote(payload), timeout=CONTROL_TIMEOUT_S)
         except (RayError, GetTimeoutError, ValueError) as error:
             self._handles.pop(broker_id, None)
-            raise BrokerNotAvailable(f"broker {broker_id}: {_first_line(error)}") from error
+            kind = BrokerDied if isinstance(error, ActorDiedError) else BrokerNotAvailable
+            raise kind(f"broker {broker_id}: {_first_line(error)}") from error
         assert isinstance(answer, bytes)
         return answer
 

@@ -21,7 +21,7 @@ from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
-from raylog.protocol.ids import BrokerId, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
 
@@ -192,6 +192,10 @@ class Broker:
     def is_controller(self) -> bool:
         """True while this broker is the controller, as far as it knows."""
         return self._running().controller.is_active
+
+    def take_for_dead(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+        """Take a hint that another broker's process, in this incarnation, is gone (D9). Does not block."""
+        self._running().controller.seems_dead(broker_id, epoch)
 
     def metrics(self) -> list[Sample]:
         """What there is to tell at this moment: see metrics."""

@@ -19,7 +19,6 @@ from typing import TypeAlias
 
 from raylog.broker.controller_sender import Sender
 from raylog.broker.events import EventLog
-from raylog.broker.net.liveness import Liveness
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
@@ -38,7 +37,7 @@ from raylog.coordination.store import (
     StoreEvent,
 )
 from raylog.protocol.errors import NotController, RequestTimedOut
-from raylog.protocol.ids import BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
 
 __all__ = ["ControllerRuntime"]
 
@@ -74,7 +73,15 @@ class _Proposal:
     answer: Future[bytes]
 
 
-_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Proposal | _Stop"
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """This incarnation of a broker seems dead: a hint."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+
+
+_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Proposal | _Gone | _Stop"
 
 
 class ControllerRuntime:
@@ -85,7 +92,6 @@ class ControllerRuntime:
         broker_id: BrokerId,
         store: MetadataStore,
         peer_control: PeerControl,
-        liveness: Liveness,
         *,
         defaults: Callable[[ClusterState], core.TopicDefaults],
         check_configs: Callable[[Mapping[str, str]], None],
@@ -95,13 +101,14 @@ class ControllerRuntime:
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
-        self._liveness = liveness
         self._machine = Controller(defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance)
         self._mandate: election.Mandate | None = None
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._answers: dict[object, Future[Results]] = {}
         self._proposals: dict[object, Future[bytes]] = {}
         self._senders: dict[BrokerId, Sender] = {}
+        self._gone: dict[BrokerId, BrokerEpoch] = {}
+        """Who seems dead, as far as hints told; a later incarnation is not meant."""
         self._campaign_at: float | None = 0.0
         self._tick_at = 0.0
         self._is_over = False
@@ -159,6 +166,10 @@ class ControllerRuntime:
         deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
         event = core.ReassignmentRequested(uuid.uuid4(), tuple(partitions), deadline, allow_factor_change)
         return self._ask(event, timeout_ms)
+
+    def seems_dead(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+        """Take a hint (D9) about this incarnation of another broker. Does not block."""
+        self._queue.put(_Gone(broker_id, epoch))
 
     def propose(self, payload: bytes) -> bytes:
         """A broker's proposal (``proposals``) and its answer, also when this is no controller.
@@ -257,8 +268,9 @@ class ControllerRuntime:
         found = snapshot.load(self._store, self._queue)
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
-        self._liveness.watch(found.state.brokers.values())
         self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
+        for broker_id, epoch in self._gone.items():  # of which the controller before us may not have known
+            self._feed(core.Fence(broker_id, epoch))
 
     def _take(self, item: _Item) -> None:
         match item:
@@ -272,10 +284,24 @@ class ControllerRuntime:
             case _Proposal():
                 self._proposals[item.event.token] = item.answer
                 self._feed(item.event)
+            case _Gone():
+                self._seems_dead(item)
             case _Stop():
                 pass
             case _:
                 self._feed(item)
+
+    def _seems_dead(self, hint: _Gone) -> None:
+        """Fence the broker; or, where it is the controller, take its place, and fence it then."""
+        self._gone[hint.broker_id] = hint.epoch
+        if self._machine.is_active:
+            self._feed(core.Fence(hint.broker_id, hint.epoch))
+            return
+        now = TimestampMs(time.time_ns() // 1_000_000)
+        epoch = self._store.exists(paths.broker_epoch(hint.broker_id))
+        if epoch is not None and epoch.version == hint.epoch:  # else another process has its id by now
+            election.take_over(self._store, self._broker_id, now, hint.broker_id)
+            self._campaign_at = 0.0
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.CONNECTED:
@@ -290,7 +316,6 @@ class ControllerRuntime:
             pass
         elif path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
             brokers = snapshot.load_brokers(self._store, self._queue)
-            self._liveness.watch(brokers.values())
             self._feed(core.BrokersChanged(brokers))
         elif path == paths.CONFIG_CHANGES:
             for change in configs.take_changes(self._store, self._queue):

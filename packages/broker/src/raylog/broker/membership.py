@@ -120,18 +120,26 @@ class Membership:
                 return
             if isinstance(event, SessionEvent):
                 self._session_changed(event)
+            else:
+                self._keep(watch=True)
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.LOST:
             self._lease.revoke()
             logger.warning("session lost, registering again", broker_epoch=self.epoch)
         elif event.state is SessionState.CONNECTED:
-            self._keep()
+            self._keep(watch=True)  # the watch was lost
 
-    def _keep(self) -> None:
-        """Register again where the registration is an ended session's, and renew the lease."""
+    def _keep(self, *, watch: bool = False) -> None:
+        """Register again where the registration is an ended session's or was ended by the controller, which took us
+        for dead; and renew the lease. ``watch``: hear of that at once from now on.
+        """
         try:
             if not self._registration.is_current:
+                self._register(self.broker)
+            elif not self._registration.stands(self._events if watch else None):
+                self._lease.revoke()
+                logger.warning("the controller took this broker for dead, registering again", broker_epoch=self.epoch)
                 self._register(self.broker)
             self._renew()
         except StoreUnavailable as error:
@@ -156,6 +164,7 @@ class Membership:
                 reason="it was emptied or replaced, or its disk has failed: what only it held is lost",
             )  # fmt: skip
         logger.info("broker registered", broker_epoch=self.epoch)
+        self._registration.stands(self._events)  # for its watch; the next round finds out what it answers now
 
     def _renew(self) -> None:
         sent = self._store.heartbeat()

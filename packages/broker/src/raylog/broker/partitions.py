@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from raylog.broker.dynamic_config import broker_settings, settings_of
@@ -85,6 +85,8 @@ class PartitionTable:
         self._failed: dict[TopicPartition, tuple[TopicId, RaylogError]] = {}
         """Neither led nor followed as the controller wants, and why."""
         self._topic_settings: dict[TopicName, Settings] = {}
+        self.on_brokers: Callable[[Iterable[BrokerInfo]], None] = lambda brokers: None
+        """Called with the live brokers when they are others than before; must not block."""
         self._lock = threading.Lock()
         self._synced = threading.Event()
         self._changed = threading.Condition()
@@ -153,6 +155,8 @@ class PartitionTable:
                 if received.after.broker_configs != received.before.broker_configs:
                     self._reconfigure(received.after)
                 self._apply(local_changes(self.broker_id, received.before, received.after), received.after)
+                if received.after.brokers != received.before.brokers:
+                    self.on_brokers(received.after.brokers.values())
                 with self._changed:
                     self._changed.notify_all()
             if received.ack.status is AckStatus.OK:

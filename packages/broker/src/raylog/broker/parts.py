@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.broker import listeners
-from raylog.broker.config import BROKER_ID, BROKER_RACK, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
+from raylog.broker.config import BROKER_ID, BROKER_RACK, LIVENESS_HINTS, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.draining import Draining
 from raylog.broker.dynamic_config import (
@@ -26,7 +26,7 @@ from raylog.broker.handlers.context import Ports
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.isr_changes import IsrChanges
 from raylog.broker.membership import Membership
-from raylog.broker.net.liveness import SessionsOnly
+from raylog.broker.net.liveness import LivenessConnections, SessionsOnly
 from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
@@ -125,12 +125,14 @@ def open_parts(
         broker_id,
         store,
         peer_control,
-        SessionsOnly(),
         defaults=lambda state: topic_defaults(in_force(state)),
         check_configs=check_topic_overrides,
         rules=election_rules(settings, broker_id),
         rebalance=lambda state: rebalance_of(in_force(state)),
     )
+    liveness = LivenessConnections(broker_id, controller.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
+    stopping.callback(liveness.stop)
+    table.on_brokers = liveness.watch
     topics = ControllerTopics(controller, table.state)
     ports = Ports(
         partitions=table,

@@ -35,8 +35,12 @@ from raylog.coordination.peer_codec import (
     unpack_broker,
     unpack_topic,
 )
-from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.errors import BrokerNotAvailable, InvalidRequest
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
+
+
+class BrokerDied(BrokerNotAvailable):
+    """The broker's process is gone, as whoever runs it says: a hint (D9)."""
 
 
 class PeerControl(Protocol):

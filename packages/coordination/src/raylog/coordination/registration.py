@@ -17,6 +17,7 @@ from raylog.coordination.store import (
     BadVersion,
     Create,
     Delete,
+    EventSink,
     MetadataStore,
     NodeExists,
     NoNode,
@@ -225,6 +226,15 @@ class BrokerRegistration:
             f"broker id {broker.id} is registered by {where}: choose another broker.id, or, if that one "
             f"is dead, wait for its session to lapse"
         )
+
+    def stands(self, watch: EventSink | None = None) -> bool:
+        """Whether the registration's node is there and ours; ``watch`` tells when it goes.
+
+        It may be gone though the session lives: the controller ends an incarnation that seems dead (D9).
+        """
+        assert self._broker is not None
+        node = self._store.exists(paths.broker(self._broker.id), watch)
+        return node is not None and node.ephemeral_owner == self._store.session.id
 
     def deregister(self) -> None:
         """Take the registration back at once (a clean stop). Does nothing when it is no longer ours."""
