@@ -14,6 +14,8 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
+from raylog.coordination.free_ports import free_port
+
 
 class Fate(Enum):
     PASS = auto()
@@ -25,9 +27,8 @@ class FrameProxy:
     """Frames pass to ``target`` and back unless ``on_request(api_key)`` or ``on_answer(api_key)`` says otherwise."""
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.target: tuple[str, int] = probe.getsockname()
-            """A free address, for the broker to listen at."""
+        self.target: tuple[str, int] = ("127.0.0.1", free_port("127.0.0.1"))
+        """A free address, for the broker to listen at."""
         self.on_request: Callable[[int], Fate] = lambda _: Fate.PASS
         self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
         self.edit_request: Callable[[bytes], bytes] = lambda frame: frame
@@ -55,6 +56,12 @@ class FrameProxy:
         self.close()
         for thread in self._threads:
             thread.join(10)
+
+    def reopen(self) -> None:
+        """Take connections again, at the same port, after :meth:`close`."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._closing = False
+        self._spawn(self._accept)
 
     def close(self) -> None:
         """Cut all connections and refuse new ones."""

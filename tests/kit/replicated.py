@@ -238,6 +238,12 @@ class ReplicatedCluster:
     def _registered(self, broker_id: int) -> bool:
         return self.store.exists(paths.broker(BrokerId(broker_id))) is not None
 
+    def epoch(self, broker_id: int) -> int:
+        """The broker's incarnation: that of its last registration, or of its fencing."""
+        found = self.store.get(paths.broker_epoch(BrokerId(broker_id)))
+        assert found is not None, f"broker {broker_id} was never there"
+        return found.version
+
     def state(self, topic: str, partition: int) -> PartitionState:
         """The partition's state as the controller wrote it last."""
         tp = TopicPartition(TopicName(topic), PartitionIndex(partition))

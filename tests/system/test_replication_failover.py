@@ -1,9 +1,14 @@
-"""How long clients wait when a leader is killed: until the next acknowledged record, by the session or by the hint."""
+"""How long clients wait when a leader is killed: until the next acknowledged record, by the session or by the hint.
+
+RAYLOG_KILLS=n makes each loop n kills long.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -15,7 +20,9 @@ from kit.workload import Workload
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 PARTITIONS = 3
+FAILOVERS = int(os.environ.get("RAYLOG_KILLS", "5"))
 SESSION_FAILOVERS = 2
+HINTED_P50_S = 0.5
 SESSION_MS = 2_000
 WAIT_S = 30.0
 REBALANCE = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
@@ -72,3 +79,19 @@ def test_failover_by_the_session(tmp_path: Path, of_controller: bool) -> None:
             tmp_path,
         )
         assert max(seconds) <= SESSION_MS / 1000 + 1, seconds
+
+
+@pytest.mark.parametrize("of_controller", [False, True], ids=["leader", "leader-and-controller"])
+def test_failover_by_the_connection_hint(tmp_path: Path, of_controller: bool) -> None:
+    with ReplicatedCluster(tmp_path, session_ms=6_000, config=REBALANCE) as cluster:
+        cluster.create_topic("t", partitions=PARTITIONS)
+        with Workload(cluster.bootstrap_servers, "t", partitions=PARTITIONS) as load:
+            seconds = failovers(cluster, load, of_controller=of_controller, kills=FAILOVERS)
+        who = "a leader that is the controller" if of_controller else "a leader"
+        checked(
+            f"kill -9 of {who}, next acked record by hint: p50 {median(seconds):.2f} s, max {max(seconds):.2f} s "
+            f"of {len(seconds)}",
+            load,
+            tmp_path,
+        )
+        assert median(seconds) <= HINTED_P50_S, seconds
