@@ -15,6 +15,7 @@ from raylog.broker.partition_types import ACKS_ALL, AppendInfo
 from raylog.coordination import paths
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.peer_control import AckStatus, Receiver
+from raylog.coordination.proposals import Drain
 from raylog.coordination.registration import BrokerRegistration, ensure_cluster
 from raylog.coordination.store import (
     NodeChange,
@@ -40,6 +41,7 @@ from .zookeeper import SESSION_TIMEOUT_MS, SimSink, SimStore
 
 RENEW_MS = SESSION_TIMEOUT_MS // 10
 RETRY_MS = 200
+DRAIN_TIMEOUT_MS = 1_000
 
 
 class DiskSession:
@@ -181,7 +183,6 @@ class SimBroker:
         match event:
             case SessionEvent(SessionState.LOST):
                 self.lease.revoke()
-                self.world.checker.wrongly_fenced.discard((self.id, self.info.epoch))
             case SessionEvent(SessionState.CONNECTED):
                 self._keep()
                 self._look_at_registration()  # the watch went with the connection
@@ -197,7 +198,6 @@ class SimBroker:
                 return
             self.engine.note(f"{self.process.name}: somebody ended its registration")
             self.lease.revoke()
-            self.world.checker.wrongly_fenced.discard((self.id, self.info.epoch))
             self._register()
             self._renew()
         except RaylogError:
@@ -214,6 +214,20 @@ class SimBroker:
         """kill -9: nothing more is asked or told."""
         self.process.alive = False
         self.store.abandon()
+
+    def drain(self, then: Callable[[], None]) -> None:
+        """Ask the controller to let others lead, and go on when it has, or does not answer."""
+        state = self.receiver.state
+        message = Drain(self.id, self.info.epoch, state.controller_epoch)
+        self.network.call(
+            self.id,
+            self.serving,
+            state.controller_id,
+            "propose",
+            message.encode(),
+            DRAIN_TIMEOUT_MS,
+            lambda answer: then(),
+        )
 
     def stop_clean(self) -> None:
         """Flush, sign off, end."""

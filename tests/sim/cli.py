@@ -19,7 +19,7 @@ from .planted import PLANTED
 from .run import Outcome, report, run, shrink
 from .world import Design
 
-PROOF_SEEDS = 60
+PROOF_SEEDS = 200
 """Seeds per planted bug: the budget in which each must be found."""
 REPORT_EVERY_S = 10.0
 

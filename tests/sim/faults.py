@@ -96,7 +96,7 @@ def plan(random: Random, brokers: int) -> list[Fault]:
     if random.random() < 0.5:  # a story of a few kinds
         kinds = random.sample(kinds, random.randint(1, 4))
     weights = [WEIGHTS[kind] for kind in kinds]
-    faults = []
+    faults: list[Fault] = []
     for _ in range(random.choice((2, 4, 8, 12, 20, 30))):
         broker, other = random.sample([*range(1, brokers + 1), CONTROLLER, *LEADERS], 2)
         at = faults[-1].at + random.randint(0, 150) if faults and random.random() < 0.3 else random.randint(*FAULTS_MS)
@@ -144,8 +144,7 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             world.wipe(broker)
             return partial(world.start_broker, broker)
         case "stop":
-            world.stop(broker)
-            return partial(world.start_broker, broker)
+            world.stop(broker, fault.length)
         case "pause":
             world.pause(broker, min(world.engine.now + fault.length, HORIZON_MS))
         case "cut":

@@ -102,7 +102,7 @@ class Checker:
         self.broker_epochs: dict[int, int] = {}
         self.controller_epoch = 0
         self.wrongly_fenced: set[tuple[int, int]] = set()
-        """Incarnations that a wrong hint fenced, until they learn of it."""
+        """Incarnations that a wrong hint fenced: until they learn of it, they may tell old ends."""
         self.elections = 0
 
     # --- what ZooKeeper holds
@@ -266,8 +266,16 @@ class Checker:
                 )
 
     def truncated(self, tp: TopicPartition, broker: BrokerId, log: SimLog, offset: int) -> None:
+        """A log is about to lose everything from ``offset`` on."""
         if self._engine.lines is not None:
             self._engine.note(f"broker {broker}: {tp} truncated to {offset}, from {log.files.end}")
+        partition = self.partitions[tp]
+        if broker not in partition.state.isr or broker not in self.sound(tp):
+            return
+        kept = bisect_right(partition.ends, offset)
+        batches = log.files.batches
+        if kept < min(len(partition.committed), len(batches)) and batches[kept][:3] == partition.committed[kept][:3]:
+            raise Violation(ACKED, f"{tp}: in-sync replica {broker} truncates to {offset} what is committed there")
 
     # --- what clients are told
 

@@ -73,6 +73,7 @@ class World:
         self.ensemble.on_write = self.checker.stored
         self.tps = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(partitions)]
         self._lives = 0
+        self.is_healed = False
         self._admin = Thread(Process("admin"))
         for broker in self.ids:
             self.start_broker(broker)
@@ -162,11 +163,21 @@ class World:
         checker = self.checker
         checker.damaged[broker] = max(checker.damaged.get(broker, -1), checker.broker_epochs.get(broker, 0))
 
-    def stop(self, broker: BrokerId) -> None:
-        if self.is_up(broker):
-            self.engine.note(f"broker {broker}: clean stop")
-            self.brokers[broker].stop_clean()
-            self._hint(broker)
+    def stop(self, broker: BrokerId, back_ms: int) -> None:
+        """An orderly stop: drained if the controller answers, then flushed; back after ``back_ms``."""
+        if not self.is_up(broker):
+            return
+        process = self.brokers[broker]
+
+        def stop() -> None:
+            if process.process.alive:
+                self.engine.note(f"broker {broker}: clean stop")
+                process.stop_clean()
+                self._hint(broker)
+                self.at(self.engine.now + (0 if self.is_healed else back_ms), partial(self.start_broker, broker))
+
+        self.engine.note(f"broker {broker}: drains")
+        process.drain(stop)
 
     def pause(self, broker: BrokerId, until: int) -> None:
         """SIGSTOP; SIGCONT comes at ``until``."""
@@ -257,6 +268,7 @@ class World:
 
     def heal(self) -> None:
         """Nothing is broken any more."""
+        self.is_healed = True
         self.traffic.cuts.clear()
         self.traffic.far.clear()
         self.weather.is_slow = False
