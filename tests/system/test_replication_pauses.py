@@ -74,4 +74,4 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing_when_it_goes_on(
     assert judgement.verdict is Verdict.VALID, judgement.findings
     assert load.errors == []
     assert load.resets == []
-    assert max(failovers) <= SESSION_MS / 1000 + 1.5
+    assert max(failovers) <= SESSION_MS / 1000 + 3, "the session, and what clients wait for the stopped one"
