@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.partitions import NOW, Shelf, append, batch, open_shelf, values
+from kit.waiting import wait_until
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.partition_types import ACKS_ALL
 from raylog.coordination.model import PartitionState
@@ -75,12 +80,15 @@ class Group:
 
     def ask(self, broker: int, max_bytes: int = 1 << 20) -> FetchedPartition[memoryview]:
         """What the leader answers to a fetch of ``broker``. Raises what it answers as an error."""
+        return self.ask_in(self[broker].leader_epoch, broker, max_bytes)
+
+    def ask_in(self, epoch: LeaderEpoch, broker: int, max_bytes: int) -> FetchedPartition[memoryview]:
         follower, leader = self[broker], self.leader
         read = leader.read(
             follower.log_end_offset,
             max_bytes,
             isolation=Isolation.LOG_END,
-            current_leader_epoch=follower.leader_epoch,
+            current_leader_epoch=epoch,
             last_fetched_epoch=follower.last_fetched_epoch,
         )
         if read.diverging is None:
@@ -90,7 +98,7 @@ class Group:
                 follower.log_end_offset,
                 follower.log_start_offset,
                 START,
-                leader_epoch=follower.leader_epoch,
+                leader_epoch=epoch,
             )
         data = None
         if read.data is not None:
@@ -103,25 +111,24 @@ class Group:
     def fetch(self, broker: int, max_bytes: int = 1 << 20) -> FetchedPartition[memoryview]:
         """One fetch of ``broker``, taken in."""
         follower = self[broker]
+        epoch = follower.leader_epoch
         try:
-            found = self.ask(broker, max_bytes)
+            found = self.ask_in(epoch, broker, max_bytes)
         except OffsetOutOfRange as error:
             found = FetchedPartition(0, 1, log_start_offset=self.leader.log_start_offset)
-            follower.fetch_failed(error, found, follower.leader_epoch, NOW)
+            follower.fetch_failed(error, found, epoch, NOW)
         else:
-            follower.fetched(found, follower.leader_epoch, NOW)
+            follower.fetched(found, epoch, NOW)
         return found
 
     def replicate(self, *brokers: int) -> None:
         """Fetch until all (or ``brokers``) have everything and know what is committed."""
         followers = [broker for broker in brokers or self.shelves if broker != self.state.leader]
         for _ in range(20):
-            for broker in followers:
-                self.fetch(broker)
-            if all(self[broker].log_end_offset == self.leader.log_end_offset for broker in followers):
+            answers = [self.fetch(broker) for broker in followers]
+            committed = {self[broker].high_watermark for broker in followers} == {self.leader.high_watermark}
+            if committed and not any(found.records or found.diverging_epoch.epoch >= 0 for found in answers):
                 break
-        for broker in (*followers, *followers):
-            self.fetch(broker)
 
     def log(self, broker: int) -> list[bytes | None]:
         """All records of a replica, committed or not, read as consumers would if they were."""
@@ -264,6 +271,7 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
     group.replicate()
     group.leader.delete_records(Offset(2))
     group.replicate()
+    group.replicate()  # now the leader hears of it
     assert [group[broker].log_start_offset for broker in BROKERS] == [2, 2, 2]
     assert group.leader.low_watermark == 2
 
@@ -504,7 +512,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whatever_happens_all_come_to_the_leaders_log(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
@@ -527,4 +535,73 @@ def test_whatever_happens_all_come_to_the_leaders_log(
         expected = [row for row in group.leader.log.epochs.rows() if row[1] < group.leader.log_end_offset]
         assert epochs == expected
         assert group[broker].high_watermark == group.leader.log_end_offset
+    group.close()
+
+
+# --- many threads --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush_messages", [None, 1])
+def test_roles_change_under_appends_and_fetches(tmp_path: Path, flush_messages: int | None) -> None:
+    """Whoever was told that a record is committed finds it again: elections here are clean, the ISR has all."""
+    group = Group(tmp_path, **({} if flush_messages is None else {"flush.messages": flush_messages}))
+    group.elect(1)
+    expected = (NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch)
+    defects: list[BaseException] = []
+    acknowledged: set[bytes] = set()
+    stop = threading.Event()
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                with contextlib.suppress(*expected):
+                    work()
+        except BaseException as defect:
+            defects.append(defect)
+            raise
+
+    numbers = itertools.count()
+
+    def produce() -> None:
+        value = b"%d" % next(numbers)
+        leader = group.leader
+        info = leader.append(batch(value), acks=ACKS_ALL, now_ms=NOW)
+        deadline = time.monotonic() + 10
+        while not leader.check_committed(info) and time.monotonic() < deadline and not stop.is_set():
+            os.sched_yield()
+        if leader.check_committed(info):
+            acknowledged.add(value)
+
+    def follow(broker: int) -> Callable[[], None]:
+        def fetch() -> None:
+            if broker != group.state.leader:
+                group.fetch(broker)
+
+        return fetch
+
+    def wait_for_more() -> None:
+        known = len(acknowledged)
+        try:
+            wait_until(lambda: len(acknowledged) > known + 5 or defects, 20, "records acknowledged with acks=all")
+        except BaseException:
+            stop.set()
+            raise
+
+    works = [produce, produce, *map(follow, BROKERS)]
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for leader in (2, 3, 1, 2, 1, 3):
+        wait_for_more()
+        for shelf in group.shelves.values():
+            shelf.partition.resign()
+        group.elect(leader)
+    wait_for_more()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not defects
+    group.replicate()
+    assert acknowledged <= set(group.log(1))
+    assert group.files(1) == group.files(2) == group.files(3)
     group.close()
