@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylog.broker.partition_types import ACKS_ALL, AppendInfo
-from raylog.coordination import paths
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.peer_control import AckStatus, Receiver
 from raylog.coordination.proposals import Drain
@@ -157,7 +156,8 @@ class SimBroker:
         self.engine.note(
             f"{self.process.name}: registered, epoch {self.info.epoch}, intact since {self.info.intact_since}"
         )
-        self.store.exists(paths.broker(self.id), self._sink)
+        if not self.registration.stands(self._sink):  # ended again meanwhile
+            self.engine.at(0, self._membership, self._look_at_registration)
 
     def _renew(self) -> None:
         sent = self.store.heartbeat()
@@ -190,11 +190,10 @@ class SimBroker:
                 self._look_at_registration()
 
     def _look_at_registration(self) -> None:
-        """The node of some registration of ours is gone; if it is that of the session in use, we were fenced."""
+        """The node of some registration of ours is gone; if it is that in force, the controller took us for dead."""
         self.store.thread = self._membership
         try:
-            node = self.store.exists(paths.broker(self.id), self._sink)
-            if not self.registration.is_current or (node and node.ephemeral_owner == self.store.session.id):
+            if not self.registration.is_current or self.registration.stands(self._sink):
                 return
             self.engine.note(f"{self.process.name}: somebody ended its registration")
             self.lease.revoke()
