@@ -55,9 +55,10 @@ class Network:
 
     def close(self) -> None:
         """Take everything away; it must be called after the processes inside have ended."""
-        for number in self._nodes:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _ip("netns", "del", self.name(number))
+        for number in self._nodes:  # a namespace without a name lives while anything of it does, its port with it
+            for taken in (("link", "del", self._port(number)), ("netns", "del", self.name(number))):
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    _ip(*taken)
         self._nodes.clear()
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", self._name)
@@ -66,12 +67,15 @@ class Network:
         """The namespace of a node."""
         return f"{self._name}-{number}"
 
+    def _port(self, number: int) -> str:
+        return f"{self._name}p{number}"
+
     def address(self, number: int) -> str:
         return f"{self._prefix}.{number + 1}"
 
     def add(self, number: int) -> None:
         """Make a node."""
-        namespace, port = self.name(number), f"{self._name}p{number}"
+        namespace, port = self.name(number), self._port(number)
         _ip("netns", "add", namespace)
         self._nodes.append(number)
         _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
