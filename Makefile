@@ -10,7 +10,7 @@ EXECUTIONS ?= 100000
 SEED   ?= 1
 BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-fast conformance fuzz sim sim-long sim-proof bench lock docs clean
+.PHONY: help setup quickstart down check format test test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ bench: setup     ## broker figures as ratios to this machine's limits; the last 
 
 docs: setup      ## write docs/configuration.md anew from the settings
 	$(BIN)/python tests/kit/config_reference.py docs/configuration.md
+
+bench-replication: setup ## what replication costs: RF 3 acks=all against RF 1, and 1,000 idle partitions
+	$(BIN)/python tests/bench/bench_replication.py
 
 lock: setup      ## resolve the dependencies anew into the two lock files
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \

@@ -17,7 +17,6 @@ NOT_OFFERED = {
         "BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker", "AllocateProducerIds", "ControllerRegistration",
         "AssignReplicasToDirs", "AddRaftVoter", "RemoveRaftVoter", "UpdateRaftVoter", "UpdateFeatures",
     },
-    "with replication": {"ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments"},
     "with consumer groups": {
         "OffsetCommit", "OffsetFetch", "OffsetDelete", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup",
         "DescribeGroups", "ListGroups", "DeleteGroups", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe",
