@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raylog.coordination import paths
@@ -103,6 +103,9 @@ class Checker:
         self.controller_epoch = 0
         self.wrongly_fenced: set[tuple[int, int]] = set()
         """Incarnations that a wrong hint fenced: until they learn of it, they may tell old ends."""
+        self.moved: set[tuple[TopicPartition, tuple[int, int]]] = set()
+        """Leaders that were replaced in life, by a drain or a reassignment: their lease runs until they hear of it."""
+        self.is_registered: Callable[[int], bool] = lambda broker: False
         self.elections = 0
 
     # --- what ZooKeeper holds
@@ -149,6 +152,8 @@ class Checker:
                     INCARNATION,
                     f"{tp}: broker {broker} is in sync as incarnation {epoch}, it is {self.broker_epochs.get(broker)}",
                 )
+        if old.leader not in (NO_LEADER, new.leader) and self.is_registered(old.leader):
+            self.moved.add((tp, (old.leader, old.incarnations.get(old.leader, -1))))
         if set(new.isr) - set(old.isr):
             self._on_every_member(tp, partition)
         if new.leader != old.leader:
@@ -320,7 +325,7 @@ class Checker:
 
     def heard_end(self, tp: TopicPartition, end: int, who: tuple[int, int], floor: int) -> None:
         """``floor``: what clients knew when they asked."""
-        if end < floor and who not in self.wrongly_fenced:
+        if end < floor and who not in self.wrongly_fenced and (tp, who) not in self.moved:
             raise Violation(ENDS, f"{tp}: broker {who[0]} says that the log ends at {end}, and {floor} was told before")
         if end > self.partitions[tp].committed_end:
             raise Violation(VISIBLE, f"{tp}: broker {who[0]} says that the log ends at {end}, beyond what is committed")

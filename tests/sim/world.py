@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from raylog.broker.partition import Partition
+from raylog.coordination import paths
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_events import NewReplicas, NewTopic
 from raylog.coordination.leadership import ElectionRules
@@ -71,6 +72,7 @@ class World:
         self.brokers: dict[BrokerId, SimBroker] = {}
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.ensemble.on_write = self.checker.stored
+        self.checker.is_registered = lambda broker: self.ensemble.get(paths.broker(BrokerId(broker))) is not None
         self.tps = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(partitions)]
         self._lives = 0
         self.is_healed = False
