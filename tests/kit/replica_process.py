@@ -61,6 +61,11 @@ def address_file(root: Path, broker_id: int) -> Path:
     return root / f"control-{broker_id}"
 
 
+def serves_file(root: Path, broker_id: int) -> Path:
+    """Where the process says at which address it takes clients, once it does."""
+    return root / f"serves-{broker_id}"
+
+
 def syncs_file(root: Path, broker_id: int) -> Path:
     """A line ``size path`` for each time that a file was synced, renamed or truncated."""
     return root / f"synced-{broker_id}"
@@ -198,6 +203,12 @@ def _synced(notes: str) -> dict[str, int]:
     return synced
 
 
+def _say(file: Path, text: str) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def run(root: Path, broker_id: int) -> None:
     """Serve until SIGTERM; like the actor, try again what is in the way."""
     orders = Orders.load(root, broker_id)
@@ -208,9 +219,7 @@ def run(root: Path, broker_id: int) -> None:
     server = ControlServer(orders.host)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     host, port = server.server_address[:2]
-    new = address_file(root, broker_id).with_suffix(".new")
-    new.write_text(f"{host!s} {port}")
-    new.replace(address_file(root, broker_id))
+    _say(address_file(root, broker_id), f"{host!s} {port}")
     while not stopping.is_set():
         store = ZkStore(orders.zookeeper, session_timeout_ms=orders.session_ms)
         broker = server.broker = Broker(
@@ -219,10 +228,10 @@ def run(root: Path, broker_id: int) -> None:
         try:
             broker.start()
         except RaylogError as error:
-            print(f"refused {error}", flush=True)
+            logging.warning("the broker is refused: %s", error)
             stopping.wait(RETRY_S)
         else:
-            print(f"serving {broker.address}", flush=True)
+            _say(serves_file(root, broker_id), broker.address)
             stopping.wait()
             broker.stop()
 

@@ -212,10 +212,10 @@ class ReplicatedCluster:
         return ",".join(f"{host}:{port}" for host, port in map(self.address, range(self.size)))
 
     def _port(self, broker_id: int) -> int | None:
-        for line in reversed(self.output(broker_id).read_text(errors="replace").splitlines()):
-            if line.startswith("serving "):
-                return int(line.rpartition(":")[2])
-        return None
+        try:
+            return int(replica_process.serves_file(self.root, broker_id).read_text().rpartition(":")[2])
+        except FileNotFoundError:
+            return None
 
     def _takes_clients(self, broker_id: int) -> bool:
         try:
