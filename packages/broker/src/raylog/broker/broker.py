@@ -195,7 +195,11 @@ class Broker:
 
     def take_for_dead(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
         """Take a hint that another broker's process, in this incarnation, is gone (D9). Does not block."""
-        self._running().controller.seems_dead(broker_id, epoch)
+        self._running().controller.calls.seems_dead(broker_id, epoch)
+
+    def reconcile(self) -> None:
+        """Where this broker is the controller: compare with the metadata store now. Does not block."""
+        self._running().controller.calls.reconcile()
 
     def metrics(self) -> list[Sample]:
         """What there is to tell at this moment: see metrics."""
@@ -235,7 +239,7 @@ class Broker:
 
     def propose(self, payload: bytes) -> bytes:
         """A broker's proposal to this one as the controller (see proposals) and its answer."""
-        return self._opened().controller.propose(payload)
+        return self._opened().controller.calls.propose(payload)
 
     def describe(self) -> dict[str, Any]:
         """What `raylog status` and the dashboard tell of this broker: plain values only."""

@@ -10,34 +10,38 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeAlias
 
+from raylog.broker.controller_calls import (
+    Asked,
+    AskedToDecide,
+    Compare,
+    ControllerCalls,
+    Item,
+    Results,
+    SeemsDead,
+    Stop,
+    monotonic_ms,
+)
 from raylog.broker.controller_sender import Sender
 from raylog.broker.events import EventLog
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller import Controller
-from raylog.coordination.controller_proposals import refusal
-from raylog.coordination.controller_requests import Request, Result
 from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
+from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import PeerControl
-from raylog.coordination.proposals import Verdict, decode_proposal
 from raylog.coordination.store import (
     MetadataStore,
     NodeEvent,
     SessionEvent,
     SessionState,
     StoreError,
-    StoreEvent,
 )
-from raylog.protocol.errors import NotController, RequestTimedOut
-from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.errors import NotController
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs
 
 __all__ = ["ControllerRuntime"]
 
@@ -45,43 +49,9 @@ logger = EventLog(__name__)
 
 TICK_S = 0.1
 RETRY_S = 0.2
+RECONCILE_S = 300.0
+"""Time between two comparisons of what is believed with what the store holds: nothing should differ."""
 UNREADABLE_RETRY_S = 1.0
-PROPOSAL_TIMEOUT_S = 10.0
-REPLY_GRACE_S = 2.0
-"""How much longer than its deadline a request waits for the machine to say that the deadline is over."""
-
-Results: TypeAlias = tuple[Result, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A handler's request, and where its answer goes."""
-
-    event: Request
-    answer: Future[Results]
-
-
-class _Stop:
-    """Ends the thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    """A broker's proposal, and where its answer goes."""
-
-    event: core.Proposed
-    answer: Future[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Gone:
-    """This incarnation of a broker seems dead: a hint."""
-
-    broker_id: BrokerId
-    epoch: BrokerEpoch
-
-
-_Item: TypeAlias = "StoreEvent | core.Event | _Request | _Proposal | _Gone | _Stop"
 
 
 class ControllerRuntime:
@@ -103,7 +73,9 @@ class ControllerRuntime:
         self._peer_control = peer_control
         self._machine = Controller(defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance)
         self._mandate: election.Mandate | None = None
-        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self.calls = ControllerCalls(broker_id, lambda: self._machine.is_active)
+        """What other threads ask of it."""
+        self._queue = self.calls.queue
         self._answers: dict[object, Future[Results]] = {}
         self._proposals: dict[object, Future[bytes]] = {}
         self._senders: dict[BrokerId, Sender] = {}
@@ -111,8 +83,7 @@ class ControllerRuntime:
         """Who seems dead, as far as hints told; a later incarnation is not meant."""
         self._campaign_at: float | None = 0.0
         self._tick_at = 0.0
-        self._is_over = False
-        """The thread has ended."""
+        self._reconcile_at = 0.0
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     @property
@@ -128,75 +99,8 @@ class ControllerRuntime:
     def stop(self) -> None:
         """Resign if elected, and end the threads."""
         if self._thread.is_alive():
-            self._queue.put(_Stop())
+            self._queue.put(Stop())
             self._thread.join()
-
-    # --- requests, from any thread ---
-
-    def create_topics(self, topics: Sequence[core.NewTopic], *, timeout_ms: int, validate_only: bool) -> Results:
-        """One result per topic. Raises NotController, RequestTimedOut."""
-        ids = tuple(TopicId(uuid.uuid4()) for _ in topics)
-        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
-        return self._ask(
-            core.TopicCreateRequested(uuid.uuid4(), tuple(topics), ids, deadline, validate_only), timeout_ms
-        )
-
-    def delete_topics(self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int) -> Results:
-        """One result per topic. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
-        return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), deadline), timeout_ms)
-
-    def create_partitions(
-        self, topics: Sequence[core.NewPartitions], *, timeout_ms: int, validate_only: bool
-    ) -> Results:
-        """One result per topic. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
-        event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), deadline, validate_only)
-        return self._ask(event, timeout_ms)
-
-    def elect_leaders(self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int) -> Results:
-        """One result per partition. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
-        return self._ask(core.ElectionRequested(uuid.uuid4(), tuple(partitions), deadline, unclean), timeout_ms)
-
-    def reassign(
-        self, partitions: Sequence[core.NewReplicas], *, timeout_ms: int, allow_factor_change: bool
-    ) -> Results:
-        """One result per partition. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(_monotonic_ms() + max(timeout_ms, 0))
-        event = core.ReassignmentRequested(uuid.uuid4(), tuple(partitions), deadline, allow_factor_change)
-        return self._ask(event, timeout_ms)
-
-    def seems_dead(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
-        """Take a hint (D9) about this incarnation of another broker. Does not block."""
-        self._queue.put(_Gone(broker_id, epoch))
-
-    def propose(self, payload: bytes) -> bytes:
-        """A broker's proposal (``proposals``) and its answer, also when this is no controller.
-
-        Raises InvalidRequest when it is none, RequestTimedOut.
-        """
-        event = core.Proposed(uuid.uuid4(), decode_proposal(payload))
-        answer: Future[bytes] = Future()
-        self._queue.put(_Proposal(event, answer))
-        if self._is_over:
-            self._refuse_what_waits()
-        try:
-            return answer.result(PROPOSAL_TIMEOUT_S)
-        except TimeoutError:
-            raise RequestTimedOut(f"the controller did not decide within {PROPOSAL_TIMEOUT_S:g} s") from None
-
-    def _ask(self, event: Request, timeout_ms: int) -> Results:
-        if not self._machine.is_active:
-            raise NotController(f"broker {self._broker_id} is not the controller")
-        answer: Future[Results] = Future()
-        self._queue.put(_Request(event, answer))
-        if self._is_over:
-            self._refuse_what_waits()
-        try:
-            return answer.result(max(timeout_ms, 0) / 1000 + REPLY_GRACE_S)
-        except TimeoutError:
-            raise RequestTimedOut(f"the controller did not answer within {timeout_ms} ms") from None
 
     # --- the thread ---
 
@@ -221,21 +125,8 @@ class ControllerRuntime:
         except StoreError as error:
             logger.info("controller could not resign, the session's end will do it", reason=error)
         self._depose(campaign_in_s=None)
-        self._is_over = True
-        self._refuse_what_waits()
-
-    def _refuse_what_waits(self) -> None:
-        """The thread has ended: nobody takes in what came since, so any thread says no to it."""
-        while True:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if isinstance(item, _Request):
-                item.answer.set_exception(NotController(f"broker {self._broker_id} has stopped"))
-            elif isinstance(item, _Proposal):
-                no = refusal(item.event.proposal, Verdict.NOT_CONTROLLER, NO_CONTROLLER_EPOCH)
-                item.answer.set_result(no.encode())
+        self.calls.is_over = True
+        self.calls.refuse_what_waits()
 
     def _turn(self) -> bool:
         """Campaign when it is time, and take one item in; True when it says to stop."""
@@ -244,14 +135,27 @@ class ControllerRuntime:
             item = self._queue.get(timeout=max(self._tick_at - time.monotonic(), 0))
         except queue.Empty:
             item = None
-        if isinstance(item, _Stop):
+        if isinstance(item, Stop):
             return True
         if item is not None:
             self._take(item)
         if time.monotonic() >= self._tick_at:  # by the clock, however much there is to take in
             self._tick_at = time.monotonic() + TICK_S
-            self._feed(core.Tick(_monotonic_ms()))
+            self._feed(core.Tick(monotonic_ms()))
+        if time.monotonic() >= self._reconcile_at:
+            self._reconcile()
         return False
+
+    def _reconcile(self) -> None:
+        """Read everything when in office, and decide anew where another program changed what no watch tells of."""
+        self._reconcile_at = time.monotonic() + RECONCILE_S
+        if not self._machine.is_active:
+            return
+        found = snapshot.load(self._store)
+        believed = self._machine.state
+        if found.state != believed.with_controller(found.state.controller_id, found.state.controller_epoch):
+            logger.warning("controller reads everything again: the store holds something else than was believed")
+            self._feed(core.Loaded(found.state, found.deleting))
 
     def _campaign_when_due(self) -> None:
         if self._campaign_at is None or time.monotonic() < self._campaign_at:
@@ -268,30 +172,33 @@ class ControllerRuntime:
         found = snapshot.load(self._store, self._queue)
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
+        self._reconcile_at = time.monotonic() + RECONCILE_S
         self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
         for broker_id, epoch in self._gone.items():  # of which the controller before us may not have known
             self._feed(core.Fence(broker_id, epoch))
 
-    def _take(self, item: _Item) -> None:
+    def _take(self, item: Item) -> None:
         match item:
             case SessionEvent():
                 self._session_changed(item)
             case NodeEvent():
                 self._node_changed(item.path)
-            case _Request():
+            case Asked():
                 self._answers[item.event.token] = item.answer
                 self._feed(item.event)
-            case _Proposal():
+            case AskedToDecide():
                 self._proposals[item.event.token] = item.answer
                 self._feed(item.event)
-            case _Gone():
+            case SeemsDead():
                 self._seems_dead(item)
-            case _Stop():
+            case Compare():
+                self._reconcile()
+            case Stop():
                 pass
             case _:
                 self._feed(item)
 
-    def _seems_dead(self, hint: _Gone) -> None:
+    def _seems_dead(self, hint: SeemsDead) -> None:
         """Fence the broker; or, where it is the controller, take its place, and fence it then."""
         self._gone[hint.broker_id] = hint.epoch
         if self._machine.is_active:
@@ -390,7 +297,3 @@ class ControllerRuntime:
         if sender is None:
             sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put)
         return sender
-
-
-def _monotonic_ms() -> MonotonicMs:
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)

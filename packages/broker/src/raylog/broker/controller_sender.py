@@ -6,9 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 
+from raylog.broker.controller_calls import Item, SeemsDead
 from raylog.broker.events import EventLog
 from raylog.coordination import controller_events as core
-from raylog.coordination.peer_control import Ack, PeerControl, UpdateState
+from raylog.coordination.peer_control import Ack, BrokerDied, PeerControl, UpdateState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId
 
@@ -20,7 +21,7 @@ logger = EventLog(__name__)
 class Sender:
     """Delivers the controller's messages to one broker, in order, on a thread of its own."""
 
-    def __init__(self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[core.Event], None]) -> None:
+    def __init__(self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[Item], None]) -> None:
         self._broker_id = broker_id
         self._peer_control = peer_control
         self._answer = answer
@@ -41,7 +42,9 @@ class Sender:
             try:
                 event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
             except Exception as error:
-                if not isinstance(error, RaylogError):
+                if isinstance(error, BrokerDied):
+                    self._answer(SeemsDead(self._broker_id, message.broker_epoch))
+                elif not isinstance(error, RaylogError):
                     logger.exception("control message met a defect", receiver=self._broker_id)
                 logger.info("control message not answered", receiver=self._broker_id, reason=error)
                 event = core.SendFailed(self._broker_id, message.sequence)

@@ -53,6 +53,7 @@ class Membership:
         self.missing_directories: list[str] = []
         """Ids of log directories that the run before this process's had and that are gone."""
         self._lease = Lease()
+        self._is_leaving = False
         self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -97,6 +98,13 @@ class Membership:
         self._renew()
         self._thread.start()
 
+    def leave(self) -> None:
+        """The broker stops: do not register again, whatever becomes of the registration.
+
+        Its listeners close next, which others take for its death.
+        """
+        self._is_leaving = True
+
     def stop(self) -> None:
         """Give up the lease and the registration; the logs are closed by now."""
         self._lease.revoke()
@@ -135,11 +143,10 @@ class Membership:
         for dead; and renew the lease. ``watch``: hear of that at once from now on.
         """
         try:
-            if not self._registration.is_current:
-                self._register(self.broker)
-            elif not self._registration.stands(self._events if watch else None):
+            if not self._is_registered(watch=watch):
                 self._lease.revoke()
-                logger.warning("the controller took this broker for dead, registering again", broker_epoch=self.epoch)
+                if self._is_leaving:
+                    return
                 self._register(self.broker)
             self._renew()
         except StoreUnavailable as error:
@@ -150,6 +157,14 @@ class Membership:
             self.trouble = str(error)
         else:
             self.trouble = ""
+
+    def _is_registered(self, *, watch: bool) -> bool:
+        if not self._registration.is_current:
+            return False
+        stands = self._registration.stands(self._events if watch else None)
+        if not stands and not self._is_leaving:
+            logger.warning("the controller took this broker for dead, registering again", broker_epoch=self.epoch)
+        return stands
 
     def _register(self, broker: BrokerInfo) -> None:
         def register() -> BrokerEpoch:

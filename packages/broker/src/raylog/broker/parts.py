@@ -130,10 +130,12 @@ def open_parts(
         rules=election_rules(settings, broker_id),
         rebalance=lambda state: rebalance_of(in_force(state)),
     )
-    liveness = LivenessConnections(broker_id, controller.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
+    liveness = (
+        LivenessConnections(broker_id, controller.calls.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
+    )
     stopping.callback(liveness.stop)
     table.on_brokers = liveness.watch
-    topics = ControllerTopics(controller, table.state)
+    topics = ControllerTopics(controller.calls, table.state)
     ports = Ports(
         partitions=table,
         cluster=table,
@@ -159,6 +161,7 @@ def open_parts(
     stopping.callback(fetchers.stop)
     stopping.callback(table.resign_all)
     stopping.callback(server.stop)
+    stopping.callback(membership.leave)
     endpoints = listeners.endpoints(settings, server.endpoints, place.host)
     return Parts(
         settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, membership, controller,

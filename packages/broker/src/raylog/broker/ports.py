@@ -12,7 +12,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from raylog.broker.controller_runtime import ControllerRuntime
+from raylog.broker.controller_calls import ControllerCalls
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination import configs, paths
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class ControllerTopics:
     """Creates and deletes topics through this broker's controller; NotController where it is not elected."""
 
-    def __init__(self, controller: ControllerRuntime, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, controller: ControllerCalls, state: Callable[[], ClusterState]) -> None:
         self._controller = controller
         self._state = state
         self._asked: set[TopicName] = set()

@@ -239,7 +239,10 @@ class BrokerRegistration:
     def deregister(self) -> None:
         """Take the registration back at once (a clean stop). Does nothing when it is no longer ours."""
         if self._broker is not None and self.is_current:
-            self._store.multi([Delete(paths.broker(self._broker.id))])
+            try:
+                self._store.multi([Delete(paths.broker(self._broker.id))])
+            except NoNode:
+                pass  # the controller took us for dead
             self._session_file.clear()
         self._broker = None
 
