@@ -173,6 +173,7 @@ class Node:
         leader_epoch: int = 0,
         replicas: Sequence[int] = (BROKER,),
         isr: Sequence[int] | None = None,
+        elr: Sequence[int] = (),
     ) -> TopicState:
         """Make a topic, or give an existing one another leader, other replicas or another ISR (default: all)."""
         known = self.table.state().topic(TopicName(name))
@@ -182,6 +183,7 @@ class Node:
             LeaderEpoch(leader_epoch),
             tuple(map(BrokerId, replicas if isr is None else isr)),
             version=next(self._versions),
+            elr=tuple(map(BrokerId, elr)),
         )
         topic = TopicState(
             TopicName(name),

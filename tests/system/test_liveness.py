@@ -11,7 +11,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.broker.net.liveness import LivenessConnections
+from raylog.broker.net.liveness import REPEAT_S, LivenessConnections
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.system
 
 US, OTHER = BrokerId(1), BrokerId(2)
 WAIT_S = 10.0
-QUIET_S = 0.3
-"""How long nothing must be told: some twenty times what a hint takes."""
+QUIET_S = 1.5 * REPEAT_S
+"""How long nothing must be told: a hint takes some milliseconds, and is repeated by then."""
 
 Hints = queue.SimpleQueue[tuple[BrokerId, BrokerEpoch]]
 
@@ -59,14 +59,31 @@ def listener(port: int = 0) -> socket.socket:
     return sock
 
 
-def test_a_process_that_dies_is_told_once(watch: Watch) -> None:
+def test_a_process_that_dies_is_told_as_long_as_it_is_watched(watch: Watch) -> None:
     ours = listener()
     watch.watch(ours, epoch=7)
     connection, _ = ours.accept()
     ours.close()
     connection.close()
-    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 7)
-    assert watch.nothing_told()
+    for _ in range(2):
+        assert watch.hints.get(timeout=WAIT_S) == (OTHER, 7)
+    watch.liveness.watch([])
+    wait_until(watch.nothing_told, WAIT_S, "no more hints")
+
+
+def test_a_listener_that_is_back_is_no_hint_any_more(watch: Watch) -> None:
+    ours = listener()
+    port = ours.getsockname()[1]
+    watch.watch(ours)
+    connection, _ = ours.accept()
+    ours.close()
+    connection.close()
+    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 1)
+    with listener(port) as back:
+        again, _ = back.accept()
+        with again:
+            wait_until(watch.nothing_told, WAIT_S, "no more hints")
+    assert watch.hints.get(timeout=WAIT_S) == (OTHER, 1), "its death after that is told again"
 
 
 def test_a_connection_closed_by_the_server_is_made_anew(watch: Watch) -> None:

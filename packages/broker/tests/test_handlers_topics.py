@@ -199,3 +199,9 @@ def test_metadata_by_id_of_a_topic_that_was_made_again_is_unknown(node: Node) ->
     node.create_topic("t")
     [answer] = ask(node, "Metadata", 12, topics=[{"name": None, "topic_id": uuid4()}]).topics
     assert answer.error_code is ErrorCode.unknown_topic_id
+
+
+def test_who_left_the_isr_last_is_told(node: Node) -> None:
+    node.create_topic("t", replicas=(BROKER, 2, 3), isr=(BROKER,), elr=(2, 3))
+    told = page(node).topics[0].partitions[0]
+    assert told.eligible_leader_replicas == (2, 3)

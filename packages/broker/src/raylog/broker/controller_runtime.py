@@ -52,6 +52,8 @@ RETRY_S = 0.2
 RECONCILE_S = 300.0
 """Time between two comparisons of what is believed with what the store holds: nothing should differ."""
 UNREADABLE_RETRY_S = 1.0
+HINT_HOLDS_S = 2.0
+"""How long a broker is taken for dead after a hint that is not repeated."""
 
 
 class ControllerRuntime:
@@ -79,8 +81,8 @@ class ControllerRuntime:
         self._answers: dict[object, Future[Results]] = {}
         self._proposals: dict[object, Future[bytes]] = {}
         self._senders: dict[BrokerId, Sender] = {}
-        self._gone: dict[BrokerId, BrokerEpoch] = {}
-        """Who seems dead, as far as hints told; a later incarnation is not meant."""
+        self._gone: dict[BrokerId, tuple[BrokerEpoch, float]] = {}
+        """Which incarnations seem dead, and when a hint told so last: it is repeated while it holds."""
         self._campaign_at: float | None = 0.0
         self._tick_at = 0.0
         self._reconcile_at = 0.0
@@ -174,8 +176,9 @@ class ControllerRuntime:
         self._mandate = mandate
         self._reconcile_at = time.monotonic() + RECONCILE_S
         self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
-        for broker_id, epoch in self._gone.items():  # of which the controller before us may not have known
-            self._feed(core.Fence(broker_id, epoch))
+        for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
+            if time.monotonic() - told_at < HINT_HOLDS_S:
+                self._feed(core.Fence(broker_id, epoch))
 
     def _take(self, item: Item) -> None:
         match item:
@@ -200,7 +203,7 @@ class ControllerRuntime:
 
     def _seems_dead(self, hint: SeemsDead) -> None:
         """Fence the broker; or, where it is the controller, take its place, and fence it then."""
-        self._gone[hint.broker_id] = hint.epoch
+        self._gone[hint.broker_id] = hint.epoch, time.monotonic()
         if self._machine.is_active:
             self._feed(core.Fence(hint.broker_id, hint.epoch))
             return

@@ -4,9 +4,8 @@ v0      topics by name, or all; at most so many partitions; a cursor says where 
 
 Topics come sorted by name. The cursor names a topic and a partition: topics before it are left out, and of that
 topic the partitions before it. A cursor in the answer means that there is more. A topic that is asked for by
-name and does not exist is an error of its own; among all topics there is none such. Eligible leader replicas
-are not kept here, so there are none: an empty list, since Kafka's Java client cannot take the null that the
-schema allows.
+name and does not exist is an error of its own; among all topics there is none such. The last known ELR is not kept
+here: an empty list, since Kafka's Java client cannot take the null that the schema allows.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, begin: i
         partitions=tuple(
             make(
                 types.DescribeTopicPartitionsResponsePartition,
-                eligible_leader_replicas=(),
+                eligible_leader_replicas=topic.partitions[index].elr,
                 last_known_elr=(),
                 **partition_fields(ctx, state, index, topic.partitions[index]),
             )

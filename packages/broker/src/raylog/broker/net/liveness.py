@@ -4,7 +4,8 @@ Each broker holds one connection to the first listener of each other broker, and
 closes it when the far process dies, within milliseconds. Then one attempt to connect tells more: who is refused finds
 nobody listening any more, and that is the hint. Anything else is none: a connection that was closed for its idleness is
 made anew, a host that does not answer is tried again (its session will tell), and so is one that was never reached in
-this incarnation, since its address may be out of reach from here for ever.
+this incarnation, since its address may be out of reach from here for ever. A hint is repeated while it holds: what was
+done about the first one may have failed.
 
 A hint may be wrong and decides nothing: ownership rests on epochs and incarnations. Whoever lives registers anew.
 """
@@ -29,6 +30,8 @@ logger = EventLog(__name__)
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 CONNECT_TIMEOUT_S = 2.0
+REPEAT_S = 0.5
+"""Time between two hints about the same incarnation."""
 LASTED_S = 1.0
 """A connection that held so long is made anew at once when it ends; one that did not, after a pause."""
 
@@ -65,7 +68,7 @@ class _Incarnation(NamedTuple):
 class _Watched:
     """One incarnation's connection: none (waiting for ``due``), under way, or made."""
 
-    __slots__ = ("due", "is_connected", "since", "sock", "wait_s", "was_connected", "who")
+    __slots__ = ("due", "is_connected", "is_told", "since", "sock", "wait_s", "was_connected", "who")
 
     def __init__(self, who: _Incarnation) -> None:
         self.who = who
@@ -73,6 +76,8 @@ class _Watched:
         self.is_connected = False
         self.was_connected = False
         """Whether it was ever reached: only then does a refusal mean anything."""
+        self.is_told = False
+        """Whether a hint was given since it was reached last."""
         self.since = 0.0
         """When this attempt or connection began."""
         self.due = 0.0
@@ -84,14 +89,13 @@ class LivenessConnections:
     """See the module. One thread holds all connections."""
 
     def __init__(self, broker_id: BrokerId, on_gone: Callable[[BrokerId, BrokerEpoch], None]) -> None:
-        """``broker_id`` is our own, which is not watched. ``on_gone`` is called on the thread, once for each
-        incarnation, and must only take note.
+        """``broker_id`` is our own, which is not watched. ``on_gone`` is called on the thread, every REPEAT_S while an
+        incarnation seems dead, and must only take note.
         """
         self._broker_id = broker_id
         self._on_gone = on_gone
         self._orders: queue.SimpleQueue[frozenset[_Incarnation] | None] = queue.SimpleQueue()
         self._watched: dict[_Incarnation, _Watched] = {}
-        self._told: set[_Incarnation] = set()
         self._selector = selectors.DefaultSelector()
         self._alarm, self._ring = socket.socketpair()
         self._ring.setblocking(False)
@@ -145,8 +149,7 @@ class LivenessConnections:
                 return False
             for who in [who for who in self._watched if who not in order]:
                 self._close(self._watched.pop(who))
-            self._told &= order
-            for who in order - self._watched.keys() - self._told:
+            for who in order - self._watched.keys():
                 self._watched[who] = _Watched(who)
         return True
 
@@ -213,6 +216,7 @@ class LivenessConnections:
     def _connected(self, watched: _Watched) -> None:
         assert watched.sock is not None
         watched.is_connected = watched.was_connected = True
+        watched.is_told = False
         watched.since = time.monotonic()
         self._selector.modify(watched.sock, selectors.EVENT_READ, watched)
 
@@ -230,12 +234,14 @@ class LivenessConnections:
             self._try_later(watched)
             return
         who = watched.who
-        self._close(self._watched.pop(who))
-        self._told.add(who)
-        logger.warning(
-            "broker seems dead: it dropped its connection, and nobody listens there",
-            other=who.id, broker_epoch=who.epoch, at=f"{who.host}:{who.port}",
-        )  # fmt: skip
+        if not watched.is_told:
+            watched.is_told = True
+            logger.warning(
+                "broker seems dead: it dropped its connection, and nobody listens there",
+                other=who.id, broker_epoch=who.epoch, at=f"{who.host}:{who.port}",
+            )  # fmt: skip
+        self._close(watched)
+        watched.due = time.monotonic() + REPEAT_S
         self._on_gone(who.id, who.epoch)
 
     def _try_later(self, watched: _Watched) -> None:
