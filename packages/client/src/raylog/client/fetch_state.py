@@ -36,24 +36,41 @@ class Gap(NamedTuple):
 class _Chunk:
     """One answer's data of one partition, and how far it was read."""
 
-    __slots__ = ("batches", "data", "high_watermark")
+    __slots__ = ("batches", "data", "epoch", "high_watermark")
 
-    def __init__(self, data: bytes, high_watermark: int) -> None:
+    def __init__(self, data: bytes, high_watermark: int, epoch: int) -> None:
         self.data = data
         self.high_watermark = high_watermark
+        self.epoch = epoch
+        """The leader epoch of the last batch."""
         self.batches: Iterator[tuple[int, BatchHeader]] = batch_headers(data)
 
 
 class PartitionBuffer:
     """What is here of one partition. Void as soon as the place's generation has grown."""
 
-    __slots__ = ("_check_crcs", "_key", "_pending", "_value", "chunks", "fetch_offset", "generation", "place")
+    __slots__ = (
+        "_check_crcs",
+        "_key",
+        "_pending",
+        "_value",
+        "chunks",
+        "fetch_epoch",
+        "fetch_offset",
+        "generation",
+        "place",
+        "valid_for",
+    )
 
     def __init__(self, place: Place, key: Deserializer | None, value: Deserializer | None, *, check_crcs: bool) -> None:
         self.place = place
         self.generation = place.generation
         self.fetch_offset = place.position if place.position is not None else -1
         """Where the next fetch begins: after everything that is here."""
+        self.fetch_epoch = place.epoch
+        """The leader epoch of the last batch before it; -1: not known."""
+        self.valid_for = -1
+        """The leader epoch whose leader said that its log has that batch."""
         self.chunks: deque[_Chunk] = deque()
         self._pending: list[ConsumerRecord] = []
         """Decoded and not handed out, in reverse order."""
@@ -74,15 +91,15 @@ class PartitionBuffer:
 
     def add(self, data: bytes, high_watermark: int) -> None:
         """An answer to a fetch from :attr:`fetch_offset` came. MessageTooLarge when it has no whole batch."""
-        end = self.fetch_offset
+        end, epoch = self.fetch_offset, self.fetch_epoch
         for _, header in batch_headers(data):
-            end = max(end, header.next_offset)
+            end, epoch = max(end, header.next_offset), header.leader_epoch
         if end == self.fetch_offset:
             raise MessageTooLarge(
                 f"{self.place.tp}: the batch at offset {end} doesn't fit; raise max.partition.fetch.bytes"
             )
-        self.fetch_offset = end
-        self.chunks.append(_Chunk(data, high_watermark))
+        self.fetch_offset, self.fetch_epoch = end, epoch
+        self.chunks.append(_Chunk(data, high_watermark, epoch))
 
     def raw(self) -> Batches | None:
         """The oldest answer as it came, from the position on; the position moves behind it."""
@@ -92,7 +109,7 @@ class PartitionBuffer:
             chunk = self.chunks.popleft()
             batches = Batches(chunk.data, chunk.high_watermark, position)
             if batches.next_offset > position:
-                self.place.position = batches.next_offset
+                self.place.position, self.place.epoch = batches.next_offset, chunk.epoch
                 return batches
         return None
 
@@ -133,7 +150,7 @@ class PartitionBuffer:
                 body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
                 batches.append((header, body))
                 size += len(body)
-            self.place.position = header.next_offset
+            self.place.position, self.place.epoch = header.next_offset, header.leader_epoch
             if size >= _PORTION_BYTES:
                 return batches, False
         return batches, True
@@ -185,6 +202,7 @@ class PartitionBuffer:
                     continue
                 if header.base_offset > position:
                     gaps.append(Gap(tp, position, header.base_offset))
+                self.place.epoch = header.leader_epoch
                 if header.is_control:
                     self.place.position = header.next_offset
                     continue
@@ -227,4 +245,4 @@ class PartitionBuffer:
         """Something here can't be read: fetch it again when the user goes on."""
         self.chunks.clear()
         self._pending = []
-        self.fetch_offset = self.place.position or 0
+        self.fetch_offset, self.fetch_epoch = self.place.position or 0, self.place.epoch

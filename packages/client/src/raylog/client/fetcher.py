@@ -21,6 +21,7 @@ from raylog.client.config import (
     RETRY_BACKOFF_MS,
 )
 from raylog.client.connection import Address, Reply
+from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import CONNECT_POLL_MS, Network
@@ -61,10 +62,10 @@ _MISSING_GRACE_MS = 2_000
 
 
 class _Fetch(NamedTuple):
-    """What a fetch under way asked for: the generation of each place."""
+    """What a fetch under way asked for: the generation of each place, and the offset."""
 
     address: Address
-    generations: dict[TopicPartition, int]
+    asked: dict[TopicPartition, tuple[int, int]]
 
 
 class _Question(NamedTuple):
@@ -102,6 +103,7 @@ class Fetcher:
         self._sessions: dict[Address, FetchSession] = {}
         self._asking: dict[tuple[TopicPartition, int], int] = {}
         """Offsets asked for and not answered: the generation that asked."""
+        self._epochs = EpochChecks(network, subscription, self.buffers, self._complain, self._rest)
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
         self._missing: dict[str, int] = {}
@@ -114,13 +116,19 @@ class Fetcher:
         self._keep_buffers()
         blocked = self._ask_offsets(now_ms)
         blocked |= self._fetch(now_ms)
-        again_ms = CONNECT_POLL_MS if blocked else _IDLE_MS
-        for reply in self._network.poll(min(timeout_ms, again_ms)):
+        again_ms = 0 if self.errors else CONNECT_POLL_MS if blocked else _IDLE_MS
+        before = self._network.metadata.view
+        replies = self._network.poll(min(timeout_ms, again_ms))
+        for reply in replies:
             context = reply.request.context
             if isinstance(context, _Fetch):
                 self._take_fetched(reply, context)
+            elif isinstance(context, EpochQuestion):
+                self._epochs.take(reply, context)
             else:
                 self._take_offsets(reply, context)
+        if replies or self._network.metadata.view is not before:
+            return 0  # there may be more to ask for now
         return self._network.wait_ms(again_ms)
 
     def turn(self, buffer: PartitionBuffer) -> None:
@@ -166,6 +174,7 @@ class Fetcher:
     def _fetch(self, now_ms: int) -> bool:
         """Send a fetch to each leader that has none under way. True when some leader can't be reached yet."""
         wanted: dict[Address, list[PartitionBuffer]] = {}
+        moved: dict[Address, list[PartitionBuffer]] = {}
         reserved: set[Address] = set()
         blocked = False
         if sum(b.held_bytes() for b in self.buffers.values() if not b.place.paused) >= max(self._max_bytes, 1):
@@ -179,10 +188,13 @@ class Fetcher:
             address = self._leader(tp, now_ms)
             if address is None:
                 blocked = True
+            elif self._epochs.needed(buffer):
+                moved.setdefault(address, []).append(buffer)
             elif not buffer.wants_more():
                 reserved.add(address)
             elif address not in self._fetching:
                 wanted.setdefault(address, []).append(buffer)
+        blocked |= self._epochs.ask(moved)
         for address, buffers in wanted.items():
             if self._network.ready(address):
                 # A partition that isn't asked for now should not wait for those that are: don't linger there.
@@ -199,8 +211,8 @@ class Fetcher:
             epoch = view.leader_of(tp)[1]
             wanted[tp] = FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, epoch)
         asked = self._sessions.setdefault(address, FetchSession()).request(wanted)
-        generations = {buffer.place.tp: buffer.generation for buffer in buffers}
-        self._send(address, asked, max_wait_ms, _Fetch(address, generations))
+        offsets = {buffer.place.tp: (buffer.generation, buffer.fetch_offset) for buffer in buffers}
+        self._send(address, asked, max_wait_ms, _Fetch(address, offsets))
         self._fetching.add(address)
 
     def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object) -> None:
@@ -270,8 +282,10 @@ class Fetcher:
                 tp = TopicPartition(TopicName(topic.name), PartitionIndex(fetched.partition))
                 buffer = self.buffers.get(tp)
                 place = self._subscription.get(tp)
-                if buffer is None or place is None or place.generation != fetch.generations.get(tp):
+                if buffer is None or place is None:
                     continue
+                if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):
+                    continue  # it went elsewhere, or another broker, to whom the leadership moved, answered first
                 try:
                     self._take_partition(buffer, place, fetched, response.node_endpoints)
                 except RaylogError as error:
@@ -332,7 +346,10 @@ class Fetcher:
         for (address, end), places in wanted.items():
             for place in places:
                 self._asking[place.tp, end] = place.generation
-            message = list_offsets_request({place.tp: end for place in places})
+            view = self._network.metadata.view
+            message = list_offsets_request(
+                {place.tp: end for place in places}, {place.tp: view.leader_of(place.tp)[1] for place in places}
+            )
             self._network.send(address, message, _Question(end, {p.tp: p.generation for p in places}))
         return blocked
 
@@ -356,7 +373,7 @@ class Fetcher:
                     self.errors.append(answer)
                 continue
             try:
-                jump = place.answer(question.end, answer[0])
+                jump = place.answer(question.end, answer[0], answer[2])
             except OffsetOutOfRange as error:
                 self._complain(tp, error)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -17,12 +17,22 @@ from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
 
 
-def list_offsets_request(at: dict[TopicPartition, int]) -> ListOffsetsRequest:
-    """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader."""
+def list_offsets_request(
+    at: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int] | None = None
+) -> ListOffsetsRequest:
+    """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader.
+
+    ``leader_epochs``: those in which it is known to lead, so that nobody answers who leads no more (KIP-320).
+    """
+    epochs = leader_epochs or {}
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for tp, timestamp in at.items():
         topics.setdefault(tp.topic, []).append(
-            ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(timestamp))
+            ListOffsetsPartition(
+                partition_index=i32(tp.partition),
+                current_leader_epoch=i32(epochs.get(tp, -1)),
+                timestamp=i64(timestamp),
+            )
         )
     return ListOffsetsRequest(
         replica_id=KioBrokerId(-1),

@@ -33,6 +33,21 @@ class PositionLost(OffsetOutOfRange):
         self.end = end
 
 
+class LogTruncated(OffsetOutOfRange):
+    """The leader's log does not have what was read before ``position`` (KIP-320): it went another way from
+    ``diverging_offset`` on, as after an unclean election."""
+
+    def __init__(self, tp: TopicPartition, position: int, epoch: int, diverging_offset: int) -> None:
+        super().__init__(
+            f"{tp}: the log was truncated: the records read before offset {position}, of leader epoch {epoch}, are not "
+            f"in the leader's log from offset {diverging_offset} on; seek there to read what is"
+        )
+        self.tp = tp
+        self.position = position
+        self.epoch = epoch
+        self.diverging_offset = diverging_offset
+
+
 class RecordMetadata(NamedTuple):
     """Where a record landed. ``offset`` is -1 when the broker didn't say (acks=0, or an old duplicate)."""
 

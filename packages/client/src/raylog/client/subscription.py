@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from raylog.client.results import PositionLost
+from raylog.client.results import LogTruncated, PositionLost
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import TopicPartition
 
@@ -29,11 +29,13 @@ class Jump(NamedTuple):
 class Place:
     """Where one assigned partition is being read."""
 
-    __slots__ = ("_bounds", "_lost_at", "_target", "generation", "paused", "position", "tp")
+    __slots__ = ("_bounds", "_lost_at", "_target", "_truncated", "epoch", "generation", "paused", "position", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.position: int | None = None
+        self.epoch = -1
+        """The leader epoch of the last batch before the position, or of a later one; -1: not known."""
         self.generation = 0
         """Grows with every jump: what was fetched or asked for an older one is void."""
         self.paused = False
@@ -41,10 +43,11 @@ class Place:
         self._target: int | None = None
         self._lost_at: int | None = None
         self._bounds: dict[int, int] = {}
+        self._truncated: LogTruncated | None = None
 
-    def seek(self, offset: int) -> None:
-        """Read on from ``offset``."""
-        self._jump(offset, None)
+    def seek(self, offset: int, epoch: int = -1) -> None:
+        """Read on from ``offset``, with ``epoch`` that of the batch before it; -1: not known."""
+        self._jump(offset, None, epoch)
 
     def seek_to(self, target: int) -> None:
         """Read on from EARLIEST, LATEST, or the first record at or after a time in ms since 1970: to be asked. Where
@@ -58,11 +61,18 @@ class Place:
         self._jump(None, target)
         self._lost_at = lost_at
 
+    def truncated(self, error: LogTruncated) -> None:
+        """What was read is not in the log; the user, who is told, has to say where to go on."""
+        self._jump(None, None)
+        self._truncated = error
+
     def questions(self) -> tuple[int, ...]:
         """The ends still to be asked for; nothing while there is a position. Raises OffsetOutOfRange without
         a target."""
         if self.position is not None:
             return ()
+        if self._truncated is not None:
+            raise self._truncated
         if self._lost_at is not None:
             return tuple(end for end in (EARLIEST, LATEST) if end not in self._bounds)
         if self._target is None:
@@ -71,15 +81,17 @@ class Place:
             return (LATEST,)  # known first: what is written between the two answers must not be left out
         return (self._target,)
 
-    def answer(self, end: int, offset: int) -> Jump | None:
-        """The log's ``end`` is at ``offset``. What there is to report once that settles a lost position.
+    def answer(self, end: int, offset: int, epoch: int = -1) -> Jump | None:
+        """The log's ``end`` is at ``offset``, in leader ``epoch``.
 
+        Returns what there is to report once that settles a lost position.
         Raises PositionLost, each time again, when there is nowhere to read on from.
         """
         self._bounds[end] = offset
         if self._lost_at is None:
             if end == self._target:
                 self.position = offset if offset >= 0 else self._bounds[LATEST]
+                self.epoch = epoch
             return None
         if self.questions():
             return None
@@ -95,8 +107,10 @@ class Place:
         self.seek(target)
         return Jump(lost, target)
 
-    def _jump(self, position: int | None, target: int | None) -> None:
+    def _jump(self, position: int | None, target: int | None, epoch: int = -1) -> None:
         self.position = position
+        self.epoch = epoch
+        self._truncated = None
         self.generation += 1
         self._target = target
         self._lost_at = None
