@@ -181,3 +181,25 @@ def test_a_topic_is_trimmed(cluster: InProcessCluster) -> None:
         {"partition": 1, "earliest": 0},
     ]
     one_line(run(cluster, "topics", "trim-prefix", "t", "--partition", "0", "--offset", "11"), "OFFSET_OUT_OF_RANGE")
+
+
+def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path / "brokers", brokers=2) as cluster:
+        cluster.create_topic("alone", partitions=2)
+        with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin:
+            admin.create_topic("both", 2, replication_factor=2)
+        assert as_json(cluster, "topics", "describe", "--under-replicated") == []
+        one_line(run(cluster, "topics", "describe"), "which topic?")
+
+        cluster.stop(1)
+
+        def picked(*options: str) -> set[tuple[str, int]]:
+            rows = as_json(cluster, "topics", "describe", *options)
+            return {(row["topic"], row["partition"]) for row in rows}
+
+        both = {("both", 0), ("both", 1)}
+        wait_until(lambda: picked("--under-replicated") == both, 20, "broker 1 is out of every ISR")
+        lost = picked("--unavailable")
+        assert {topic for topic, _ in lost} == {"alone"}
+        assert picked("--under-replicated", "--unavailable") == both | lost
+        assert picked("both", "--unavailable") == set()

@@ -20,6 +20,7 @@ from raylog.client.cli.common import (
     show_json,
     show_table,
     tell,
+    topic_names,
 )
 from raylog.protocol.errors import InvalidRequest
 
@@ -61,9 +62,33 @@ def list_(output: OutputOption = Output.TABLE, data_dir: DataDir = None, bootstr
 
 @app.command("describe")
 def describe(
-    name: Topic, output: OutputOption = Output.TABLE, data_dir: DataDir = None, bootstrap_server: Bootstrap = None
+    name: Annotated[
+        str | None, typer.Argument(help="The topic's name; may be left out with a filter.", autocompletion=topic_names)
+    ] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica out of the ISR.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
+    output: OutputOption = Output.TABLE,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
 ) -> None:
-    """Show a topic's partitions, their leaders and offsets, and its settings that aren't defaults."""
+    """Show a topic's partitions, their leaders and offsets, and its settings; or, of one or all, those in trouble."""
+    if under_replicated or unavailable:
+        with admin_of(data_dir, bootstrap_server) as admin:
+            found = admin.list_topics() if name is None else [admin.describe_topic(name)]
+        rows = [
+            row
+            for topic in found
+            for row in _trouble(topic, under_replicated=under_replicated, unavailable=unavailable)
+        ]
+        if output is Output.JSON:
+            show_json(rows)
+        else:
+            show_table(rows, "topic", "partition", "leader", "leader_epoch", "replicas", "isr")
+        return
+    if name is None:
+        raise InvalidRequest("which topic? give its name, or --under-replicated or --unavailable for all topics")
     with admin_of(data_dir, bootstrap_server) as admin:
         topic = admin.describe_topic(name)
         settings = {entry.name: entry.value for entry in admin.describe_topic_configs(name) if not entry.is_default}
@@ -134,6 +159,22 @@ def trim_prefix(
         show_json(rows)
     else:
         show_table(rows)
+
+
+def _trouble(topic: client.TopicDescription, *, under_replicated: bool, unavailable: bool) -> list[dict[str, Any]]:
+    """The topic's partitions that a filter which was given picks."""
+    return [
+        {
+            "topic": topic.name,
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+        }
+        for partition in topic.partitions
+        if (under_replicated and len(partition.isr) < len(partition.replicas)) or (unavailable and partition.leader < 0)
+    ]
 
 
 def _partition_rows(admin: client.Admin, topic: client.TopicDescription) -> list[dict[str, Any]]:
