@@ -15,6 +15,7 @@ from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.client.admin import EARLIEST, EARLIEST_LOCAL, MAX_TIMESTAMP
 from raylog.protocol.errors import (
+    ElectionNotNeeded,
     InvalidConfig,
     InvalidPartitions,
     OffsetOutOfRange,
@@ -203,3 +204,22 @@ def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> N
         assert {topic for topic, _ in lost} == {"alone"}
         assert picked("--under-replicated", "--unavailable") == both | lost
         assert picked("both", "--unavailable") == set()
+
+
+def test_the_preferred_replica_leads_again_when_it_is_elected(tmp_path: Path) -> None:
+    with (
+        InProcessCluster(tmp_path / "brokers", brokers=2) as cluster,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+    ):
+        admin.create_topic("both", 1, replication_factor=2)
+        first, second = admin.describe_topic("both").partitions[0].replicas
+
+        def led_by(broker: int) -> bool:
+            return admin.describe_topic("both").partitions[0].leader == broker
+
+        (error,) = admin.elect_leaders([("both", 0)]).values()
+        assert isinstance(error, ElectionNotNeeded)
+        cluster.restart(first)
+        wait_until(lambda: led_by(second), 20, "the other replica leads")
+        wait_until(lambda: admin.elect_leaders([("both", 0)])[("both", 0)] is None, 20, "an election")  # type: ignore[index]
+        wait_until(lambda: led_by(first), 20, "the preferred replica leads")

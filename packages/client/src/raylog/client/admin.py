@@ -9,6 +9,7 @@ from typing import Any, Self
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
+from raylog.client import admin_elections
 from raylog.client import admin_requests as ask
 from raylog.client.admin_calls import Calls
 from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
@@ -108,6 +109,19 @@ class Admin:
             raise error
         if not validate_only:
             calls.await_everywhere({name: count})
+
+    def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Let the preferred replicas lead; per partition, None or why not (ElectionNotNeeded: it leads already).
+
+        No partitions: all of them, and those that need no election are left out of the answer. ``unclean``: where
+        nobody leads, any live replica may, and acknowledged records may be lost (KIP-460).
+        """
+        calls = self._calls
+        chosen = None if partitions is None else to_partitions(partitions)
+        request = admin_elections.elect_leaders(chosen, calls.timeout, unclean=unclean)
+        return calls.call(request, calls.controller, admin_elections.read_elect_leaders)
 
     # --- settings ---
 
