@@ -35,7 +35,7 @@ def test_confluent_admin(brokers: InProcessCluster) -> None:
         (refused,) = admin.create_topics([NewTopic(name, 1, 1)]).values()
         with pytest.raises(confluent_kafka.KafkaException, match=code):
             refused.result(20)
-    (copied,) = admin.create_topics([NewTopic("copied", 1, 2)]).values()
+    (copied,) = admin.create_topics([NewTopic("copied", 1, 4)]).values()
     with pytest.raises(confluent_kafka.KafkaException, match="INVALID_REPLICATION_FACTOR"):
         copied.result(20)
 
@@ -55,7 +55,7 @@ def test_kafka_python_admin(brokers: InProcessCluster) -> None:
         with pytest.raises(kafka.errors.TopicAlreadyExistsError):
             admin.create_topics([KafkaPythonTopic("by-kafka-python", 1, 1)])
         with pytest.raises(kafka.errors.InvalidReplicationFactorError):
-            admin.create_topics([KafkaPythonTopic("copied", 1, 2)])
+            admin.create_topics([KafkaPythonTopic("copied", 1, 4)])
         admin.delete_topics(["by-kafka-python"])
         wait_until(lambda: "by-kafka-python" not in _names(admin), 10, "the topic is gone")
     finally:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from kit.history import Op, Type
@@ -158,12 +157,17 @@ def _with_offsets_swapped(ops: Ops, one: Op, other: Op) -> Ops:
     return _with_records(swapped, lambda _, records: [[p, o, exchange.get(v, v)] for p, o, v in records])
 
 
+NEAR = 100
+"""Acknowledgements of other producers and partitions that may lie between the two of a pair."""
+
+
 def _pairs(ops: Ops, *, same_process: bool) -> list[tuple[Op, Op]]:
     """Acknowledgements of the same partition, the later one begun after the earlier one ended."""
     acked = [pair for pair in _acked(ops) if pair[0].p.startswith("producer-")]
     return [
         (last, later)
-        for (first, last), (then, later) in pairwise(acked)
+        for number, (first, last) in enumerate(acked)
+        for then, later in acked[number + 1 : number + NEAR]
         if first.v["partition"] == then.v["partition"] and (first.p == then.p) is same_process and last.t < then.t
     ]
 

@@ -109,7 +109,7 @@ def test_errors_are_one_line_and_exit_code_1(cluster: InProcessCluster) -> None:
     one_line(run(cluster, "topics", "create", "no/such"), "no/such")
     one_line(run(cluster, "topics", "create", "t"), "t", "TOPIC_ALREADY_EXISTS")
     one_line(run(cluster, "topics", "create", "new", "--config", "retention"), "name=value")
-    one_line(run(cluster, "topics", "create", "new", "--replication-factor", "2"), "INVALID_REPLICATION_FACTOR")
+    one_line(run(cluster, "topics", "create", "new", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR")
     one_line(run(cluster, "topics", "describe", "nosuch"), "nosuch")
     one_line(run(cluster, "topics", "delete", "nosuch"), "UNKNOWN_TOPIC")
     one_line(run(cluster, "produce", "nosuch", stdin="x"), "nosuch")
