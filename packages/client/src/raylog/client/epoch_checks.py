@@ -26,7 +26,7 @@ from raylog.client.connection import Address, Reply
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import Network
 from raylog.client.results import LogTruncated
-from raylog.client.subscription import Subscription
+from raylog.client.subscription import EARLIEST, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
@@ -126,8 +126,14 @@ class EpochChecks:
         position = place.position
         if position is None:
             return
-        if answer.end < 0:
-            place.lose(self._subscription.reset)  # nothing so old is kept: both ends of the log tell what is lost
+        reset = self._subscription.reset
+        if answer.end < 0:  # the leader knows no epoch that old or young: it is another log
+            lost = LogTruncated(place.tp, position, place.epoch, answer.end)
+            if reset is None:
+                place.truncated(lost)
+                return
+            place.seek_to(reset)
+            log.warning("%s; reading on from the %s", lost, "start" if reset == EARLIEST else "end")
         elif answer.end >= buffer.fetch_offset:
             buffer.valid_for = asked.leader_epoch
         elif answer.end >= position:
@@ -135,7 +141,7 @@ class EpochChecks:
             place.seek(position, min(place.epoch, answer.epoch))
         else:
             lost = LogTruncated(place.tp, position, place.epoch, answer.end)
-            if self._subscription.reset is None:
+            if reset is None:
                 place.truncated(lost)
                 return
             place.seek(answer.end, answer.epoch)

@@ -35,12 +35,13 @@ class PositionLost(OffsetOutOfRange):
 
 class LogTruncated(OffsetOutOfRange):
     """The leader's log does not have what was read before ``position`` (KIP-320): it went another way from
-    ``diverging_offset`` on, as after an unclean election."""
+    ``diverging_offset`` on, as after an unclean election; -1 where the leader does not know the epoch at all."""
 
     def __init__(self, tp: TopicPartition, position: int, epoch: int, diverging_offset: int) -> None:
+        where = f"from offset {diverging_offset} on; seek there to read what is"
         super().__init__(
             f"{tp}: the log was truncated: the records read before offset {position}, of leader epoch {epoch}, are not "
-            f"in the leader's log from offset {diverging_offset} on; seek there to read what is"
+            f"in the leader's log {where if diverging_offset >= 0 else 'at all; seek to its start or end'}"
         )
         self.tp = tp
         self.position = position

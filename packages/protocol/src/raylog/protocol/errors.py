@@ -61,6 +61,10 @@ class OffsetNotAvailable(RaylogError):
     """A new leader does not yet know how far the log is committed."""
 
 
+class ReplicaNotAvailable(RaylogError):
+    """The broker keeps no replica of the partition, or not yet: ask its leader."""
+
+
 class RequestTimedOut(RaylogError):
     """The time that the request allows is over, and what it asked for may or may not have happened."""
 
@@ -245,6 +249,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(InconsistentTopicId, ErrorCode.inconsistent_topic_id),
     ErrorRow(LeaderNotAvailable, ErrorCode.leader_not_available),
     ErrorRow(NotLeaderOrFollower, ErrorCode.not_leader_or_follower),
+    ErrorRow(ReplicaNotAvailable, ErrorCode.replica_not_available),
     ErrorRow(FencedLeaderEpoch, ErrorCode.fenced_leader_epoch),
     ErrorRow(UnknownLeaderEpoch, ErrorCode.unknown_leader_epoch),
     ErrorRow(OffsetNotAvailable, ErrorCode.offset_not_available),
