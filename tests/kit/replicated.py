@@ -28,6 +28,7 @@ from raylog.client.admin import Admin
 from raylog.coordination import paths
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.model import PartitionState
+from raylog.coordination.store import SessionState
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
@@ -229,11 +230,13 @@ class ReplicatedCluster:
 
     @property
     def store(self) -> ZkStore:
-        """A session of the test's own."""
-        if self._store is None:
-            self._store = ZkStore(self.zookeeper.address, session_timeout_ms=20_000)
-            self._store.start()
-        return self._store
+        """A session of the test's own, once it is connected: after an outage it comes back when it comes."""
+        store = self._store
+        if store is None:
+            store = self._store = ZkStore(self.zookeeper.address, session_timeout_ms=20_000)
+            store.start()
+        wait_until(lambda: store.session_state is SessionState.CONNECTED, WAIT_S, "the test's session is connected")
+        return store
 
     def _registered(self, broker_id: int) -> bool:
         return self.store.exists(paths.broker(BrokerId(broker_id))) is not None
