@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from raylog.broker import direct
+from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS
 from raylog.broker.events import EventLog
 from raylog.broker.metrics import Facts, Sample, samples
@@ -21,7 +21,7 @@ from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
-from raylog.protocol.ids import BrokerEpoch, BrokerId, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
 
@@ -31,9 +31,9 @@ logger = EventLog(__name__)
 
 MAINTENANCE_INTERVAL_S = 1.0
 START_TIMEOUT_S = 30.0
+"""How long a start waits for the controller's first word."""
 DRAIN_TIMEOUT_S = 3.0
 """How long a broker that stops waits until others lead."""
-"""How long a start waits for the controller's first word."""
 
 
 class Broker:
@@ -160,7 +160,7 @@ class Broker:
         log_dirs, draining = self._opened().log_dirs, self._opened().draining
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             try:
-                log_dirs.maintain(_now_ms(), time.monotonic_ns() // 1_000_000)
+                log_dirs.maintain(wall_ms(), monotonic_ms())
             except RaylogError as error:
                 logger.error("housekeeping failed", reason=error)
             draining.keep()
@@ -252,7 +252,7 @@ class Broker:
             "port": port,
             "listeners": {endpoint.listener: f"{endpoint.host}:{endpoint.port}" for endpoint in parts.endpoints},
             "listening": {listener.name: f"{listener.host}:{listener.port}" for listener in parts.server.endpoints},
-            "time_ms": _now_ms(),
+            "time_ms": wall_ms(),
             "node": self._place.node,
             "rack": self.settings[BROKER_RACK],
             "pid": os.getpid(),
@@ -283,7 +283,3 @@ class Broker:
         if not self._serving:
             raise BrokerNotAvailable(f"broker {self.broker_id} is starting or stopping")
         return self._opened()
-
-
-def _now_ms() -> TimestampMs:
-    return TimestampMs(time.time_ns() // 1_000_000)

@@ -6,13 +6,13 @@ Handlers and other brokers' proposals wait for their answer; hints do not.
 from __future__ import annotations
 
 import queue
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.coordination import controller_events as core
 from raylog.coordination.controller_proposals import refusal
 from raylog.coordination.controller_requests import Request, Result
@@ -31,7 +31,6 @@ __all__ = [
     "Results",
     "SeemsDead",
     "Stop",
-    "monotonic_ms",
 ]
 
 PROPOSAL_TIMEOUT_S = 10.0
@@ -91,35 +90,33 @@ class ControllerCalls:
     def create_topics(self, topics: Sequence[core.NewTopic], *, timeout_ms: int, validate_only: bool) -> Results:
         """One result per topic. Raises NotController, RequestTimedOut."""
         ids = tuple(TopicId(uuid.uuid4()) for _ in topics)
-        deadline = MonotonicMs(monotonic_ms() + max(timeout_ms, 0))
         return self._ask(
-            core.TopicCreateRequested(uuid.uuid4(), tuple(topics), ids, deadline, validate_only), timeout_ms
+            core.TopicCreateRequested(uuid.uuid4(), tuple(topics), ids, _deadline(timeout_ms), validate_only),
+            timeout_ms,
         )
 
     def delete_topics(self, topics: Sequence[TopicName | TopicId], *, timeout_ms: int) -> Results:
         """One result per topic. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(monotonic_ms() + max(timeout_ms, 0))
-        return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), deadline), timeout_ms)
+        return self._ask(core.TopicDeleteRequested(uuid.uuid4(), tuple(topics), _deadline(timeout_ms)), timeout_ms)
 
     def create_partitions(
         self, topics: Sequence[core.NewPartitions], *, timeout_ms: int, validate_only: bool
     ) -> Results:
         """One result per topic. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(monotonic_ms() + max(timeout_ms, 0))
-        event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), deadline, validate_only)
+        event = core.PartitionsCreateRequested(uuid.uuid4(), tuple(topics), _deadline(timeout_ms), validate_only)
         return self._ask(event, timeout_ms)
 
     def elect_leaders(self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout_ms: int) -> Results:
         """One result per partition. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(monotonic_ms() + max(timeout_ms, 0))
-        return self._ask(core.ElectionRequested(uuid.uuid4(), tuple(partitions), deadline, unclean), timeout_ms)
+        return self._ask(
+            core.ElectionRequested(uuid.uuid4(), tuple(partitions), _deadline(timeout_ms), unclean), timeout_ms
+        )
 
     def reassign(
         self, partitions: Sequence[core.NewReplicas], *, timeout_ms: int, allow_factor_change: bool
     ) -> Results:
         """One result per partition. Raises NotController, RequestTimedOut."""
-        deadline = MonotonicMs(monotonic_ms() + max(timeout_ms, 0))
-        event = core.ReassignmentRequested(uuid.uuid4(), tuple(partitions), deadline, allow_factor_change)
+        event = core.ReassignmentRequested(uuid.uuid4(), tuple(partitions), _deadline(timeout_ms), allow_factor_change)
         return self._ask(event, timeout_ms)
 
     def seems_dead(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
@@ -171,6 +168,5 @@ class ControllerCalls:
                 item.answer.set_result(no.encode())
 
 
-def monotonic_ms() -> MonotonicMs:
-    """Now, by the clock that the machine is told of."""
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)
+def _deadline(timeout_ms: int) -> MonotonicMs:
+    return MonotonicMs(monotonic_ms() + max(timeout_ms, 0))

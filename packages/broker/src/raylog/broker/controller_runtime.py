@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
+from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.controller_calls import (
     Asked,
     AskedToDecide,
@@ -23,7 +24,6 @@ from raylog.broker.controller_calls import (
     Results,
     SeemsDead,
     Stop,
-    monotonic_ms,
 )
 from raylog.broker.controller_sender import Sender
 from raylog.broker.events import EventLog
@@ -41,7 +41,7 @@ from raylog.coordination.store import (
     StoreError,
 )
 from raylog.protocol.errors import NotController
-from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 __all__ = ["ControllerRuntime"]
 
@@ -163,7 +163,7 @@ class ControllerRuntime:
         if self._campaign_at is None or time.monotonic() < self._campaign_at:
             return
         self._campaign_at = None
-        now = TimestampMs(time.time_ns() // 1_000_000)
+        now = wall_ms()
         mandate = election.campaign(self._store, self._broker_id, now, self._queue)
         if mandate == self._mandate:
             return
@@ -207,7 +207,7 @@ class ControllerRuntime:
         if self._machine.is_active:
             self._feed(core.Fence(hint.broker_id, hint.epoch))
             return
-        now = TimestampMs(time.time_ns() // 1_000_000)
+        now = wall_ms()
         epoch = self._store.exists(paths.broker_epoch(hint.broker_id))
         if epoch is not None and epoch.version == hint.epoch:  # else another process has its id by now
             election.take_over(self._store, self._broker_id, now, hint.broker_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker import doctor_checks, ray_driver
+from raylog.broker.clocks import wall_ms
 from raylog.broker.cluster_file import ClusterFile, RayInfo, raylog_home
 from raylog.broker.doctor_checks import Finding, State
 from raylog.broker.doctor_facts import NodeFacts, Question, look
@@ -76,9 +76,9 @@ def _stopped(cluster: ClusterFile) -> Iterator[Finding]:
 
 
 def _running(cluster: ClusterFile) -> Iterator[Finding]:
-    begun_ms = _now_ms()
+    begun_ms = wall_ms()
     answers = ray_driver.describe(cluster.namespace, [broker.id for broker in cluster.brokers])
-    ended_ms = _now_ms()
+    ended_ms = wall_ms()
     serving = {broker_id: answer for broker_id, answer in answers.items() if answer["state"] == "serving"}
     facts, missing = _look_everywhere(cluster, serving)
     open_files = dict(chain.from_iterable(found.open_files.items() for found in facts.values()))
@@ -134,10 +134,6 @@ def _beyond(then_ms: int, begun_ms: int, ended_ms: int) -> int:
     return min(then_ms - begun_ms, 0) or max(then_ms - ended_ms, 0)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 # --- ZooKeeper and the token ---
 
 
@@ -155,9 +151,9 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
     store = ZkStore(connect, session_timeout_ms=ZOOKEEPER_TIMEOUT_MS, connect_timeout_ms=ZOOKEEPER_TIMEOUT_MS)
     try:
         with store:
-            begun_ms = _now_ms()
+            begun_ms = wall_ms()
             server_ms = store.server_time_ms()
-            ended_ms = _now_ms()
+            ended_ms = wall_ms()
     except StoreError as error:
         advice = f"see {cluster.data_dir}/zookeeper/*.log" if cluster.zookeeper.embedded else "see to the ensemble"
         yield Finding("zookeeper", connect, State.FAIL, str(error), f"{advice}; brokers refuse to serve meanwhile")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.peer_control import PeerControl
@@ -25,7 +26,7 @@ from raylog.coordination.proposals import (
     Verdict,
 )
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 
 __all__ = ["IsrChanges"]
 
@@ -119,7 +120,7 @@ class IsrChanges:
         """Ask for what they want; those that must be asked for again soon."""
         state = self._table.state()
         live = {broker.id: broker.epoch for broker in state.brokers.values()}
-        now_ms = _monotonic_ms()
+        now_ms = monotonic_ms()
         wishes: list[tuple[IsrChange, tuple[BrokerId, ...]]] = []
         for tp in partitions:
             partition = self._table.led_partition(tp)
@@ -176,7 +177,3 @@ class IsrChanges:
         except RaylogError as error:
             logger.info("the controller did not answer a proposal", controller=controller, reason=error)
             return None
-
-
-def _monotonic_ms() -> MonotonicMs:
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.lease import Lease
@@ -25,7 +25,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
 )
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
-from raylog.protocol.ids import BrokerEpoch, MonotonicMs
+from raylog.protocol.ids import BrokerEpoch
 
 __all__ = ["Membership"]
 
@@ -73,7 +73,7 @@ class Membership:
         """Raises NotLeaderOrFollower when a newer owner may be at work: the lease has lapsed, or it was taken anew
         and the controller has not said yet what this incarnation leads.
         """
-        if not self._lease.held(_monotonic_ms()):
+        if not self._lease.held(monotonic_ms()):
             raise NotLeaderOrFollower(
                 "this broker has lost touch with the metadata store: it serves again once that is back"
             )
@@ -86,7 +86,7 @@ class Membership:
     @property
     def lease_held(self) -> bool:
         """True while :meth:`check` passes."""
-        return self._lease.held(_monotonic_ms()) and self._partitions.is_synced
+        return self._lease.held(monotonic_ms()) and self._partitions.is_synced
 
     def start(self, broker: BrokerInfo) -> None:
         """Register ``broker`` (its epoch is not used), take the lease, and keep both.
@@ -190,7 +190,3 @@ class Membership:
         if not self._registration.is_current:
             return RETRY_S
         return self._store.session_timeout_ms / 1000 / RENEWALS_PER_SESSION
-
-
-def _monotonic_ms() -> MonotonicMs:
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)

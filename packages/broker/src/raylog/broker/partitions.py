@@ -7,10 +7,10 @@ look partitions up, and take no lock: the table is replaced entry by entry, neve
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition import Partition
@@ -30,7 +30,6 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
-    MonotonicMs,
     Offset,
     TimestampMs,
     TopicId,
@@ -243,7 +242,7 @@ class PartitionTable:
         self._fetchers.unfollow(tp)
         try:
             partition = self._local(tp, lead.topic_id)
-            partition.become_leader(lead.partition, _monotonic_ms())
+            partition.become_leader(lead.partition, monotonic_ms())
             self._failed.pop(tp, None)
         except RaylogError as error:
             logger.error(
@@ -256,7 +255,7 @@ class PartitionTable:
         """The controller's word on a partition that is led already."""
         partition = self._partitions.get(tp)
         if partition is not None and partition.topic_id == topic_id and partition.is_leader:
-            partition.update(state, _monotonic_ms())
+            partition.update(state, monotonic_ms())
             self._interrupt(tp)
 
     def _follow(self, follow: Follow, state: ClusterState) -> None:
@@ -362,7 +361,3 @@ class PartitionTable:
     def describe(self) -> list[dict[str, Any]]:
         """Plain facts about each local partition."""
         return [partition.describe() for _, partition in sorted(self._partitions.copy().items())]
-
-
-def _monotonic_ms() -> MonotonicMs:
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 import uuid
 from base64 import urlsafe_b64encode
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.broker import listeners
+from raylog.broker.clocks import wall_ms
 from raylog.broker.config import BROKER_ID, BROKER_RACK, LIVENESS_HINTS, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.draining import Draining
@@ -47,7 +47,7 @@ from raylog.coordination.registration import (
     machine_boot_id,
 )
 from raylog.coordination.store import MetadataStore
-from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId
 from raylog.protocol.settings import Settings
 
 __all__ = ["Parts", "Place", "open_parts", "registration_of"]
@@ -103,11 +103,11 @@ def open_parts(
     store.start()
     cluster_id = ensure_cluster(store, _new_cluster_id())
     log_dirs = LogDirs(settings, fs, cluster_id, broker_id)
-    log_dirs.open(_now_ms())
+    log_dirs.open(wall_ms())
     stopping.callback(log_dirs.abandon)
     delayed, produces = DelayedFetches(threading.Lock()), DelayedProduces(threading.Lock())
-    fetchers = ReplicaFetchers(settings, _now_ms)
-    table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, fetchers, _now_ms)
+    fetchers = ReplicaFetchers(settings, wall_ms)
+    table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, fetchers, wall_ms)
     registration = BrokerRegistration(
         store, SessionFile(data_dir / "session.json"), boot_id=machine_boot_id(), lost_data=log_dirs.lost_data
     )
@@ -151,7 +151,7 @@ def open_parts(
             settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
         ),
         log_dirs=log_dirs,
-        now_ms=_now_ms,
+        now_ms=wall_ms,
     )
     # Stopping goes the other way round: the broker signs off once its logs are closed.
     stopping.callback(membership.stop)
@@ -193,7 +193,3 @@ def _new_cluster_id() -> str:
 
 def _new_session_id() -> int:
     return 1 + secrets.randbelow(2**31 - 1)
-
-
-def _now_ms() -> TimestampMs:
-    return TimestampMs(time.time_ns() // 1_000_000)

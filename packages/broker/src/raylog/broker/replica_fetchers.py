@@ -9,10 +9,10 @@ answer goes into the logs, so that an unfollowed partition is left alone for goo
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import (
     BROKER_ID,
     FOLLOWER_REPLICATION_THROTTLED_RATE,
@@ -151,7 +151,7 @@ class ReplicaFetchers:
     def may_fetch_throttled(self, came: int = 0) -> bool:
         """Whether the rate lets this broker ask for more of throttled replicas, after ``came`` more bytes of them."""
         self._quota.take(came)
-        return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], _monotonic_ms())
+        return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], monotonic_ms())
 
 
 class _Fetcher:
@@ -243,7 +243,7 @@ class _Fetcher:
         """Wait until there is something to ask for; None when the fetcher stops."""
         with self._lock:
             while not self._stopping:
-                now_ms = _monotonic_ms()
+                now_ms = monotonic_ms()
                 self._resume(now_ms)
                 if len(self._session):
                     self._requests += 1
@@ -368,7 +368,7 @@ class _Fetcher:
             logger.info("partition not fetched", partition=partition.tp, leader=self.leader.id, reason=error)
         self._session.leave_out(partition.topic_id, partition.tp.partition)
         if not partition.log.health.failure:  # else it waits for another disk, and this broker for another start
-            followed.resume_ms = MonotonicMs(_monotonic_ms() + self._pause_ms(followed.failures))
+            followed.resume_ms = MonotonicMs(monotonic_ms() + self._pause_ms(followed.failures))
             self._paused.add(partition.tp)
 
     def _want(self, followed: _Followed) -> None:
@@ -384,7 +384,3 @@ class _Fetcher:
                 partition.log_start_offset,
             ),
         )
-
-
-def _monotonic_ms() -> MonotonicMs:
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)

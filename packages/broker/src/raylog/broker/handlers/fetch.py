@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 from uuid import UUID
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.handlers.context import (
     Ports,
     Reply,
@@ -67,7 +68,7 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     request = parse_fetch_request(ctx.version, body)
     by_id = ctx.version >= FIRST_TOPIC_ID
     try:
-        incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=_uptime_ms())
+        incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=monotonic_ms())
         if incremental is not None:
             return _fetch_changes(ctx, ports, request, incremental)
     except (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch) as error:
@@ -99,7 +100,7 @@ def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: 
             ports.delayed.remove(watch)
     session_id = NO_SESSION
     if request.session_epoch == INITIAL_EPOCH:
-        session_id = ports.fetch_sessions.create(request, found.partitions, by_id=by_id, now_ms=_uptime_ms())
+        session_id = ports.fetch_sessions.create(request, found.partitions, by_id=by_id, now_ms=monotonic_ms())
     topics, at = [], 0
     for name, topic_id, parts in request.topics:
         topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
@@ -184,10 +185,6 @@ def _lease_held(ports: Ports) -> bool:
     except RaylogError:
         return False
     return True
-
-
-def _uptime_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _count(

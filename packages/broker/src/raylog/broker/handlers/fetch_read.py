@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
+from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import (
     FETCH_MAX_BYTES,
     LEADER_REPLICATION_THROTTLED_RATE,
@@ -50,7 +50,6 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
-    MonotonicMs,
     Offset,
     PartitionIndex,
     TopicId,
@@ -156,7 +155,7 @@ ReadOne = Callable[[TopicPartition, FetchPartition, int, bool], tuple[FetchedPar
 
 def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) -> ReadOne:
     replica, epoch = BrokerId(request.replica_id), BrokerEpoch(request.replica_epoch)
-    now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
+    now_ms = monotonic_ms()
     rate = ports.configs.broker()[LEADER_REPLICATION_THROTTLED_RATE]
 
     def read_one(
