@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import Any
 
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, timeout_ms, told, types_of
 from raylog.coordination.controller_events import NewReplicas
 from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
@@ -25,18 +25,16 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     wanted = [_new_replicas(topic.name, each) for topic in request.topics for each in topic.partitions]
     results = ports.topics.reassign(
         wanted,
-        timeout_ms=int(request.timeout.total_seconds() * 1000),
+        timeout_ms=timeout_ms(request),
         allow_factor_change=getattr(request, "allow_replication_factor_change", True),
     )
     by_topic: dict[TopicName, list[Any]] = defaultdict(list)
     for tp, result in zip((each.tp for each in wanted), results, strict=True):
-        failed = result if isinstance(result, RaylogError) else None
         by_topic[tp.topic].append(
             make(
                 types.ReassignablePartitionResponse,
                 partition_index=tp.partition,
-                error_code=ErrorCode.none if failed is None else code_of(failed),
-                error_message=None if failed is None else str(failed),
+                **told(result),
             )
         )
     topics = tuple(

@@ -15,16 +15,14 @@ from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from raylog.broker.dynamic_config import check_broker_overrides, check_topic_overrides
 from raylog.broker.handlers.config_entries import ResourceType
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.coordination.configs import DEFAULT_BROKER, Change
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
-    ErrorCode,
     InvalidConfig,
     InvalidRequest,
     RaylogError,
     TopicAuthorizationFailed,
-    code_of,
 )
 from raylog.protocol.ids import TopicName
 from raylog.protocol.settings import Setting, Settings
@@ -125,8 +123,7 @@ def response(ctx: RequestContext, request: Any, results: list[tuple[Any, RaylogE
         responses=tuple(
             make(
                 types.AlterConfigsResourceResponse,
-                error_code=ErrorCode.none if error is None else code_of(error),
-                error_message=None if error is None else str(error),
+                **told(error),
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )

@@ -15,9 +15,9 @@ from collections import Counter
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, timeout_ms, told, types_of
 from raylog.coordination.controller import NewPartitions
-from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, TopicAuthorizationFailed, code_of
+from raylog.protocol.errors import InvalidRequest, RaylogError, TopicAuthorizationFailed
 from raylog.protocol.ids import TopicName
 
 
@@ -35,7 +35,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             wanted.append(_new_partitions(topic))
     made = ports.topics.create_partitions(
         wanted,
-        timeout_ms=int(request.timeout.total_seconds() * 1000),
+        timeout_ms=timeout_ms(request),
         validate_only=request.validate_only,
     )
     results.update({topic.name: result for topic, result in zip(wanted, made, strict=True)})
@@ -62,8 +62,7 @@ def _response(ctx: RequestContext, results: list[tuple[TopicName, TopicName | Ra
             make(
                 types.CreatePartitionsTopicResult,
                 name=name,
-                error_code=code_of(result) if isinstance(result, RaylogError) else ErrorCode.none,
-                error_message=str(result) if isinstance(result, RaylogError) else None,
+                **told(result),
             )
             for name, result in results
         ),

@@ -18,7 +18,7 @@ from typing import Any
 from raylog.broker.config import topic_settings
 from raylog.broker.handlers.config_entries import config_source, is_read_only
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, timeout_ms, types_of
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.protocol.errors import (
     ErrorCode,
@@ -48,7 +48,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
                 results[name] = error
     created = ports.topics.create_topics(
         wanted,
-        timeout_ms=int(request.timeout.total_seconds() * 1000),
+        timeout_ms=timeout_ms(request),
         validate_only=request.validate_only,
     )
     results.update({topic.name: result for topic, result in zip(wanted, created, strict=True)})

@@ -13,14 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, timeout_ms, told, types_of
 from raylog.protocol.errors import (
-    ErrorCode,
     InvalidRequest,
     RaylogError,
     TopicAuthorizationFailed,
     UnknownTopicId,
-    code_of,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
 
@@ -43,9 +41,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         else:
             results.append(None)
     todo = [at for at, result in enumerate(results) if result is None]
-    deleted = ports.topics.delete_topics(
-        [_name_or_id(asked[at]) for at in todo], timeout_ms=int(request.timeout.total_seconds() * 1000)
-    )
+    deleted = ports.topics.delete_topics([_name_or_id(asked[at]) for at in todo], timeout_ms=timeout_ms(request))
     for at, result in zip(todo, deleted, strict=True):
         results[at] = result
     return _response(ctx, list(zip(asked, results, strict=True)))
@@ -76,8 +72,7 @@ def _response(ctx: RequestContext, results: list[Any]) -> Any:
                 types.DeletableTopicResult,
                 name=name if isinstance(result, RaylogError) else result,
                 topic_id=topic_id,
-                error_code=code_of(result) if isinstance(result, RaylogError) else ErrorCode.none,
-                error_message=str(result) if isinstance(result, RaylogError) else None,
+                **told(result),
             )
             for (name, topic_id), result in results
         ),

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.broker.storage.producers import ProducerFacts
-from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
+from raylog.protocol.errors import RaylogError, TopicAuthorizationFailed
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 
@@ -59,8 +59,7 @@ def _partition(
     return make(
         types.PartitionResponse,
         partition_index=index,
-        error_code=ErrorCode.none if error is None else code_of(error),
-        error_message=None if error is None else str(error),
+        **told(error),
         active_producers=tuple(
             make(
                 types.ProducerState,

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, timeout_ms, told, types_of
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
@@ -38,9 +38,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         raise InvalidRequest(f"election type {election}: 0 elects the preferred replica, 1 any live one")
     asked = _asked(request)
     tps = [tp for tp, _ in ports.cluster.state().partitions()] if asked is None else asked
-    results = ports.topics.elect_leaders(
-        tps, unclean=election == UNCLEAN, timeout_ms=int(request.timeout.total_seconds() * 1000)
-    )
+    results = ports.topics.elect_leaders(tps, unclean=election == UNCLEAN, timeout_ms=timeout_ms(request))
     pairs = zip(tps, results, strict=True)
     if asked is None:
         return _response(ctx, [(tp, result) for tp, result in pairs if not isinstance(result, ElectionNotNeeded)])
@@ -67,13 +65,11 @@ def _response(ctx: RequestContext, results: Results, code: ErrorCode = ErrorCode
     types = types_of(ctx)
     by_topic: dict[TopicName, list[Any]] = defaultdict(list)
     for tp, result in results:
-        failed = result if isinstance(result, RaylogError) else None
         by_topic[tp.topic].append(
             make(
                 types.PartitionResult,
                 partition_id=tp.partition,
-                error_code=ErrorCode.none if failed is None else code_of(failed),
-                error_message=None if failed is None else str(failed),
+                **told(result),
             )
         )
     return make(

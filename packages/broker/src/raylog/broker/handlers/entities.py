@@ -18,7 +18,7 @@ from kio.static.constants import EntityType
 
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import Ports, Reply, RequestContext
-from raylog.protocol.errors import RaylogError
+from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.messages import decode_request, encode_response
 
 log = EventLog(__name__)
@@ -54,6 +54,18 @@ def make(entity: Any, **values: Any) -> Any:
 def throttle(ctx: RequestContext) -> timedelta:
     """How long the quota asks the client to wait."""
     return timedelta(milliseconds=ctx.throttle_ms)
+
+
+def timeout_ms(request: Any) -> int:
+    """How long the client lets its request take."""
+    return int(request.timeout.total_seconds() * 1000)
+
+
+def told(result: object) -> dict[str, Any]:
+    """The fields that say what became of one thing that was asked: ``result`` is its error, or anything else."""
+    if isinstance(result, RaylogError):
+        return {"error_code": code_of(result), "error_message": str(result)}
+    return {"error_code": ErrorCode.none, "error_message": None}
 
 
 def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
