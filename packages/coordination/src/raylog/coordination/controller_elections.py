@@ -35,8 +35,7 @@ class Elections:
         if not self._can_take_over(wanted, tp, partition, terms):
             raise PreferredLeaderNotAvailable(f"the preferred replica of {tp}, {wanted}, is not alive and in sync")
         epoch = LeaderEpoch(partition.leader_epoch + 1)
-        new = replace(partition, leader=wanted, leader_epoch=epoch, controller_epoch=self._state.controller_epoch)
-        return Change(tp, partition, new)
+        return Change.by(self._state, tp, partition, replace(partition, leader=wanted, leader_epoch=epoch))
 
     def unclean(self, tp: TopicPartition) -> Change:
         """Any live replica leads, where none does. Raises ElectionNotNeeded, EligibleLeadersNotAvailable,
@@ -48,7 +47,7 @@ class Elections:
         new, risk = self._rules.settled(tp, partition, terms._replace(unclean=True), self._standing)
         if new.leader == NO_LEADER:
             raise EligibleLeadersNotAvailable(f"none of the replicas of {tp}, {partition.replicas}, is alive")
-        return Change(tp, partition, replace(new, controller_epoch=self._state.controller_epoch), risk)
+        return Change.by(self._state, tp, partition, new, risk)
 
     def imbalanced(self, percentage: int) -> Iterator[Change]:
         """What brokers could lead that others lead, where that is more than ``percentage`` of what they should lead."""

@@ -33,7 +33,7 @@ class IsrJudge:
             return Outcome(change.tp, Verdict.REFUSED, partition, reason)
         # Written though it may be as it was: so a leader voids an earlier proposal of which it never heard.
         new = proposed(partition, dict(change.isr), terms.min_isr)
-        return Change(change.tp, partition, replace(new, controller_epoch=self._state.controller_epoch))
+        return Change.by(self._state, change.tp, partition, new)
 
     def _staleness(self, change: IsrChange, partition: PartitionState) -> str:
         """Why the leader decided on what is no longer so; empty when it did not."""
@@ -83,5 +83,5 @@ def proposed(partition: PartitionState, members: Mapping[BrokerId, BrokerEpoch],
     stay = tuple(b for b in partition.isr if b in members)
     isr = (*stay, *(b for b in partition.replicas if b in members and b not in stay))
     elr = eligible(partition, isr, min_isr)
-    known = {b: partition.incarnations[b] for b in elr if b in partition.incarnations}
-    return replace(partition, isr=isr, elr=elr, incarnations=MappingProxyType({**known, **members}))
+    incarnations = MappingProxyType({**partition.incarnations_of(elr), **members})
+    return replace(partition, isr=isr, elr=elr, incarnations=incarnations)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from raylog.coordination import reassignment
 from raylog.coordination.controller_elections import Elections
@@ -225,7 +224,7 @@ class Leaders:
             after = reassignment.begun(partition, wanted.replicas)
         terms = self._rules.terms(topic, state)
         new = reassignment.led(tp, partition, after, self._rules, terms, self.standing)
-        return Change(tp, partition, replace(new, controller_epoch=state.controller_epoch))
+        return Change.by(state, tp, partition, new)
 
     def _complete_reassignments(self, names: Iterable[TopicName] | None) -> Job:
         """Of these topics, or of all."""
@@ -244,7 +243,7 @@ class Leaders:
                     new = reassignment.led(tp, partition, after, self._rules, terms, self.standing)
                 except InvalidReplicaAssignment:
                     continue  # once somebody can lead
-                yield Change(tp, partition, replace(new, controller_epoch=state.controller_epoch))
+                yield Change.by(state, tp, partition, new)
 
     def _move(self, topic: TopicState, changes: list[Change]) -> Job:
         office = self._office

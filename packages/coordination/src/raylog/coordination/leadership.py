@@ -23,12 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.protocol.ids import (
     NO_LEADER,
-    BrokerEpoch,
     BrokerId,
     LeaderEpoch,
     PartitionIndex,
@@ -46,6 +45,13 @@ class Change(NamedTuple):
     new: PartitionState
     risk: str = ""
     """Why acknowledged records may be lost by it; empty when none can."""
+
+    @classmethod
+    def by(
+        cls, state: ClusterState, tp: TopicPartition, old: PartitionState, new: PartitionState, risk: str = ""
+    ) -> Self:
+        """Made by the controller of ``state``, whose epoch the new state bears."""
+        return cls(tp, old, replace(new, controller_epoch=state.controller_epoch), risk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class ElectionRules:
         for tp, partition in topic.topic_partitions():
             new, risk = self.settled(tp, partition, terms, standing)
             if new is not partition:
-                yield Change(tp, partition, replace(new, controller_epoch=state.controller_epoch), risk)
+                yield Change.by(state, tp, partition, new, risk)
 
     def settled(
         self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing
@@ -201,7 +207,7 @@ class _Case:
         p = self._partition
         isr = tuple(b for b in p.isr if b not in self._lost) or p.isr
         elr = tuple(b for b in p.elr if b not in self._lost)
-        return replace(p, leader=NO_LEADER, isr=isr, elr=elr, incarnations=_kept(p.incarnations, (*isr, *elr)))
+        return replace(p, leader=NO_LEADER, isr=isr, elr=elr, incarnations=p.incarnations_of((*isr, *elr)))
 
     def led_by(self, leader: BrokerId, *, is_at_risk: bool) -> PartitionState:
         p = self._partition
@@ -209,7 +215,7 @@ class _Case:
         if leader not in isr:
             isr = (leader,)
         elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._lost)
-        incarnations = _kept(p.incarnations, elr) | {b: self._standing.brokers[b].epoch for b in isr}
+        incarnations = p.incarnations_of(elr) | {b: self._standing.brokers[b].epoch for b in isr}
         is_new = leader != p.leader or not self._is_unchanged(leader)
         epoch = LeaderEpoch(p.leader_epoch + 1) if is_new else p.leader_epoch
         return replace(p, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, incarnations=incarnations)
@@ -226,7 +232,3 @@ def eligible(
         return ()
     members = dict.fromkeys((*partition.elr, *partition.isr))
     return tuple(b for b in members if b not in isr and b not in but and b in partition.replicas)
-
-
-def _kept(incarnations: Mapping[BrokerId, BrokerEpoch], brokers: Iterable[BrokerId]) -> dict[BrokerId, BrokerEpoch]:
-    return {b: incarnations[b] for b in brokers if b in incarnations}

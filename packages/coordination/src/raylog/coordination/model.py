@@ -5,7 +5,7 @@ one they hold. The controller decides on it, brokers receive it (``peer_control`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
@@ -97,6 +97,10 @@ class PartitionState:
     @property
     def is_online(self) -> bool:
         return self.leader != NO_LEADER
+
+    def incarnations_of(self, brokers: Iterable[BrokerId]) -> dict[BrokerId, BrokerEpoch]:
+        """Those of ``brokers`` that are known."""
+        return {broker: self.incarnations[broker] for broker in brokers if broker in self.incarnations}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ reader would misunderstand raises VERSION, which makes the older one refuse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -52,6 +52,14 @@ def _fields(payload: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidRequest("a control message is no map of fields")
     return fields
+
+
+def read(build: Callable[[], T]) -> T:
+    """What ``build`` makes of a message's fields; InvalidRequest where one is missing or wrong."""
+    try:
+        return build()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
 
 
 def of(kind: type[T], value: Any) -> T:

@@ -29,13 +29,14 @@ from raylog.coordination.peer_codec import (
     pack,
     pack_broker,
     pack_topic,
+    read,
     text,
     texts,
     unpack,
     unpack_broker,
     unpack_topic,
 )
-from raylog.protocol.errors import BrokerNotAvailable, InvalidRequest
+from raylog.protocol.errors import BrokerNotAvailable
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicName, TopicPartition
 
 
@@ -98,8 +99,8 @@ class UpdateState:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("update", payload)
-        try:
-            return cls(
+        return read(
+            lambda: cls(
                 controller_id=BrokerId(number(fields["controller"])),
                 controller_epoch=ControllerEpoch(number(fields["controller_epoch"])),
                 broker_epoch=BrokerEpoch(number(fields["broker_epoch"])),
@@ -113,8 +114,7 @@ class UpdateState:
                     text(name): texts(configs) for name, configs in of(dict, fields.get("broker_configs", {})).items()
                 },
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
+        )
 
 
 class AckStatus(IntEnum):
@@ -152,16 +152,15 @@ class Ack:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("ack", payload)
-        try:
-            return cls(
+        return read(
+            lambda: cls(
                 AckStatus(number(fields["status"])),
                 BrokerId(number(fields["broker"])),
                 BrokerEpoch(number(fields["broker_epoch"])),
                 ControllerEpoch(number(fields["controller_epoch"])),
                 number(fields["sequence"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
+        )
 
 
 class Received(NamedTuple):

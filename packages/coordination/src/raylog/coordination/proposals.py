@@ -8,10 +8,9 @@ partition's state as it is now. The bytes are ``peer_codec``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 from raylog.coordination.model import PartitionState
 from raylog.coordination.peer_codec import (
@@ -20,6 +19,7 @@ from raylog.coordination.peer_codec import (
     of,
     pack,
     pack_partition,
+    read,
     text,
     unpack,
     unpack_partition,
@@ -36,8 +36,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-T = TypeVar("T")
 
 
 class IsrChange(NamedTuple):
@@ -109,7 +107,7 @@ class ProposeIsr:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("isr", payload)
-        return _read(lambda: cls(*_sender(fields), tuple(_unpack_change(*each) for each in fields["changes"])))
+        return read(lambda: cls(*_sender(fields), tuple(_unpack_change(*each) for each in fields["changes"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ class ReplicasOffline:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("offline", payload)
-        return _read(
+        return read(
             lambda: cls(
                 *_sender(fields),
                 tuple(_unpack_offline(*each) for each in fields["replicas"]),
@@ -171,7 +169,7 @@ class Drain:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("drain", payload)
-        return _read(lambda: cls(*_sender(fields), of(bool, fields.get("cancel", False))))
+        return read(lambda: cls(*_sender(fields), of(bool, fields.get("cancel", False))))
 
 
 Proposal = ProposeIsr | ReplicasOffline | Drain
@@ -214,7 +212,7 @@ class IsrAnswer:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("isr-answer", payload)
-        return _read(
+        return read(
             lambda: cls(
                 ControllerEpoch(number(fields["controller_epoch"])),
                 tuple(_unpack_outcome(*each) for each in of(list, fields["outcomes"])),
@@ -246,7 +244,7 @@ class DrainAnswer:
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidRequest when it is no such message."""
         fields = unpack("drain-answer", payload)
-        return _read(
+        return read(
             lambda: cls(
                 Verdict(number(fields["verdict"])),
                 ControllerEpoch(number(fields["controller_epoch"])),
@@ -259,13 +257,6 @@ class DrainAnswer:
 ProposalAnswer = IsrAnswer | DrainAnswer
 
 # --- the bytes
-
-
-def _read(build: Callable[[], T]) -> T:
-    try:
-        return build()
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"a control message lacks a field or has a wrong one: {error!r}") from error
 
 
 def _pack_sender(broker_id: BrokerId, epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> dict[str, Any]:

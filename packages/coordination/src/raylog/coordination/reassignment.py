@@ -86,7 +86,12 @@ def _narrowed(
     """Members of ISR and ELR that are no replicas any more are none."""
     isr = tuple(b for b in partition.isr if b in replicas)
     elr = tuple(b for b in partition.elr if b in replicas)
-    incarnations = {b: epoch for b, epoch in partition.incarnations.items() if b in (*isr, *elr)}
     return replace(
-        partition, replicas=replicas, adding=adding, removing=removing, isr=isr, elr=elr, incarnations=incarnations
+        partition,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=isr,
+        elr=elr,
+        incarnations=partition.incarnations_of((*isr, *elr)),
     )
