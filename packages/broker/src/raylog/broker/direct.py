@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import Ports
+from raylog.broker.partition_types import ACKS, ACKS_ALL
 from raylog.protocol.errors import InvalidRequiredAcks
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches
@@ -14,20 +15,20 @@ COMMIT_TIMEOUT_MS = 30_000
 """How long acks=all waits for the in-sync replicas: Kafka's default request.timeout.ms."""
 
 
-def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = -1) -> tuple[Offset, Offset]:
+def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = ACKS_ALL) -> tuple[Offset, Offset]:
     """Append a whole record batch; the offsets of the first and the last record.
 
     ``acks`` is as in Kafka: -1 all in-sync replicas, 1 the leader, 0 nobody; an actor call always answers. Raises what
     Partition.append raises, NotLeaderOrFollower without a lease or when the leadership was lost before the records were
     committed, NotEnoughReplicasAfterAppend, and RequestTimedOut when they were not committed in time.
     """
-    if acks not in (-1, 0, 1):
+    if acks not in ACKS:
         raise InvalidRequiredAcks(f"acks={acks} must be -1 (all), 0 or 1")
     tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
     ports.lease.check()
     led = ports.partitions.get(tp)
     info = led.append(memoryview(bytearray(batch)), acks=acks, now_ms=ports.now_ms())
-    if acks == -1:
+    if acks == ACKS_ALL:
         wait = CommitWait(ports.produces, [Appended(led, info)], COMMIT_TIMEOUT_MS)
         while not wait.wait(COMMIT_TIMEOUT_MS / 1000):
             pass

@@ -162,7 +162,7 @@ class IsrChanges:
         state = self._table.state()
         me = self._table.broker_id
         lost: dict[str, list[OfflineReplica]] = {}
-        for tp, (topic_id, reason) in self._table.failed().items():
+        for tp, (topic_id, reason) in self._table.give_up_failed().items():
             partition = state.partition(tp)
             if partition is not None and (partition.leader == me or me in partition.isr or me in partition.elr):
                 lost.setdefault(reason, []).append(OfflineReplica(tp, topic_id))

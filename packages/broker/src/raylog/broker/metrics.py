@@ -215,7 +215,7 @@ def _max_lag(facts: Facts) -> int:
         for tp, partition in facts.followed.items()
         if tp in facts.leader_ends
     )
-    return max(0, *lags, 0)
+    return max((0, *lags))
 
 
 def _offline(state: ClusterState) -> int:

@@ -12,6 +12,8 @@ ACKS_ALL = -1
 """acks: an append is acknowledged once all in-sync replicas have it."""
 ACKS_LEADER = 1
 """acks: once the leader has it."""
+ACKS = (ACKS_ALL, 0, ACKS_LEADER)
+"""All that a producer may ask for; 0: no acknowledgement."""
 
 
 class Isolation(Enum):

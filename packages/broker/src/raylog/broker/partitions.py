@@ -330,9 +330,9 @@ class PartitionTable:
         """The partitions that this broker follows, a snapshot."""
         return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_follower}
 
-    def failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
-        """Replicas that this broker has lost until it starts anew, with their topic's id and the reason; they are not
-        fetched for any more.
+    def give_up_failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
+        """Fetch nothing any more for the replicas that this broker has lost until it starts anew; which these are, with
+        their topic's id and the reason.
         """
         failed = {
             tp: (topic_id, str(error))

@@ -26,7 +26,7 @@ from raylog.client.connection import Address, Reply
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import Network
 from raylog.client.results import LogTruncated
-from raylog.client.subscription import EARLIEST, Subscription
+from raylog.client.subscription import EARLIEST, Place, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
@@ -126,26 +126,27 @@ class EpochChecks:
         position = place.position
         if position is None:
             return
-        reset = self._subscription.reset
-        if answer.end < 0:  # the leader knows no epoch that old or young: it is another log
-            lost = LogTruncated(place.tp, position, place.epoch, answer.end)
-            if reset is None:
-                place.truncated(lost)
-                return
-            place.seek_to(reset)
-            log.warning("%s; reading on from the %s", lost, "start" if reset == EARLIEST else "end")
-        elif answer.end >= buffer.fetch_offset:
+        if answer.end >= buffer.fetch_offset:
             buffer.valid_for = asked.leader_epoch
         elif answer.end >= position:
             # What was fetched ahead is of a log that was given up: the user hasn't seen it, and gets the new one.
             place.seek(position, min(place.epoch, answer.epoch))
         else:
-            lost = LogTruncated(place.tp, position, place.epoch, answer.end)
-            if reset is None:
-                place.truncated(lost)
-                return
+            self._go_on(place, LogTruncated(place.tp, position, place.epoch, answer.end), answer)
+
+    def _go_on(self, place: Place, lost: LogTruncated, answer: EpochEnd) -> None:
+        """Where the logs diverge, or as auto.offset.reset says where the leader knows no epoch that old or young."""
+        reset = self._subscription.reset
+        if reset is None:
+            place.truncated(lost)
+            return
+        if answer.end < 0:
+            place.seek_to(reset)
+            where = "the start" if reset == EARLIEST else "the end"
+        else:
             place.seek(answer.end, answer.epoch)
-            log.warning("%s; reading on from offset %d", lost, answer.end)
+            where = f"offset {answer.end}"
+        log.warning("%s; reading on from %s", lost, where)
 
 
 def _request(asked: Mapping[TopicPartition, _Asked]) -> OffsetForLeaderEpochRequest:

@@ -30,6 +30,7 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
+from raylog.broker.partition_types import ACKS, ACKS_ALL
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     InvalidRecord,
@@ -56,8 +57,6 @@ from raylog.protocol.records import HEADER_SIZE, read_header
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 FIRST_WITH_ZSTD = 7
-ALL = -1
-"""acks: all in-sync replicas."""
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
@@ -75,7 +74,7 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
 
 def _refusal(request: ProduceRequest) -> RaylogError | None:
     """What is wrong with the whole request."""
-    if request.acks not in (ALL, 0, 1):
+    if request.acks not in ACKS:
         return InvalidRequiredAcks(f"acks={request.acks}: must be 0, 1 or -1")
     if request.transactional_id is not None:
         return TransactionalIdNotFound(f"transactional.id={request.transactional_id}: transactions are not built yet")
@@ -118,7 +117,7 @@ class _Produce(DelayedReply):
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
                 produced.append(_failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}")))
                 continue
-            if self._acks == ALL:
+            if self._acks == ACKS_ALL:
                 self._uncommitted.append((produced, len(produced), appended))
             info = appended.info
             produced.append(
