@@ -247,6 +247,12 @@ class ReplicatedCluster:
         assert found is not None, f"broker {broker_id} was never there"
         return found.version
 
+    def intact_since(self, broker_id: int) -> int:
+        """The oldest incarnation of the broker whose data is all there, as its last registration says."""
+        found = self.store.get(paths.raylog_broker(BrokerId(broker_id)))
+        assert found is not None, f"broker {broker_id} was never there"
+        return paths.decode_former_life(BrokerId(broker_id), found.data).intact_since
+
     def state(self, topic: str, partition: int) -> PartitionState:
         """The partition's state as the controller wrote it last."""
         tp = TopicPartition(TopicName(topic), PartitionIndex(partition))

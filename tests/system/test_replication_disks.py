@@ -47,6 +47,16 @@ def start(cluster: ReplicatedCluster, *broker_ids: int) -> None:
         cluster.wait_serving(broker_id)
 
 
+def kill_all_but_the_leader(cluster: ReplicatedCluster) -> tuple[int, list[int]]:
+    """Until it is alone in sync; who that is, and the others."""
+    last = cluster.leader("t", 0)
+    others = [broker_id for broker_id in cluster.running if broker_id != last]
+    for broker_id in others:
+        cluster.kill(broker_id)
+    wait_until(lambda: set(cluster.state("t", 0).isr) == {last}, WAIT_S, "one is left in sync")
+    return last, others
+
+
 def check_equal(cluster: ReplicatedCluster) -> None:
     """Every replica has the same bytes, once nobody writes any more."""
 
@@ -89,11 +99,7 @@ def test_the_last_one_standing_loses_what_it_had_not_synced(cluster: ReplicatedC
     cluster.create_topic("t", partitions=PARTITIONS)
     with load_on(cluster) as load:
         load.wait_acked_everywhere()
-        last = cluster.leader("t", 0)
-        others = [broker_id for broker_id in cluster.running if broker_id != last]
-        for broker_id in others:
-            cluster.kill(broker_id)
-        wait_until(lambda: set(cluster.state("t", 0).isr) == {last}, WAIT_S, "one is left in sync")
+        last, others = kill_all_but_the_leader(cluster)
         lost_bytes = cluster.crash_machine(last)
         assert lost_bytes > 0
         start(cluster, last)
@@ -104,6 +110,21 @@ def test_the_last_one_standing_loses_what_it_had_not_synced(cluster: ReplicatedC
         cluster.wait_in_sync("t", PARTITIONS)
     checked(f"the last one standing lost {lost_bytes} unsynced bytes", load, tmp_path)
     check_equal(cluster)
+
+
+def test_a_machine_that_starts_anew_after_an_orderly_stop_has_lost_nothing(cluster: ReplicatedCluster) -> None:
+    """All was synced at the stop, so the broker is intact; after a crash nobody can know."""
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with load_on(cluster) as load:
+        load.wait_acked(LOAD)
+    begun = cluster.intact_since(0)
+    cluster.stop(0)
+    assert cluster.crash_machine(0) == 0
+    start(cluster, 0)
+    assert cluster.intact_since(0) == begun
+    cluster.crash_machine(0)
+    start(cluster, 0)
+    assert cluster.intact_since(0) == cluster.epoch(0)
 
 
 @pytest.mark.parametrize("flush", ["never", "each append"])
@@ -149,11 +170,7 @@ def test_an_emptied_directory_of_the_last_in_sync_does_not_lead(cluster: Replica
     cluster.create_topic("t", partitions=PARTITIONS)
     with load_on(cluster) as load:
         load.wait_acked_everywhere()
-        last = cluster.leader("t", 0)
-        others = [broker_id for broker_id in cluster.running if broker_id != last]
-        for broker_id in others:
-            cluster.kill(broker_id)
-        wait_until(lambda: set(cluster.state("t", 0).isr) == {last}, WAIT_S, "one is left in sync")
+        last, others = kill_all_but_the_leader(cluster)
         cluster.kill(last)
         cluster.empty(last)
         start(cluster, last)

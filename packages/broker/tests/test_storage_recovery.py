@@ -96,6 +96,22 @@ def test_after_a_clean_stop_nothing_is_read(tmp_path: Path) -> None:
     shelf.dirs.close()
 
 
+def test_a_start_that_came_to_nothing_is_no_orderly_stop_of_the_incarnation_before(tmp_path: Path) -> None:
+    """A broker that is refused its registration closes its logs in good order, whatever became of its former life."""
+    shelf = filled(tmp_path, 2)
+    assert not shelf.dirs.was_stopped_cleanly
+    shelf.dirs.abandon()
+    for _ in range(2):
+        shelf = open_shelf(tmp_path, topic=SMALL)
+        assert not shelf.dirs.was_stopped_cleanly
+        shelf.dirs.close()
+    open_shelf(tmp_path, topic=SMALL).dirs.close(broker_epoch=7)
+    for _ in range(2):
+        shelf = open_shelf(tmp_path, topic=SMALL)
+        assert shelf.dirs.was_stopped_cleanly
+        shelf.dirs.close()
+
+
 def test_a_torn_tail_is_cut_even_after_a_clean_stop(tmp_path: Path) -> None:
     shelf = filled(tmp_path)
     shelf.dirs.close()

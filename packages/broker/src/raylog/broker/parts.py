@@ -179,6 +179,7 @@ def registration_of(parts: Parts, place: Place) -> BrokerInfo:
         node=place.node,
         actor=place.actor,
         directory_ids=tuple(map(decode_topic_id, parts.log_dirs.directory_ids().values())),
+        clean_stop=parts.log_dirs.was_stopped_cleanly,
     )
 
 

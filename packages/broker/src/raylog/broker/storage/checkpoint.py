@@ -5,7 +5,7 @@
 * ``leader-epoch-checkpoint``: the same with ``epoch start-offset`` lines;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: …`` (16 bytes in URL-safe base64 without padding);
 * ``meta.properties``: Java properties, ``version=0`` with ``broker.id``, ``cluster.id``, ``directory.id``;
-* ``.kafka_cleanshutdown``: JSON; its being there is what counts;
+* ``.kafka_cleanshutdown``: JSON; its being there says that all is flushed, and it names the broker's incarnation;
 * ``.raylog_lost_data``, ours: the partitions that ended before their checkpoints when they were loaded, one a line. It
   is there until the broker has registered as one that lost data.
 
@@ -32,6 +32,8 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_STOP = ".kafka_cleanshutdown"
 LOST_DATA = ".raylog_lost_data"
+NO_INCARNATION = -1
+"""Of a process that stopped before it had registered."""
 LOCK = ".lock"
 
 _VERSION = "0"
@@ -121,13 +123,20 @@ def write_clean_stop(fs: FileSystem, log_dir: Path, broker_epoch: int) -> None:
     write_atomically(fs, log_dir / CLEAN_STOP, text.encode())
 
 
-def take_clean_stop(fs: FileSystem, log_dir: Path) -> bool:
-    """Whether the last stop was clean; the marker is gone afterwards, durably, for this run may end uncleanly."""
-    if not fs.exists(log_dir / CLEAN_STOP):
-        return False
+def take_clean_stop(fs: FileSystem, log_dir: Path) -> int | None:
+    """The incarnation that the last clean stop ended, NO_INCARNATION where it ended none; None: it was not clean.
+
+    The marker is gone afterwards, durably, for this run may end uncleanly.
+    """
+    data = read_bytes(fs, log_dir / CLEAN_STOP)
+    if data is None:
+        return None
     fs.unlink(log_dir / CLEAN_STOP)
     fs.fsync_dir(log_dir)
-    return True
+    try:
+        return int(json.loads(data)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return NO_INCARNATION
 
 
 def write_lost_data(fs: FileSystem, log_dir: Path, partitions: Iterable[TopicPartition]) -> None:

@@ -76,6 +76,8 @@ class LogDir:
         self._lock: FileLock | None = None
         self._checkpoint_lock = threading.Lock()
         self._saved_high_watermarks: dict[TopicPartition, Offset] = {}
+        self.ended = checkpoint.NO_INCARNATION
+        """The broker's incarnation that closed the logs here in an orderly way, if it was the last one to use them."""
         self.lost_data = False
         """Whether logs ended, when they were loaded, before what the checkpoints had said of them; it stays so, over
         crashes, too, until :meth:`loss_told`.
@@ -116,7 +118,9 @@ class LogDir:
     def load(self, taken: set[TopicPartition], now_ms: TimestampMs) -> None:
         """Load and, after an unclean stop, recover all logs; one in ``taken`` too is set aside."""
         with self.health.guard("loading of the logs"):
-            clean = checkpoint.take_clean_stop(self._fs, self.path)
+            ended = checkpoint.take_clean_stop(self._fs, self.path)
+            clean = ended is not None
+            self.ended = checkpoint.NO_INCARNATION if ended is None else ended
             recovery_points = self._read(checkpoint.RECOVERY_POINTS)
             starts = self._read(checkpoint.LOG_STARTS)
             high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
@@ -255,7 +259,11 @@ class LogDir:
         return LogDirFacts(self.path, "", space, {tp: log for tp, (_, log) in list(self.logs.items())})
 
     def close(self, broker_epoch: int) -> None:
-        """Close all logs and mark the stop as clean, then unlock. StorageError when that failed: not marked."""
+        """Close all logs and mark the stop as clean, then unlock. StorageError when that failed: not marked.
+
+        ``broker_epoch``: the incarnation that ends; NO_INCARNATION when there was none, which leaves what is known of
+        the last one as it is.
+        """
         if self._lock is None:
             return
         try:
@@ -263,7 +271,8 @@ class LogDir:
                 log.close()
             self.checkpoint()
             with self.health.guard("marking of the clean stop"):
-                checkpoint.write_clean_stop(self._fs, self.path, broker_epoch)
+                ended = self.ended if broker_epoch == checkpoint.NO_INCARNATION else broker_epoch
+                checkpoint.write_clean_stop(self._fs, self.path, ended)
         finally:
             self.abandon()
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from raylog.broker import config as rows
 from raylog.broker.events import EventLog
-from raylog.broker.storage.checkpoint import encode_topic_id
+from raylog.broker.storage import checkpoint
 from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.clock import RetentionClock
 from raylog.broker.storage.files import FileSystem
@@ -25,7 +25,7 @@ logger = EventLog(__name__)
 
 def random_id() -> str:
     """A directory's id: a UUID in Kafka's text form."""
-    return encode_topic_id(TopicId(uuid4()))
+    return checkpoint.encode_topic_id(TopicId(uuid4()))
 
 
 class LogDirs:
@@ -86,6 +86,11 @@ class LogDirs:
             raise
 
     @property
+    def was_stopped_cleanly(self) -> bool:
+        """Whether the broker's last incarnation closed all its logs in an orderly way."""
+        return all(directory.ended != checkpoint.NO_INCARNATION for directory in self.dirs)
+
+    @property
     def lost_data(self) -> bool:
         """Whether less was found at :meth:`open` than the checkpoints had promised, or at an earlier one, if nobody was
         told of it.
@@ -129,8 +134,8 @@ class LogDirs:
                 holder.give_id(tp, topic_id)
             elif known != topic_id:
                 raise InconsistentTopicId(
-                    f"{holder.path / str(tp)} belongs to topic id {encode_topic_id(known)}, "
-                    f"not {encode_topic_id(topic_id)}: the topic was deleted and made again"
+                    f"{holder.path / str(tp)} belongs to topic id {checkpoint.encode_topic_id(known)}, "
+                    f"not {checkpoint.encode_topic_id(topic_id)}: the topic was deleted and made again"
                 )
             return log
 
@@ -211,7 +216,7 @@ class LogDirs:
             with log.lock:
                 log.producers.expire(now_ms, uptime_ms, self._config[rows.PRODUCER_ID_EXPIRATION_MS])
 
-    def close(self, broker_epoch: int = -1) -> None:
+    def close(self, broker_epoch: int = checkpoint.NO_INCARNATION) -> None:
         """Flush and close everything, write checkpoints and the clean-stop markers, unlock. Idempotent.
 
         A directory that fails is left without its marker, to be recovered at the next start.
