@@ -115,11 +115,18 @@ class Workload:
 
     def wait_acked_everywhere(self, since: float = 0.0, timeout_s: float = WAIT_S) -> None:
         """Until each partition acknowledged something after ``since``."""
-        wait_until(
-            lambda: all(self.acked_since(partition, since) for partition in self._partitions),
-            timeout_s,
-            "every partition acknowledges",
-        )
+        try:
+            wait_until(
+                lambda: all(self.acked_since(partition, since) for partition in self._partitions),
+                timeout_s,
+                "every partition acknowledges",
+            )
+        except AssertionError as error:
+            acked = [len(acks) for acks in self.acks]
+            alive = [thread.is_alive() for thread in self._threads]
+            raise AssertionError(
+                f"{error}; acked so far {acked}, given up {self.errors[:3]}, threads alive {alive}"
+            ) from error
 
     def longest_gap(self) -> float:
         """The longest time that a partition was without acknowledgements, seconds."""

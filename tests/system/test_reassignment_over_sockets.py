@@ -10,10 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.cluster import InProcessCluster
+from kit.reading import consumed
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.handlers import TABLE
-from raylog.client import Consumer, Producer
+from raylog.client import Producer
 from raylog.coordination.controller_events import NewTopic
 from raylog.coordination.model import PartitionState
 from raylog.protocol.errors import RaylogError
@@ -71,19 +72,6 @@ def state(cluster: InProcessCluster) -> PartitionState:
 def directories(cluster: InProcessCluster) -> set[int]:
     """The brokers on whose disk the partition is."""
     return {n for n in cluster.brokers if list(cluster.root.glob(f"broker-{n}/**/{TP}"))}
-
-
-def consumed(cluster: InProcessCluster, count: int) -> list[bytes | None]:
-    values: list[bytes | None] = []
-    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
-
-        def enough() -> bool:
-            for records in consumer.poll(500).values():
-                values.extend(record.value for record in records)
-            return len(values) >= count
-
-        wait_until(enough, WAIT_S, f"{count} records")
-    return values
 
 
 def test_a_partition_moves_to_other_brokers_while_records_come_in(cluster: InProcessCluster) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.reading import consumed
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
 from raylog.broker.partition import Partition
-from raylog.client import Consumer, Producer
+from raylog.client import Producer
 from raylog.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower
 from raylog.protocol.ids import BrokerId, Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, encode_batch
@@ -65,20 +66,6 @@ def send(cluster: InProcessCluster, *values: bytes) -> None:
     with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0, batch_size=1_000) as producer:
         for future in [producer.send("t", value) for value in values]:
             future.result(WAIT_S)
-
-
-def consumed(cluster: InProcessCluster, count: int) -> list[bytes | None]:
-    """The first ``count`` values of the topic, by a consumer that begins at the beginning."""
-    values: list[bytes | None] = []
-    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
-
-        def enough() -> bool:
-            for records in consumer.poll(500).values():
-                values.extend(record.value for record in records)
-            return len(values) >= count
-
-        wait_until(enough, WAIT_S, f"{count} records")
-    return values
 
 
 def test_what_all_acknowledged_is_in_every_log_byte_for_byte(cluster: InProcessCluster) -> None:
