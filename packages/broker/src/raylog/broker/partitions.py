@@ -103,8 +103,10 @@ class PartitionTable:
         state = self._receiver.state.partition(tp)
         if state is None:
             raise UnknownTopicOrPartition(f"{tp}: there is no such partition")
-        if tp in self._failed and (state.leader == self.broker_id or not state.is_online):
-            raise StorageError(f"{tp}: {self._failed[tp][1]}")
+        if state.leader == self.broker_id or not state.is_online:
+            failure = self._failure(tp)
+            if failure:
+                raise StorageError(f"{tp}: {failure}")
         where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
         raise NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}")
 
@@ -314,6 +316,14 @@ class PartitionTable:
             topic = state.topic(tp.topic)
             if topic is None or topic.id != topic_id:
                 self._log_dirs.set_aside(tp, "the cluster has no such topic")
+
+    def _failure(self, tp: TopicPartition) -> str:
+        """Why the replica here can't be used, or "". The disk knows before the table does."""
+        failed = self._failed.get(tp)
+        if failed is not None:
+            return str(failed[1])
+        partition = self._partitions.get(tp)
+        return partition.log.health.failure if partition is not None else ""
 
     # --- what the broker itself does ---
 

@@ -1,0 +1,93 @@
+"""What the partition table answers while the controller's word is carried out on the log dirs."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from kit.partitions import NOW, TOPIC_ID, TP
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.partition import Partition
+from raylog.broker.partitions import PartitionTable
+from raylog.broker.replication.delayed import DelayedFetches
+from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
+from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.protocol.errors import RaylogError, StorageError
+from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Offset, TopicPartition
+
+B1 = BrokerId(1)
+
+
+class NobodyToFollow:
+    """The fetchers of a broker that has no other to copy from."""
+
+    def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
+        raise AssertionError(f"{partition.tp} follows {leader}")
+
+    def unfollow(self, tp: TopicPartition) -> None:
+        pass
+
+
+class Table:
+    """A partition table, and the controller's messages to it."""
+
+    def __init__(self, path: Path) -> None:
+        settings = BROKER_SETTINGS.settings({"log.dirs": str(path)})
+        self.dirs = LogDirs(settings, RealFileSystem(), "cluster-of-tests", B1)
+        self.dirs.open(NOW)
+        self.produces = DelayedProduces(threading.Lock())
+        fetches = DelayedFetches(threading.Lock())
+        self.table = PartitionTable(
+            B1, "cluster-of-tests", settings, self.dirs, fetches, self.produces, NobodyToFollow(), lambda: NOW
+        )
+        self.table.register_with(lambda: BrokerEpoch(1))
+        self._sequence = 0
+
+    def tell(self, leader: BrokerId, leader_epoch: int) -> None:
+        """The controller's word on who leads the one partition there is."""
+        state = PartitionState((B1,), leader, LeaderEpoch(leader_epoch), (B1,), version=leader_epoch)
+        self._sequence += 1
+        message = UpdateState(
+            controller_id=B1,
+            controller_epoch=ControllerEpoch(1),
+            broker_epoch=BrokerEpoch(1),
+            sequence=self._sequence,
+            full=self._sequence == 1,
+            cluster_id="cluster-of-tests",
+            brokers=(BrokerInfo(B1, BrokerEpoch(1), ()),),
+            topics=(TopicState(TP.topic, TOPIC_ID, (state,)),),
+        )
+        assert Ack.decode(self.table.control(message.encode())).status is AckStatus.OK
+
+    def fail_disk(self) -> None:
+        self.table.get(TP).log.health.fail(OSError(errno.EIO, "the disk is gone"), "a write")
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Table:
+    table = Table(tmp_path / "log")
+    table.tell(B1, 0)
+    return table
+
+
+def test_a_partition_on_a_failed_disk_is_a_storage_error_even_while_its_leader_resigns(led: Table) -> None:
+    """Requests that waited are woken as soon as leadership ends, and must not take that for a mere move."""
+    answers: list[RaylogError] = []
+
+    def woken() -> None:
+        with pytest.raises(RaylogError) as refused:
+            led.table.get(TP)
+        answers.append(refused.value)
+
+    led.produces.arm({TP: Offset(1)}, woken)
+    led.fail_disk()
+    led.tell(NO_LEADER, 1)
+    assert [type(answer) for answer in answers] == [StorageError]
+    with pytest.raises(StorageError, match="the disk is gone"):
+        led.table.get(TP)
