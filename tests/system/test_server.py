@@ -199,6 +199,16 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
         socket.create_connection(address, 1)
 
 
+def test_stop_wakes_the_accept_threads(node: Node) -> None:
+    listeners = [Listener(name, "127.0.0.1", 0) for name in ("INNER", "OUTER")]
+    for _ in range(5):  # whether a thread misses that its socket was shut down is a matter of luck
+        server = SocketServer(listeners, node.ports, node.settings)
+        server.start()
+        begun = time.monotonic()
+        server.stop(timeout=60)
+        assert time.monotonic() - begun < 30, "it waited for the time-out"
+
+
 def test_counters_sum_over_open_and_closed_connections(node: Node) -> None:
     address = node.serve()
     server = node.server

@@ -80,11 +80,14 @@ class Acceptor:
         return len(self._silent)
 
     def run(self, stopping: threading.Event) -> None:
-        """Accept until ``stopping`` is set and the listening socket was shut down, which wakes this thread."""
+        """Accept until ``stopping`` is set and the listening socket was shut down, which wakes this thread.
+
+        Nobody may close that socket earlier: with it goes the news that it was shut down.
+        """
         look_at = time.monotonic() + LOOK_S
         try:
             while not stopping.is_set():
-                for descriptor, _ in self._epoll.poll(LOOK_S):
+                for descriptor, _ in self._epoll.poll(LOOK_S if self._silent else None):
                     if descriptor in self._silent:
                         self._hear(descriptor)
                     else:

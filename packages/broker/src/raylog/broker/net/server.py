@@ -110,10 +110,13 @@ class SocketServer:
     def stop(self, timeout: float = 5.0) -> None:
         """Stop accepting, let replies in progress finish for up to ``timeout`` seconds, close everything."""
         self._stopping.set()
-        self._close_listeners()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes its accept thread, which close() does not
         deadline = time.monotonic() + timeout
         for thread in self._accepting:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._close_listeners()
         self._shut_down(socket.SHUT_RD)
         self._ports.delayed.interrupt_all()
         self._ports.produces.interrupt_all()
@@ -155,8 +158,6 @@ class SocketServer:
 
     def _close_listeners(self) -> None:
         for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes its accept(), which close() does not
             sock.close()
         self._sockets.clear()
 
