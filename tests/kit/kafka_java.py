@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from kit.clients import Row, Whole
+from kit.streams import ProgramStream, feed
 
 SOURCES = Path(__file__).parent.parent / "conformance" / "java"
 PROGRAMS = ("java", "javac", "mvn")
 MAVEN_TIMEOUT_S = 600
 TIMEOUT_S = 60
+JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp")
 
 
 class Release(NamedTuple):
@@ -36,6 +38,8 @@ class Release(NamedTuple):
 
 KAFKA_4 = Release("kafka_2.13", "4.2.0")
 """The broker's own package: the client and, beside it, DumpLogSegments."""
+KAFKA_TOOLS = Release("kafka-tools", "4.2.0")
+"""What the scripts in Kafka's ``bin`` run."""
 KAFKA_3 = Release("kafka-clients", "3.9.1")
 RELEASES = (KAFKA_4, KAFKA_3)
 
@@ -82,7 +86,7 @@ def dump_log(segment: Path) -> str:
     """What Kafka's DumpLogSegments says of a segment or index, records included: on stdout, mismatches on stderr."""
     done = subprocess.run(
         [
-            "java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(KAFKA_4)}/*", "kafka.tools.DumpLogSegments",
+            *JVM, f"{jars(KAFKA_4)}/*", "kafka.tools.DumpLogSegments",
             "--deep-iteration", "--print-data-log", "--files", str(segment),
         ],
         capture_output=True,
@@ -144,7 +148,7 @@ class JavaClient(Whole):
                 ["javac", "-cp", path, "-d", self._classes, SOURCES / "Rows.java"], check=True, timeout=TIMEOUT_S
             )
             self._jvm = subprocess.Popen(
-                ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._classes}:{path}", "Rows"],
+                [*JVM, f"{self._classes}:{path}", "Rows"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -153,6 +157,37 @@ class JavaClient(Whole):
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         return self._jvm.stdin, self._jvm.stdout
+
+
+class JavaStream(ProgramStream):
+    """One release's producer and consumer in a JVM; see ``conformance/java/Numbers.java``."""
+
+    def __init__(self, release: Release, servers: str, topic: str, *, rack: str = "") -> None:
+        super().__init__(servers, topic, rack=rack)
+        self.name = release.name
+        self._release = release
+
+    def _start(self) -> list[subprocess.Popen[str]]:
+        command = [*JVM, f"{jars(self._release)}/*", str(SOURCES / "Numbers.java"), self.servers, self.topic, self.rack]
+        pipe = subprocess.PIPE
+        return [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)]
+
+    def _write(self) -> None:
+        feed(self._programs[0], self._numbers())
+
+    def _read(self) -> None:
+        [program] = self._programs
+        assert program.stdout is not None
+        for line in program.stdout:
+            match line.split():
+                case ["acked"]:
+                    self._note()
+                case ["read", offset, number]:
+                    self._take(int(offset), number)
+                case words:
+                    self._note(" ".join(words))
+        if not self._all_read.is_set():
+            self._note(f"the JVM ended with {program.wait(TIMEOUT_S)}")
 
 
 def _text(row: Row) -> str:
