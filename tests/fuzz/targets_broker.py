@@ -22,6 +22,7 @@ from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
 from raylog.coordination.proposals import (
+    DamagedReplica,
     Drain,
     DrainAnswer,
     IsrAnswer,
@@ -30,6 +31,7 @@ from raylog.coordination.proposals import (
     Outcome,
     Proposal,
     ProposeIsr,
+    ReplicasDamaged,
     ReplicasOffline,
     Verdict,
     decode_proposal,
@@ -274,6 +276,7 @@ def _control_seeds() -> Iterator[bytes]:
     members = ((BrokerId(1), BrokerEpoch(1)), (BrokerId(2), BrokerEpoch(7)))
     yield ProposeIsr(*sender, (IsrChange(_TP, TopicId(UUID(int=7)), LeaderEpoch(3), 4, members),)).encode()
     yield ReplicasOffline(*sender, (OfflineReplica(_TP, TopicId(UUID(int=7))),), "why").encode()
+    yield ReplicasDamaged(*sender, (DamagedReplica(_TP, TopicId(UUID(int=7)), LeaderEpoch(3)),)).encode()
     yield Drain(*sender).encode()
     yield IsrAnswer(ControllerEpoch(1), (Outcome(_TP, Verdict.STALE, _STATE, "why"),)).encode()
     yield DrainAnswer(Verdict.OK, ControllerEpoch(1), (_TP,), "why").encode()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raylog.coordination.model import PartitionState
 from raylog.coordination.proposals import (
+    DamagedReplica,
     Drain,
     DrainAnswer,
     IsrAnswer,
@@ -19,6 +20,7 @@ from raylog.coordination.proposals import (
     Outcome,
     Proposal,
     ProposeIsr,
+    ReplicasDamaged,
     ReplicasOffline,
     Verdict,
     decode_proposal,
@@ -53,6 +55,7 @@ STATE = PartitionState(
 PROPOSALS: list[Proposal] = [
     ProposeIsr(*SENDER, (CHANGE, CHANGE)),
     ReplicasOffline(*SENDER, (OfflineReplica(TP, ID),), "/disk1: EIO"),
+    ReplicasDamaged(*SENDER, (DamagedReplica(TP, ID, LeaderEpoch(5)),)),
     Drain(*SENDER),
     Drain(*SENDER, cancel=True),
 ]

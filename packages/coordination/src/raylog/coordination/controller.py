@@ -59,7 +59,7 @@ from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import Ack
-from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasOffline, Verdict
+from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
 from raylog.coordination.store import StoreError
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 from raylog.protocol.ids import MonotonicMs, TopicName
@@ -316,6 +316,8 @@ class Controller:
                 case Drain():
                     yield from self._leaders.drain(token, event.proposal)
         except Aborted:
+                case ReplicasDamaged():
+                    yield from self._leaders.do_without_damaged(token, event.proposal)
             if not self._office.is_deposed:
                 self._proposals.failed(token, Verdict.UNAVAILABLE, self.state.controller_epoch)
             raise

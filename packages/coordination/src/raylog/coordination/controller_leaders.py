@@ -24,11 +24,13 @@ from raylog.coordination.controller_topics import check_replicas
 from raylog.coordination.leadership import Change, ElectionRules, Standing
 from raylog.coordination.model import BrokerInfo, TopicState
 from raylog.coordination.proposals import (
+    DamagedReplica,
     Drain,
     DrainAnswer,
     IsrAnswer,
     Outcome,
     ProposeIsr,
+    ReplicasDamaged,
     ReplicasOffline,
     Verdict,
 )
@@ -138,6 +140,37 @@ class Leaders:
         self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
 
     def drain(self, token: object, proposal: Drain) -> Job:
+    def do_without_damaged(self, token: object, proposal: ReplicasDamaged) -> Job:
+        """Let intact replicas lead, and count no more on damaged ones."""
+        office = self._office
+        verdicts = [self._without(proposal, damaged) for damaged in proposal.replicas]
+        changes = {verdict.tp: verdict for verdict in verdicts if isinstance(verdict, Change)}
+        yield from self._update(changes.values())
+        if changes:
+            names = ", ".join(map(str, sorted(changes)))
+            fields = {"broker": proposal.broker_id, "partitions": names}
+            office.effects.append(Notice("replicas are damaged: others lead, and count no more on them", fields))
+        outcomes = (
+            Outcome(each.tp, Verdict.OK, office.state.partition(each.tp)) if isinstance(each, Change) else each
+            for each in verdicts
+        )
+        self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
+
+    def _without(self, proposal: ReplicasDamaged, damaged: DamagedReplica) -> Change | Outcome:
+        state, tp = self._office.state, damaged.tp
+        topic, partition = state.topics.get(tp.topic), state.partition(tp)
+        if topic is None or topic.id != damaged.topic_id or partition is None:
+            return Outcome(tp, Verdict.REFUSED, reason=f"there is no {tp} of a topic with this id")
+        is_current = self._is_current(proposal.broker_id, proposal.broker_epoch)
+        if not is_current or damaged.leader_epoch != partition.leader_epoch:
+            reason = f"it is about broker epoch {proposal.broker_epoch} and leader epoch {damaged.leader_epoch}"
+            return Outcome(tp, Verdict.STALE, partition, reason)
+        terms = self._rules.terms(topic, state)
+        new = self._rules.without(tp, partition, terms, self.standing, proposal.broker_id)
+        if new is partition:
+            return Outcome(tp, Verdict.REFUSED, partition, f"no intact replica of {tp} is there to lead it instead")
+        return Change.by(state, tp, partition, new)
+
         """Let others lead what a broker leads that is about to stop."""
         office, epoch, broker_id = self._office, self._office.state.controller_epoch, proposal.broker_id
         if not self._is_current(broker_id, proposal.broker_epoch):

@@ -134,6 +134,26 @@ class ElectionRules:
         leader = min(live, key=lambda b: b in standing.leaving)
         incarnations = {b: standing.brokers[b].epoch for b in live}
         return replace(partition, leader=leader, isr=live, incarnations=incarnations)
+    def without(
+        self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing, damaged: BrokerId
+    ) -> PartitionState:
+        """The state after a replica turned out to lack a part of what it should hold; the very same object when nothing
+        can be done about it.
+
+        Its broker leads: then another in-sync replica does, as if the broker was being drained, unless there is none.
+        It follows: then it is neither in ISR nor in ELR, and the leader epoch is a new one, though the leader stays:
+        what a leader knows of a follower's log ends with the epoch.
+        """
+        if damaged == partition.leader:
+            drained = replace(standing, leaving=standing.leaving | {damaged})
+            new, _ = self.settled(tp, partition, terms, drained)
+            return partition if new.leader in (damaged, NO_LEADER) else new
+        case = _Case(self, tp, partition, terms._replace(unclean=False), standing, damaged)
+        leader, _ = case.elect()
+        if leader == NO_LEADER:
+            return partition
+        return replace(case.led_by(leader, is_at_risk=False), leader_epoch=LeaderEpoch(partition.leader_epoch + 1))
+
 
     def is_live(self, broker: BrokerId, tp: TopicPartition, terms: Terms, standing: Standing) -> bool:
         """Registered, with the replica's disk in order."""
@@ -151,7 +171,13 @@ class _Case:
     """One partition before its judge."""
 
     def __init__(
-        self, rules: ElectionRules, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing
+        self,
+        rules: ElectionRules,
+        tp: TopicPartition,
+        partition: PartitionState,
+        terms: Terms,
+        standing: Standing,
+        damaged: BrokerId | None = None,
     ) -> None:
         self._partition = partition
         self._standing = standing
@@ -159,8 +185,10 @@ class _Case:
         self._min_isr = terms.min_isr
         live = {b for b in partition.replicas if rules.is_live(b, tp, terms, standing)}
         members = {*partition.isr, *partition.elr}
-        self._live = live
-        self._intact = {b for b in live & members if rules.is_intact(standing.brokers[b], partition)}
+        self._live = live - {damaged}
+        self._intact = {b for b in self._live & members if rules.is_intact(standing.brokers[b], partition)}
+        """``damaged``: a broker whose replica lacks something."""
+        self._tp = tp
         self._lost = (live & members) - self._intact
         """Members that are live and whose data is gone."""
 

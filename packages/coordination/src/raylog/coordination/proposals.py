@@ -1,9 +1,9 @@
 """What brokers ask of the controller over ``PeerControl.propose``, and what it answers.
 
 A partition's leader proposes who is in sync (KIP-497, AlterPartition in Kafka); any broker says which of its replicas
-lost their disk, and asks to be drained before it stops. Each message may come late, twice, or to a controller that is
-none any more: it names the incarnation, leader epoch and version that it is about, and an answer brings the
-partition's state as it is now. The bytes are ``peer_codec``'s.
+lost their disk or are damaged, and asks to be drained before it stops. Each message may come late, twice, or to a
+controller that is none any more: it names the incarnation, leader epoch and version that it is about, and an answer
+brings the partition's state as it is now. The bytes are ``peer_codec``'s.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ class OfflineReplica(NamedTuple):
 
     tp: TopicPartition
     topic_id: TopicId
+
+
+class DamagedReplica(NamedTuple):
+    """A replica that must be fetched anew from somewhere on, for a part of its log cannot be read."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    leader_epoch: LeaderEpoch
+    """The one in which it leads or follows."""
 
 
 class Verdict(IntEnum):
@@ -149,6 +158,32 @@ class ReplicasOffline:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasDamaged:
+    """These replicas of the broker lack a part of what they should hold (see ``ElectionRules.without``).
+
+    A leader gives its leadership up first; a follower leaves ISR and ELR with a new leader epoch, and truncates when it
+    begins to follow in it. Answered by :class:`IsrAnswer`, an outcome for each in this order: REFUSED where no other
+    member could lead, STALE when the leader epoch is over. Nothing of it is remembered: ask again.
+    """
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    controller_epoch: ControllerEpoch
+    replicas: tuple[DamagedReplica, ...]
+
+    def encode(self) -> bytes:
+        sender = _pack_sender(self.broker_id, self.broker_epoch, self.controller_epoch)
+        replicas = [[*replica.tp, replica.topic_id.bytes, replica.leader_epoch] for replica in self.replicas]
+        return pack("damaged", {**sender, "replicas": replicas})
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Raises InvalidRequest when it is no such message."""
+        fields = unpack("damaged", payload)
+        return read(lambda: cls(*_sender(fields), tuple(_unpack_damaged(*each) for each in fields["replicas"])))
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """The broker is about to stop (controlled shutdown): let others lead what it leads, and do without it in ISRs.
 
@@ -172,7 +207,7 @@ class Drain:
         return read(lambda: cls(*_sender(fields), of(bool, fields.get("cancel", False))))
 
 
-Proposal = ProposeIsr | ReplicasOffline | Drain
+Proposal = ProposeIsr | ReplicasOffline | ReplicasDamaged | Drain
 
 
 def decode_proposal(payload: bytes) -> Proposal:
@@ -182,6 +217,8 @@ def decode_proposal(payload: bytes) -> Proposal:
             return ProposeIsr.decode(payload)
         case "offline":
             return ReplicasOffline.decode(payload)
+        case "damaged":
+            return ReplicasDamaged.decode(payload)
         case "drain":
             return Drain.decode(payload)
         case other:
@@ -190,7 +227,7 @@ def decode_proposal(payload: bytes) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class IsrAnswer:
-    """What became of a ProposeIsr or ReplicasOffline."""
+    """What became of a ProposeIsr, ReplicasOffline or ReplicasDamaged."""
 
     controller_epoch: ControllerEpoch
     """Of who answers; -1 when it is no controller."""
@@ -290,6 +327,10 @@ def _unpack_change(
 
 def _unpack_offline(topic: Any, partition: Any, topic_id: Any, *_: Any) -> OfflineReplica:
     return OfflineReplica(_tp(topic, partition), _topic_id(topic_id))
+
+
+def _unpack_damaged(topic: Any, partition: Any, topic_id: Any, leader_epoch: Any, *_: Any) -> DamagedReplica:
+    return DamagedReplica(_tp(topic, partition), _topic_id(topic_id), LeaderEpoch(number(leader_epoch)))
 
 
 def _unpack_outcome(topic: Any, partition: Any, verdict: Any, state: Any, reason: Any, *_: Any) -> Outcome:
