@@ -8,17 +8,20 @@ with ReplicatedCluster(tmp_path) as cluster:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kit import replica_process
 from kit.namespaces import Network
@@ -28,7 +31,7 @@ from raylog.client.admin import Admin
 from raylog.coordination import paths
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.model import PartitionState
-from raylog.coordination.store import SessionState
+from raylog.coordination.store import Session, SessionState
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
@@ -36,6 +39,7 @@ from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartit
 __all__ = ["CONFIG", "ReplicatedCluster"]
 
 WAIT_S = 30.0
+REFUSED = re.compile("the broker is refused: (.*)")
 KIT = str(Path(__file__).parents[1])
 CONFIG = {
     "default.replication.factor": "3",
@@ -45,6 +49,21 @@ CONFIG = {
     "auto.create.topics.enable": "false",
 }
 """Three replicas, two of which must have a record; a follower is given up soon, for tests are short."""
+
+
+class _Twin(NamedTuple):
+    """A second process with a broker's id, and where its things are."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+
+def _refusal(output: Path, process: subprocess.Popen[bytes]) -> str:
+    def refusals() -> list[str]:
+        assert process.poll() is None, output.read_text()[-2000:]
+        return REFUSED.findall(output.read_text())
+
+    return wait_until(refusals, WAIT_S, f"a refusal in {output}")[-1]
 
 
 class ReplicatedCluster:
@@ -70,6 +89,9 @@ class ReplicatedCluster:
         self._notes_syncs = notes_syncs
         self._boot_ids: dict[int, Path] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._homes: dict[int, Path] = {}
+        """Where a broker's things are, if not in ``root``."""
+        self._twins: dict[int, _Twin] = {}
         host = network.services if network else "127.0.0.1"
         self.zookeeper = EmbeddedZooKeeper(root / "zookeeper", host=host)
         self._store: ZkStore | None = None
@@ -100,6 +122,8 @@ class ReplicatedCluster:
         """Kill what runs."""
         if self._store is not None:
             self._store.close()
+        for broker_id in list(self._twins):
+            self.kill_twin(broker_id)
         for broker_id in list(self._processes):
             self.kill(broker_id)
         with contextlib.suppress(ProcessLookupError):
@@ -114,6 +138,9 @@ class ReplicatedCluster:
     def start(self, broker_id: int) -> None:
         """Start a broker on its directory; :meth:`wait_serving` waits for it."""
         assert broker_id not in self._processes, f"broker {broker_id} runs"
+        self._processes[broker_id] = self._run(self._home(broker_id), broker_id)
+
+    def _run(self, home: Path, broker_id: int) -> subprocess.Popen[bytes]:
         host = self._network.address(broker_id) if self._network else "127.0.0.1"
         config = {
             "listeners": f"PLAINTEXT://{host}:0",
@@ -122,15 +149,15 @@ class ReplicatedCluster:
             **self._overrides.get(broker_id, {}),
         }
         orders = Orders(config, self.zookeeper.address, self.session_ms, host, self._notes_syncs)
-        orders.save(self.root, broker_id)
-        command = [sys.executable, replica_process.__file__, str(self.root), str(broker_id)]
+        orders.save(home, broker_id)
+        command = [sys.executable, replica_process.__file__, str(home), str(broker_id)]
         if self._network:
             command = ["ip", "netns", "exec", self._network.name(broker_id), *command]
         if boot_id := self._boot_ids.get(broker_id):
             inside = f'mount --bind "{boot_id}" /proc/sys/kernel/random/boot_id && exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", inside, "sh", *command]
-        with self.output(broker_id).open("ab") as output:
-            self._processes[broker_id] = subprocess.Popen(
+        with (home / f"{broker_id}.out").open("ab") as output:
+            return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": KIT}
             )
 
@@ -175,11 +202,62 @@ class ReplicatedCluster:
         boot_id = self.root / f"boot-id-{broker_id}"
         boot_id.write_text(f"{uuid.uuid4()}\n")
         self._boot_ids[broker_id] = boot_id
-        return replica_process.lose_unsynced_writes(self.root, broker_id)
+        return replica_process.lose_unsynced_writes(self._home(broker_id), broker_id)
 
     def empty(self, broker_id: int) -> None:
         """Lose the disk of a broker that does not run; its ports stay."""
         shutil.rmtree(self.data_dir(broker_id) / "log")
+
+    def expire_session(self, broker_id: int) -> None:
+        """End the broker's session with ZooKeeper while it runs, as the server does."""
+        saved = json.loads((self.data_dir(broker_id) / "session.json").read_text())
+        session = Session(saved["id"], bytes.fromhex(saved["password"]))
+
+        def ended() -> bool:  # not at once where the broker takes its session back before it is closed
+            self.store.end_session(session)
+            node = self.store.exists(paths.broker(BrokerId(broker_id)))
+            return node is None or node.ephemeral_owner != session.id
+
+        wait_until(ended, WAIT_S, f"the session of broker {broker_id} has ended")
+
+    # --- two of one id ---
+
+    def start_twin(self, broker_id: int, *, copied: bool) -> None:
+        """Start a second process of that id: on a copy of the broker's directory as it is, or on an empty one.
+
+        Ports are its own, as on another machine. The others do not hear of it before :meth:`give_way_to_twin`.
+        """
+        home = Path(tempfile.mkdtemp(prefix=f"twin-{broker_id}-", dir=self.root))
+        for other in set(range(self.size)) - {broker_id}:
+            replica_process.address_file(home, other).symlink_to(replica_process.address_file(self._home(other), other))
+        if copied:
+            not_copied = shutil.ignore_patterns("ports.json", "*.new", "*.tmp")
+            shutil.copytree(self.data_dir(broker_id), replica_process.data_dir(home, broker_id), ignore=not_copied)
+        self._twins[broker_id] = _Twin(home, self._run(home, broker_id))
+
+    def wait_twin_refused(self, broker_id: int) -> str:
+        """Why it does not serve."""
+        home, process = self._twins[broker_id]
+        return _refusal(home / f"{broker_id}.out", process)
+
+    def wait_refused(self, broker_id: int) -> str:
+        """Why the broker does not serve since its last start."""
+        return _refusal(self.output(broker_id), self._processes[broker_id])
+
+    def kill_twin(self, broker_id: int) -> None:
+        _, process = self._twins.pop(broker_id)
+        process.kill()
+        process.wait()
+
+    def give_way_to_twin(self, broker_id: int) -> float:
+        """Kill the first; from now on the other is the broker. When it was killed, monotonic seconds."""
+        killed = self.kill(broker_id)
+        home, process = self._twins.pop(broker_id)
+        self._homes[broker_id], self._processes[broker_id] = home, process
+        for file in (replica_process.address_file, replica_process.serves_file):
+            file(self.root, broker_id).unlink(missing_ok=True)
+            file(self.root, broker_id).symlink_to(file(home, broker_id))
+        return killed
 
     @property
     def running(self) -> list[int]:
@@ -187,11 +265,14 @@ class ReplicatedCluster:
 
     # --- places ---
 
+    def _home(self, broker_id: int) -> Path:
+        return self._homes.get(broker_id, self.root)
+
     def output(self, broker_id: int) -> Path:
-        return self.root / f"{broker_id}.out"
+        return self._home(broker_id) / f"{broker_id}.out"
 
     def data_dir(self, broker_id: int) -> Path:
-        return replica_process.data_dir(self.root, broker_id)
+        return replica_process.data_dir(self._home(broker_id), broker_id)
 
     def partition_dir(self, broker_id: int, topic: str, partition: int) -> Path:
         return self.data_dir(broker_id) / "log" / f"{topic}-{partition}"
@@ -214,7 +295,7 @@ class ReplicatedCluster:
 
     def _port(self, broker_id: int) -> int | None:
         try:
-            return int(replica_process.serves_file(self.root, broker_id).read_text().rpartition(":")[2])
+            return int(replica_process.serves_file(self._home(broker_id), broker_id).read_text().rpartition(":")[2])
         except FileNotFoundError:
             return None
 

@@ -51,6 +51,7 @@ READER = {
 }
 PAUSE_S = 0.002
 """Between two sends of a producer: the brokers' CPU is shared with it."""
+SLOT_S = 0.1
 
 
 class Workload:
@@ -132,6 +133,16 @@ class Workload:
         """The longest time that a partition was without acknowledgements, seconds."""
         gaps = [after - before for acks in self.acks for (_, before), (_, after) in itertools.pairwise(acks)]
         return max(gaps, default=0.0)
+
+    def availability(self, begun: float, ended: float) -> float:
+        """The share of tenths of a second from ``begun`` to ``ended`` with an acknowledgement, over all partitions."""
+        slots = {
+            (partition, int((when - begun) / SLOT_S))
+            for partition, acks in enumerate(self.acks)
+            for _, when in acks
+            if begun <= when < ended
+        }
+        return len(slots) / (len(self.acks) * max(1, int((ended - begun) / SLOT_S)))
 
     def judge(self, *, keep: Path | None = None, least_acked: int = 100) -> Judgement:
         """Read every partition from 0 to its end and check the history, which ``keep`` gets, if given."""

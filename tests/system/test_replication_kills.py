@@ -15,14 +15,12 @@ import pytest
 
 from kit.history_checker import Verdict
 from kit.replicated import ReplicatedCluster
-from kit.waiting import wait_until
 from kit.workload import Workload
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 PARTITIONS = 3
 KILLS = int(os.environ.get("RAYLOG_KILLS", "3"))
-WAIT_S = 30.0
 SESSION_MS = 2_000
 
 
@@ -73,20 +71,3 @@ def test_everything_is_killed(cluster: ReplicatedCluster, tmp_path: Path) -> Non
         served = max(filter(None, (load.acked_since(partition, begun) for partition in range(PARTITIONS)))) - begun
         cluster.wait_in_sync("t", PARTITIONS)
     checked(f"kill -9 of ZooKeeper and all brokers: serves {served:.1f} s after the start", load, tmp_path)
-
-
-def test_zookeeper_goes_for_longer_than_the_sessions(cluster: ReplicatedCluster, tmp_path: Path) -> None:
-    """Leases lapse and brokers refuse; afterwards all partitions serve again, with what was acknowledged."""
-    with Workload(cluster.bootstrap_servers, "t", partitions=PARTITIONS) as load:
-        load.wait_acked_everywhere()
-        for process in filter(None, (cluster.zookeeper.owner, cluster.zookeeper.jvm)):
-            os.kill(process.pid, signal.SIGKILL)
-        killed = time.monotonic()
-        over = killed + 2.5 * SESSION_MS / 1000
-        wait_until(lambda: time.monotonic() > over, WAIT_S, "the outage has lasted")
-        cluster.zookeeper.start()
-        up = time.monotonic()
-        load.wait_acked_everywhere(up)
-        back = max(filter(None, (load.acked_since(partition, up) for partition in range(PARTITIONS)))) - up
-        cluster.wait_in_sync("t", PARTITIONS)
-    checked(f"ZooKeeper down for {up - killed:.1f} s: stuck partitions 0, all again after {back:.1f} s", load, tmp_path)
