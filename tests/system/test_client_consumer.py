@@ -443,7 +443,7 @@ def test_idle_partitions_are_left_to_a_fetch_session(tmp_path: Path, slots: str)
         config["listeners"] = "PLAINTEXT://{}:{}".format(*proxy.target)
         config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
         with InProcessCluster(tmp_path, config=config) as cluster:
-            cluster.create_topic("wide", partitions=200)
+            cluster.create_topic("wide", partitions=60)
             servers = f"127.0.0.1:{proxy.port}"
             with (
                 Consumer(servers, ["wide"], **EARLIEST, fetch_max_wait_ms=20) as consumer,
@@ -451,17 +451,17 @@ def test_idle_partitions_are_left_to_a_fetch_session(tmp_path: Path, slots: str)
             ):
                 wait_until(lambda: consumer.poll(50) or proxy.requests[FETCH] > 5, 20, "idle fetches")
                 read = []
-                for number in (3, 150, 3):
+                for number in (3, 45, 3):
                     producer.send("wide", b"%d" % number, partition=number)
                     (records,) = consumer.poll(10_000).values()
                     read += [(record.partition, record.offset) for record in records]
-                assert read == [(3, 0), (150, 0), (3, 1)]
-                consumer.seek("wide", 150, 0)
+                assert read == [(3, 0), (45, 0), (3, 1)]
+                consumer.seek("wide", 45, 0)
                 assert len(consumer.poll(10_000)) == 1
                 few = slots != "0"
                 assert (proxy.last_bytes[FETCH] < 1_000) == few, "a full request has 25 bytes a partition"
                 proxy.cut()
-                producer.send("wide", b"after a new connection", partition=199)
+                producer.send("wide", b"after a new connection", partition=59)
                 (records,) = wait_until(lambda: consumer.poll(1_000), 20, "it goes on").values()
                 assert records[0].value == b"after a new connection"
             sessions = cluster.brokers[0]._parts.server._ports.fetch_sessions  # type: ignore[union-attr]

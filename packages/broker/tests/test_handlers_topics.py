@@ -148,7 +148,7 @@ def test_pages_together_are_the_whole_whatever_their_size(node: Node, limit: int
 
 
 def test_a_page_has_at_least_one_and_at_most_two_thousand_partitions(node: Node) -> None:
-    node.create_topic("wide", partitions=2_001, leader=2)
+    node.create_topic("wide", partitions=2_001, leader=2, replicas=(2,))
     assert shown(page(node, limit=0)) == [("wide", [0])]
     response = page(node, limit=100_000)
     assert shown(response) == [("wide", list(range(2_000)))]
