@@ -91,3 +91,16 @@ def test_a_partition_on_a_failed_disk_is_a_storage_error_even_while_its_leader_r
     assert [type(answer) for answer in answers] == [StorageError]
     with pytest.raises(StorageError, match="the disk is gone"):
         led.table.get(TP)
+
+
+def test_who_tells_of_a_failed_disk_serves_nothing_from_it_any_more(led: Table) -> None:
+    """From the telling on others may lead, who do not wait until this broker has heard of them."""
+    partition = led.table.get(TP)
+    assert not led.table.give_up_failed()
+    led.fail_disk()
+    assert list(led.table.give_up_failed()) == [TP]
+    assert not partition.is_leader
+    assert not led.table.led()
+    with pytest.raises(StorageError, match="the disk is gone"):
+        led.table.get(TP)
+    assert list(led.table.give_up_failed()) == [TP], "until the state shows it"

@@ -176,6 +176,9 @@ def test_a_drained_broker_leads_nothing_and_is_in_no_isr(cluster: ControlledClus
     assert isinstance(result, CreatedTopic)
     token = drain(cluster, 1)
     assert token not in cluster.answers, "the others do not lead yet"
+    while token not in cluster.answers:
+        cluster.deliver_one()
+    assert not any(1 in p.isr for _, p in cluster.controller.state.partitions())
     cluster.deliver()
     assert cluster.answers[token] == DrainAnswer(Verdict.OK, cluster.controller.state.controller_epoch)
     for _, p in cluster.controller.state.partitions():

@@ -43,7 +43,9 @@ def _ids(digits: str) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(int(digit)) for digit in digits)
 
 
-def standing(live: str, *, back: str = "", lost: str = "", leaving: str = "", offline: str = "") -> Standing:
+def standing(
+    live: str, *, back: str = "", lost: str = "", leaving: str = "", offline: str = "", unaware: str = ""
+) -> Standing:
     """``live`` never died, ``back`` came back with all data, ``lost`` without."""
     brokers = {}
     for digit in live + back + lost:
@@ -52,7 +54,7 @@ def standing(live: str, *, back: str = "", lost: str = "", leaving: str = "", of
         broker = BrokerId(int(digit))
         brokers[broker] = BrokerInfo(broker, epoch, (), intact_since=intact_since)
     disks = {broker: {(ID, TP.partition)} for broker in _ids(offline)}
-    return Standing(brokers, disks, frozenset(_ids(leaving)))
+    return Standing(brokers, disks, frozenset(_ids(leaving)), lambda broker, tp: str(broker) in unaware)
 
 
 def settle(
@@ -133,8 +135,16 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
         partition(1, "123"), standing("123", offline="3"), 1, (1, 7, "12", "")),
     "a failed disk of the last member makes it offline": (
         partition(1, "1"), standing("123", offline="1"), 1, (-1, 7, "1", "")),
-    "a leader that is drained gives way and leaves the ISR": (
-        partition(1, "123"), standing("123", leaving="1"), 1, (2, 8, "23", "")),
+    "a leader that is drained gives way, and stays in the ISR until it knows": (
+        partition(1, "123"), standing("123", leaving="1", unaware="1"), 1, (2, 8, "123", "")),
+    "a former leader that is drained and does not know stays in the ISR": (
+        partition(2, "123"), standing("123", leaving="1", unaware="1"), 1, (2, 7, "123", "")),
+    "a former leader that is drained leaves the ISR once it knows": (
+        partition(2, "123"), standing("123", leaving="1"), 1, (2, 7, "23", "")),
+    "a former leader that does not know leaves the ISR with its incarnation": (
+        partition(2, "123"), standing("23", unaware="1"), 1, (2, 7, "23", "")),
+    "a former leader that says itself that its disk failed leaves the ISR": (
+        partition(2, "123"), standing("123", offline="1", unaware="1"), 1, (2, 7, "23", "")),
     "a follower that is drained leaves the ISR": (
         partition(1, "123"), standing("123", leaving="2"), 1, (1, 7, "13", "")),
     "who is drained leads what nobody else can": (
@@ -142,7 +152,7 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
     "who is drained is elected when nobody else can lead": (
         partition(1, "12"), standing("23", leaving="2"), 1, (2, 8, "2", "")),
     "below the minimum the drained one stays eligible": (
-        partition(1, "12"), standing("12", leaving="1"), 2, (2, 8, "2", "1")),
+        partition(2, "12"), standing("12", leaving="1"), 2, (2, 7, "2", "1")),
 }  # fmt: skip
 
 

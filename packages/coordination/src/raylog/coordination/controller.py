@@ -204,8 +204,10 @@ class Controller:
     def _take_ack(self, ack: Ack) -> None:
         if ack.controller_epoch > self.state.controller_epoch:
             self._step_down()
-        elif ack.controller_epoch == self.state.controller_epoch:  # else it answers our last mandate's message
-            self._office.peers.acked(ack)
+        elif ack.controller_epoch < self.state.controller_epoch:
+            pass  # it answers our last mandate's message
+        elif self._office.handovers.acked(ack):  # a drain or a reassignment may have waited for it
+            self._jobs.append(_Queued(self._leaders.settle()))
 
     def _step_down(self) -> None:
         self._end()
@@ -243,6 +245,7 @@ class Controller:
         office.now(named.with_brokers(before.brokers), *{*before.topics, *state.topics})
         self._wanted = None
         self._leaders.know_brokers(state.brokers)
+        office.handovers.read_anew()
         for name in sorted(deleting):
             yield from self._topics.delete(name)
         yield from self._leaders.settle()
@@ -313,11 +316,11 @@ class Controller:
                     yield from self._leaders.propose(token, event.proposal)
                 case ReplicasOffline():
                     yield from self._leaders.take_offline(token, event.proposal)
+                case ReplicasDamaged():
+                    yield from self._leaders.do_without_damaged(token, event.proposal)
                 case Drain():
                     yield from self._leaders.drain(token, event.proposal)
         except Aborted:
-                case ReplicasDamaged():
-                    yield from self._leaders.do_without_damaged(token, event.proposal)
             if not self._office.is_deposed:
                 self._proposals.failed(token, Verdict.UNAVAILABLE, self.state.controller_epoch)
             raise

@@ -58,6 +58,10 @@ class IsrJudge:
             return f"the leader {partition.leader} is not in the ISR {[*members]}"
         if strangers := [b for b in members if b not in partition.replicas]:
             return f"broker {strangers[0]} is no replica of {change.tp}: {partition.replicas} are"
+        if unaware := [
+            b for b in partition.isr if b not in members and self._standing.may_serve(b, change.tp, partition)
+        ]:
+            return f"broker {unaware[0]} may not know yet that another leads, and is taken out once it does"
         for broker, epoch in members.items():
             if reason := self.ineligibility(broker, epoch, change, partition, terms):
                 return reason

@@ -60,7 +60,8 @@ class Leaders:
 
     @property
     def standing(self) -> Standing:
-        return Standing(self._office.state.brokers, self._offline, self._leaving)
+        office = self._office
+        return Standing(office.state.brokers, self._offline, self._leaving, office.handovers.unaware)
 
     def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
         """These are alive now."""
@@ -139,7 +140,6 @@ class Leaders:
                 outcomes.append(Outcome(tp, verdict, office.state.partition(tp)))
         self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
 
-    def drain(self, token: object, proposal: Drain) -> Job:
     def do_without_damaged(self, token: object, proposal: ReplicasDamaged) -> Job:
         """Let intact replicas lead, and count no more on damaged ones."""
         office = self._office
@@ -171,6 +171,7 @@ class Leaders:
             return Outcome(tp, Verdict.REFUSED, partition, f"no intact replica of {tp} is there to lead it instead")
         return Change.by(state, tp, partition, new)
 
+    def drain(self, token: object, proposal: Drain) -> Job:
         """Let others lead what a broker leads that is about to stop."""
         office, epoch, broker_id = self._office, self._office.state.controller_epoch, proposal.broker_id
         if not self._is_current(broker_id, proposal.broker_epoch):
@@ -184,7 +185,12 @@ class Leaders:
         yield from self.settle()
         remaining = tuple(tp for tp, partition in office.state.partitions() if partition.leader == broker_id)
         answer = DrainAnswer(Verdict.OK, epoch, remaining)
-        self._proposals.decided(token, answer, office.peers.revision)
+        self._proposals.decided(token, answer, office.peers.revision, lambda: not self._is_counted_on(broker_id))
+
+    def _is_counted_on(self, broker_id: BrokerId) -> bool:
+        """Whether a drained broker is in sync where another leads: until it knows that it does not."""
+        partitions = self._office.state.partitions() if broker_id in self._leaving else ()
+        return any(broker_id in partition.isr and partition.leader != broker_id for _, partition in partitions)
 
     def _is_current(self, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
         found = self._office.state.brokers.get(broker_id)
@@ -276,7 +282,8 @@ class Leaders:
                     new = reassignment.led(tp, partition, after, self._rules, terms, self.standing)
                 except InvalidReplicaAssignment:
                     continue  # once somebody can lead
-                yield Change.by(state, tp, partition, new)
+                if new != partition:
+                    yield Change.by(state, tp, partition, new)
 
     def _move(self, topic: TopicState, changes: list[Change]) -> Job:
         office = self._office

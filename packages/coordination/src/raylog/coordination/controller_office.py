@@ -6,12 +6,13 @@ yields the Writes that it needs, and takes what was written into the state.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from dataclasses import replace
 from enum import Enum
 
 from raylog.coordination import paths
 from raylog.coordination.controller_events import Effect, Notice, Write
+from raylog.coordination.controller_handovers import Handovers
 from raylog.coordination.controller_peers import Peers
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import Change
@@ -45,6 +46,7 @@ class Office:
         self.state = state
         self.writes = writes
         self.peers = Peers(last_sequence)
+        self.handovers = Handovers(self.peers)
         self.doubt = Doubt.NONE
         self.is_deposed = False
         """A write was fenced: another controller was elected."""
@@ -72,7 +74,7 @@ class Office:
         self.state = state
         self.peers.changed(topics)
 
-    def take_in(self, changes: Iterable[Change]) -> None:
+    def take_in(self, changes: Collection[Change]) -> None:
         """These were written."""
         by_topic: dict[TopicName, list[Change]] = {}
         for change in changes:
@@ -82,6 +84,7 @@ class Office:
         if by_topic:
             topics = [_changed(self.state.topics[name], of_it) for name, of_it in by_topic.items()]
             self.now(self.state.with_topics(*topics), *by_topic)
+            self.handovers.decided(changes)
 
 
 def _changed(topic: TopicState, changes: Iterable[Change]) -> TopicState:

@@ -67,6 +67,11 @@ class Peers:
         """True when every live broker acknowledged this revision or a later one."""
         return all(peer.acknowledged >= revision for peer in self._peers.values())
 
+    def acknowledged(self, broker_id: BrokerId) -> int:
+        """The revision that the broker surely has, in the incarnation that lives; -1 when it has none, or is none."""
+        peer = self._peers.get(broker_id)
+        return -1 if peer is None else peer.acknowledged
+
     def due(self, state: ClusterState) -> list[Send]:
         """The messages to send now."""
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raylog.coordination.controller_events import Answer, Proposed
@@ -24,12 +25,18 @@ PATIENCE_MS = 2_000
 
 @dataclass(slots=True)
 class _Decided:
-    """An answer that waits until every live broker has ``revision``, but no longer than until ``deadline_ms``."""
+    """An answer that waits until every live broker has ``revision`` and ``is_done``, but no longer than until
+    ``deadline_ms``.
+    """
 
     token: object
     answer: ProposalAnswer
     revision: int
+    is_done: Callable[[], bool]
     deadline_ms: MonotonicMs
+
+    def is_due(self, peers: Peers, now_ms: MonotonicMs) -> bool:
+        return (peers.all_have(self.revision) and self.is_done()) or self.deadline_ms <= now_ms
 
 
 class Proposals:
@@ -46,10 +53,13 @@ class Proposals:
     def add(self, event: Proposed) -> None:
         self._open[event.token] = event.proposal
 
-    def decided(self, token: object, answer: ProposalAnswer, revision: int = -1) -> None:
-        """To be answered so, once every live broker has ``revision`` (-1: at once)."""
+    def decided(
+        self, token: object, answer: ProposalAnswer, revision: int = -1, is_done: Callable[[], bool] = lambda: True
+    ) -> None:
+        """To be answered so, once every live broker has ``revision`` (-1: at once) and ``is_done`` says so."""
         if self._open.pop(token, None) is not None:
-            self._decided.append(_Decided(token, answer, revision, MonotonicMs(self._now_ms + PATIENCE_MS)))
+            deadline_ms = MonotonicMs(self._now_ms + PATIENCE_MS)
+            self._decided.append(_Decided(token, answer, revision, is_done, deadline_ms))
 
     def failed(self, token: object, verdict: Verdict, epoch: ControllerEpoch) -> None:
         """Nothing is known to have been done about it."""
@@ -61,7 +71,7 @@ class Proposals:
         self._now_ms = now_ms
 
     def answer_decided(self, peers: Peers) -> list[Answer]:
-        done = [d for d in self._decided if peers.all_have(d.revision) or d.deadline_ms <= self._now_ms]
+        done = [d for d in self._decided if d.is_due(peers, self._now_ms)]
         self._decided = [d for d in self._decided if d not in done]
         return [Answer(d.token, d.answer) for d in done]
 

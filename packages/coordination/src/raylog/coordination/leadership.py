@@ -64,6 +64,14 @@ class Standing:
     """Replicas whose disk failed, by broker."""
     leaving: AbstractSet[BrokerId] = frozenset()
     """Brokers that are being drained: they lead only what nobody else can lead."""
+    unaware: Callable[[BrokerId, TopicPartition], bool] = lambda broker, tp: False
+    """Whether a live broker that does not lead may believe that it does (see ``controller_handovers``)."""
+
+    def may_serve(self, broker: BrokerId, tp: TopicPartition, partition: PartitionState) -> bool:
+        """Whether a member of the ISR leads, or may believe so: then it must not leave the ISR yet."""
+        info = self.brokers.get(broker)
+        is_same_life = info is not None and partition.incarnations.get(broker) == info.epoch
+        return is_same_life and (broker == partition.leader or self.unaware(broker, tp))
 
 
 class Terms(NamedTuple):
@@ -126,14 +134,6 @@ class ElectionRules:
         new = case.without_leader() if leader == NO_LEADER else case.led_by(leader, is_at_risk=bool(risk))
         return (partition, "") if new == partition else (new, risk)
 
-    def _first(self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing) -> PartitionState:
-        """Of a partition that has no state node: its topic's creation or growth was not completed."""
-        live = tuple(b for b in partition.replicas if self.is_live(b, tp, terms, standing))
-        if not live:
-            return partition
-        leader = min(live, key=lambda b: b in standing.leaving)
-        incarnations = {b: standing.brokers[b].epoch for b in live}
-        return replace(partition, leader=leader, isr=live, incarnations=incarnations)
     def without(
         self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing, damaged: BrokerId
     ) -> PartitionState:
@@ -154,6 +154,14 @@ class ElectionRules:
             return partition
         return replace(case.led_by(leader, is_at_risk=False), leader_epoch=LeaderEpoch(partition.leader_epoch + 1))
 
+    def _first(self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing) -> PartitionState:
+        """Of a partition that has no state node: its topic's creation or growth was not completed."""
+        live = tuple(b for b in partition.replicas if self.is_live(b, tp, terms, standing))
+        if not live:
+            return partition
+        leader = min(live, key=lambda b: b in standing.leaving)
+        incarnations = {b: standing.brokers[b].epoch for b in live}
+        return replace(partition, leader=leader, isr=live, incarnations=incarnations)
 
     def is_live(self, broker: BrokerId, tp: TopicPartition, terms: Terms, standing: Standing) -> bool:
         """Registered, with the replica's disk in order."""
@@ -179,6 +187,8 @@ class _Case:
         standing: Standing,
         damaged: BrokerId | None = None,
     ) -> None:
+        """``damaged``: a broker whose replica lacks something."""
+        self._tp = tp
         self._partition = partition
         self._standing = standing
         self._unclean = terms.unclean
@@ -187,8 +197,6 @@ class _Case:
         members = {*partition.isr, *partition.elr}
         self._live = live - {damaged}
         self._intact = {b for b in self._live & members if rules.is_intact(standing.brokers[b], partition)}
-        """``damaged``: a broker whose replica lacks something."""
-        self._tp = tp
         self._lost = (live & members) - self._intact
         """Members that are live and whose data is gone."""
 
@@ -237,9 +245,13 @@ class _Case:
         elr = tuple(b for b in p.elr if b not in self._lost)
         return replace(p, leader=NO_LEADER, isr=isr, elr=elr, incarnations=p.incarnations_of((*isr, *elr)))
 
+    def _may_stay(self, broker: BrokerId) -> bool:
+        standing = self._standing
+        return broker not in standing.leaving or standing.may_serve(broker, self._tp, self._partition)
+
     def led_by(self, leader: BrokerId, *, is_at_risk: bool) -> PartitionState:
         p = self._partition
-        isr = tuple(b for b in p.isr if b == leader or (b in self._intact and b not in self._standing.leaving))
+        isr = tuple(b for b in p.isr if b == leader or (b in self._intact and self._may_stay(b)))
         if leader not in isr:
             isr = (leader,)
         elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._lost)

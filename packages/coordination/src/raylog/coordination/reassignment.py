@@ -65,7 +65,8 @@ def led(
     terms: Terms,
     standing: Standing,
 ) -> PartitionState:
-    """``after`` with the leader that it then should have.
+    """``after`` with the leader that it then should have. Who leads now, or may believe so, and would leave the ISR by
+    it, stays for now, as one that is to go: the reassignment is complete without it (see ``controller_handovers``).
 
     Raises InvalidReplicaAssignment when it had one ``before``, and now none that holds all that was acknowledged.
     """
@@ -74,7 +75,23 @@ def led(
         raise InvalidReplicaAssignment(
             f"{tp}: of the replicas {after.replicas} none is alive and in sync: records would be lost"
         )
-    return new
+    stay = tuple(
+        b
+        for b in before.isr
+        if b not in new.replicas and rules.is_live(b, tp, terms, standing) and standing.may_serve(b, tp, before)
+    )
+    return _widened(new, before, stay) if stay else new
+
+
+def _widened(new: PartitionState, before: PartitionState, stay: tuple[BrokerId, ...]) -> PartitionState:
+    """With members of the former ISR that are to go, but not yet."""
+    return replace(
+        new,
+        replicas=(*new.replicas, *stay),
+        removing=(*new.removing, *stay),
+        isr=(*new.isr, *stay),
+        incarnations={**new.incarnations, **before.incarnations_of(stay)},
+    )
 
 
 def _narrowed(
