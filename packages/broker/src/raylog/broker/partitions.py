@@ -265,8 +265,6 @@ class PartitionTable:
         self._fetchers.unfollow(tp)
         try:
             partition = self._local(tp, follow.topic_id)
-            if self.broker_id not in (*follow.partition.isr, *follow.partition.elr):
-                partition.mend(leader_epoch, self._now_ms())
             partition.become_follower(leader_epoch)
             self._failed.pop(tp, None)
         except RaylogError as error:
@@ -343,7 +341,7 @@ class PartitionTable:
         return {tp: partition for tp, partition in self._partitions.copy().items() if partition.is_follower}
 
     def give_up_failed(self) -> Mapping[TopicPartition, tuple[TopicId, str]]:
-        """Neither lead nor follow any more with the replicas that this broker has lost until it starts anew; which these
+        """Neither lead nor follow any more with the replicas that this broker has lost until it starts anew; which they
         are, with their topic's id and the reason. From then on the controller may let others lead.
         """
         failed = {
@@ -361,10 +359,6 @@ class PartitionTable:
                         self._interrupt(tp)
                     failed[tp] = (partition.topic_id, reason)
         return failed
-
-    def damaged(self) -> Mapping[TopicPartition, Partition]:
-        """The partitions whose logs were found damaged here, a snapshot."""
-        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.log.damage is not None}
 
     def isr_answered(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
         """The controller answered a proposal with the state as it is now."""
