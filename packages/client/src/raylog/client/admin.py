@@ -9,7 +9,7 @@ from typing import Any, Self
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
-from raylog.client import admin_elections
+from raylog.client import admin_elections, admin_reassignments
 from raylog.client import admin_requests as ask
 from raylog.client.admin_calls import Calls
 from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
@@ -19,6 +19,7 @@ from raylog.client.results import (
     ConfigEntry,
     LogDirDescription,
     OffsetAndTimestamp,
+    PartitionReassignment,
     ProducerDescription,
     TopicDescription,
 )
@@ -122,6 +123,34 @@ class Admin:
         chosen = None if partitions is None else to_partitions(partitions)
         request = admin_elections.elect_leaders(chosen, calls.timeout, unclean=unclean)
         return calls.call(request, calls.controller, admin_elections.read_elect_leaders)
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[tuple[str, int], Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Move partitions to other replicas, the preferred leader first; None cancels what is under way (KIP-455).
+
+        Answers once the moves have begun: per partition, None or why it stays (InvalidReplicaAssignment,
+        UnknownTopicOrPartition, NoReassignmentInProgress). :meth:`list_partition_reassignments` tells which are not
+        complete yet. Asking for the same again changes nothing; other replicas replace those of a move under way.
+        """
+        wanted = dict(zip(to_partitions(reassignments), reassignments.values(), strict=True))
+        calls = self._calls
+        request = admin_reassignments.alter_reassignments(
+            wanted, calls.timeout, allow_factor_change=allow_replication_factor_change
+        )
+        return calls.call(request, calls.controller, admin_reassignments.read_alter_reassignments)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions that are being moved, of those named or of all. What is unknown or complete is left out."""
+        calls = self._calls
+        chosen = None if partitions is None else to_partitions(partitions)
+        request = admin_reassignments.list_reassignments(chosen, calls.timeout)
+        return calls.call(request, calls.controller, admin_reassignments.read_list_reassignments)
 
     # --- settings ---
 

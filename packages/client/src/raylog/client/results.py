@@ -115,6 +115,25 @@ class ClusterDescription(NamedTuple):
     brokers: tuple[BrokerDescription, ...]
 
 
+class PartitionReassignment(NamedTuple):
+    """A partition that is being moved to other replicas (KIP-455)."""
+
+    replicas: tuple[BrokerId, ...]
+    """All that it has now: the wanted ones, the preferred leader first, and then those that are to go."""
+    adding_replicas: tuple[BrokerId, ...]
+    removing_replicas: tuple[BrokerId, ...]
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas that it is to have at the end."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing_replicas)
+
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        """The replicas that it had at the beginning, and has again if the move is cancelled."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding_replicas)
+
+
 class ConfigEntry(NamedTuple):
     """One setting of a topic or broker; ``value`` is None when it is sensitive."""
 

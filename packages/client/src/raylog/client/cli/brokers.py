@@ -15,6 +15,7 @@ from raylog.client.cli.common import (
     Output,
     OutputOption,
     admin_of,
+    log_dirs_of,
     show_json,
     show_table,
 )
@@ -58,7 +59,7 @@ def list_(output: OutputOption = Output.TABLE, data_dir: DataDir = None, bootstr
     with admin_of(data_dir, bootstrap_server) as admin:
         cluster = admin.describe_cluster()
         topics = admin.list_topics()
-        dirs = {broker.broker_id: _log_dirs(admin, broker.broker_id) for broker in cluster.brokers}
+        dirs = {broker.broker_id: log_dirs_of(admin, broker.broker_id) for broker in cluster.brokers}
     rows = [
         {
             **_identity(broker, cluster),
@@ -103,14 +104,6 @@ def describe(
     if replicas:
         typer.echo()
         show_table(replicas, "topic", "partition", "size_bytes", "offset_lag", "log_dir")
-
-
-def _log_dirs(admin: client.Admin, broker_id: int) -> list[client.LogDirDescription]:
-    """The broker's; none when it stopped answering after the list of brokers was made."""
-    try:
-        return admin.describe_log_dirs(broker_id)
-    except BrokerNotAvailable:
-        return []
 
 
 def _identity(broker: client.BrokerDescription, cluster: client.ClusterDescription) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 
 from raylog import client
 from raylog.client.registry import cluster_in, only_running_cluster
-from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, RaylogError
 from raylog.protocol.tables import Row, as_json, table
 
 TIMEOUT_MS = 8_000
@@ -58,6 +58,14 @@ def servers_of(data_dir: Path | None, bootstrap_server: str | None) -> str:
 def admin_of(data_dir: Path | None, bootstrap_server: str | None) -> client.Admin:
     """An admin client for that cluster."""
     return client.Admin(servers_of(data_dir, bootstrap_server), default_api_timeout_ms=TIMEOUT_MS)
+
+
+def log_dirs_of(admin: client.Admin, broker_id: int) -> list[client.LogDirDescription]:
+    """The broker's; none when it stopped answering after the list of brokers was made."""
+    try:
+        return admin.describe_log_dirs(broker_id)
+    except BrokerNotAvailable:
+        return []
 
 
 def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``raylog topics``: create, list, describe, alter and delete."""
+"""``raylog topics``: create, list, describe, alter, move and delete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raylog import client
+from raylog.client.cli import reassign
 from raylog.client.cli.common import (
     Bootstrap,
     Config,
@@ -24,7 +25,7 @@ from raylog.client.cli.common import (
 )
 from raylog.protocol.errors import InvalidRequest
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
 
 _PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "earliest", "latest")
 
@@ -123,6 +124,9 @@ def alter(
         if partitions is not None:
             admin.create_partitions(name, partitions)
             tell(f"{name} has {partitions} partitions now; records with keys may go to other ones than before")
+
+
+app.command("reassign")(reassign.reassign)
 
 
 @app.command("delete")
