@@ -93,6 +93,7 @@ class Confluent(Whole):
             {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False}
         )
         try:
+            consumer.list_topics(topic, TIMEOUT_S)  # whoever assigns what it does not know waits half a second
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)])
             rows: list[Row] = []
             deadline = time.monotonic() + TIMEOUT_S

@@ -88,6 +88,7 @@ public final class Rows {
         config.put("bootstrap.servers", words[1]);
         config.put("auto.offset.reset", "earliest");
         config.put("enable.auto.commit", "false");
+        config.put("fetch.max.wait.ms", "50"); // close() waits until the fetch under way is answered
         config.put("key.deserializer", ByteArrayDeserializer.class.getName());
         config.put("value.deserializer", ByteArrayDeserializer.class.getName());
         int count = Integer.parseInt(words[4]);
