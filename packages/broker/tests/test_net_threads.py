@@ -45,7 +45,7 @@ def test_threads_that_wait_too_long_or_are_too_many_end() -> None:
 
 
 def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
-    threads = Threads("free")
+    threads = Threads("free", max_wait_s=60)
     kept: list[object] = []
 
     class Held:

@@ -49,12 +49,14 @@ class Threads:
                 return
             before = threading.stack_size(STACK_BYTES)
             try:
-                threading.Thread(target=self._work, args=(job,), name=self._name, daemon=True).start()
+                threading.Thread(target=self._work, args=([job],), name=self._name, daemon=True).start()
             finally:
                 threading.stack_size(before)
 
-    def _work(self, job: Job) -> None:
+    def _work(self, first: list[Job]) -> None:
+        """``first``: one job, to be taken out: a thread keeps its arguments as long as it lives."""
         this = threading.current_thread()
+        job = first.pop()
         while True:
             job()
             del job  # what it holds must not live as long as the thread waits
