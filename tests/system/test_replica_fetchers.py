@@ -135,6 +135,23 @@ def follow(fetchers: ReplicaFetchers, leader: FakeLeader, *partitions: Partition
         fetchers.follow(partition, leader.info, LeaderEpoch(1))
 
 
+def test_a_new_incarnation_names_everything_again(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    """The leader looks at named partitions only, and takes into the ISR whom it knows in the present incarnation."""
+    follow(fetchers, leader, partitions[0])
+    for named in {0}, set():
+        assert asked(leader.next_request()).keys() == named
+        leader.answer(node)
+    assert leader.next_request().replica_epoch == 5
+    fetchers.epoch = lambda: BrokerEpoch(6)
+    leader.answer(node)
+    again = leader.next_request()
+    assert (again.replica_epoch, again.session_epoch, asked(again).keys()) == (6, 0, {0})
+    leader.answer(node)
+    assert leader.next_request().topics == []
+
+
 def test_it_names_everything_once_and_then_what_changed(
     node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
 ) -> None:

@@ -175,6 +175,8 @@ class _Fetcher:
         self._throttled: set[TopicPartition] = set()
         """Those left out because the rate is used up."""
         self._session = FollowerSession()
+        self._epoch = BrokerEpoch(-1)
+        """The incarnation of this broker that the last request told."""
         self._requests = 0
         """How many were made; at most one is under way."""
         self._failures = 0
@@ -247,6 +249,10 @@ class _Fetcher:
                 self._resume(now_ms)
                 if len(self._session):
                     self._requests += 1
+                    if (epoch := self._owner.epoch()) != self._epoch:
+                        # The leader notes it of what a request names, and takes nobody in whom it knows by an old one.
+                        self._session.reset()
+                        self._epoch = epoch
                     asked = self._session.request()
                     return FetchRequest(
                         self._wait_ms if not self._throttled else min(self._wait_ms, THROTTLE_CHECK_MS),
@@ -257,7 +263,7 @@ class _Fetcher:
                         session_epoch=asked.session_epoch,
                         forgotten=asked.forgotten,
                         replica_id=self._broker_id,
-                        replica_epoch=self._owner.epoch(),
+                        replica_epoch=epoch,
                     )
                 self._lock.wait(self._pause_s(now_ms))
         return None
