@@ -7,33 +7,22 @@ is killed, and leads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from kit import kafka_java
-from kit.clients import Kcat
-from kit.kafka_java import JavaStream
 from kit.replicated import ReplicatedCluster
-from kit.streams import AioKafkaStream, ConfluentStream, KafkaPythonStream, KcatStream, Stream
-from kit.waiting import wait_until
+from kit.streams import Stream, go_on
 from raylog.client.admin import Admin
 
-from .conftest import left_out
+from .foreign import CLIENTS, absent
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 
 WAIT_S = 60.0
 TIMEOUT_S = 20
-Start = Callable[[str, str], Stream]
-PYTHON: list[type[Stream]] = [ConfluentStream, KafkaPythonStream, AioKafkaStream, KcatStream]
-CLIENTS: dict[str, Start] = {kind.name: kind for kind in PYTHON}
-CLIENTS |= {
-    release.name: lambda servers, topic, release=release: JavaStream(release, servers, topic)
-    for release in kafka_java.RELEASES
-}
 
 
 def create_topics(servers: str, names: list[str]) -> None:
@@ -52,19 +41,6 @@ def elect(cluster: ReplicatedCluster, names: list[str]) -> None:
         told = admin.elect_leaders([(name, 0) for name in names])
     assert set(told.values()) == {None}, told
     assert {cluster.leader(name, 0) for name in names} == {0}
-
-
-def go_on(streams: list[Stream]) -> None:
-    """Until each has written something from now on, and read it."""
-    before = [stream.sent for stream in streams]
-
-    def all_do() -> bool:
-        return all(stream.is_beyond(sent) for stream, sent in zip(streams, before, strict=True))
-
-    try:
-        wait_until(all_do, WAIT_S, "every client goes on")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {streams}, of which {before} were sent") from error
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +63,6 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stream
         for stream in streams:
             stream.finish()
         yield running
-
-
-def absent(name: str) -> bool:
-    """Whether a client outside Python is not installed, and may be left out."""
-    if name == "kcat":
-        return left_out("kcat", Kcat.missing())
-    return name.startswith("java") and left_out("java", bool(kafka_java.missing_programs()))
 
 
 @pytest.mark.parametrize("name", CLIENTS)

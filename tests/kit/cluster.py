@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -58,11 +58,14 @@ class InProcessCluster:
         *,
         brokers: int = 1,
         config: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
         fs: FileSystem | None = None,
         session_timeout_ms: int = 6_000,
         zookeeper: str | None = None,
     ) -> None:
-        """``config``: broker settings as text, the same for all brokers; ``zookeeper``: a real one's address."""
+        """``config``: broker settings as text, the same for all brokers; ``racks``: of each broker, none without;
+        ``zookeeper``: a real one's address.
+        """
         self.root = root
         self.tree = MemoryTree()
         self.stores: dict[int, MemoryStore] = {}
@@ -73,6 +76,7 @@ class InProcessCluster:
         self._zookeeper = zookeeper
         self._size = brokers
         self._config = dict(config or {})
+        self._racks = racks
         self._fs = fs
         self._session_timeout_ms = session_timeout_ms
 
@@ -103,7 +107,10 @@ class InProcessCluster:
 
     def start(self, broker_id: int) -> Broker:
         """Start a broker on its directory and port."""
-        settings = BROKER_SETTINGS.settings({**self._config, "broker.id": str(broker_id)})
+        own = {"broker.id": str(broker_id)}
+        if self._racks:
+            own["broker.rack"] = self._racks[broker_id]
+        settings = BROKER_SETTINGS.settings({**self._config, **own})
         broker = Broker(
             settings,
             self.root / f"broker-{broker_id}",

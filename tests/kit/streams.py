@@ -16,7 +16,7 @@ import contextlib
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -26,7 +26,16 @@ import kafka
 
 from kit.waiting import wait_until
 
-__all__ = ["AioKafkaStream", "ConfluentStream", "KafkaPythonStream", "KcatStream", "ProgramStream", "Stream", "feed"]
+__all__ = [
+    "AioKafkaStream",
+    "ConfluentStream",
+    "KafkaPythonStream",
+    "KcatStream",
+    "ProgramStream",
+    "Stream",
+    "feed",
+    "go_on",
+]
 
 PAUSE_S = 0.01
 """Between two records: several clients share the machine with the brokers."""
@@ -39,6 +48,8 @@ class Stream(ABC):
     name: ClassVar[str]
     knows_racks: ClassVar[bool] = True
     """Whether its consumer can be told its rack (KIP-392)."""
+    leaves_lost_replicas: ClassVar[bool] = True
+    """Whether its consumer turns to the leader when the replica that it was sent to has gone."""
 
     def __init__(self, servers: str, topic: str, *, rack: str = "") -> None:
         self.servers = servers
@@ -158,9 +169,14 @@ class ConfluentStream(Stream):
 
 
 class KafkaPythonStream(Stream):
-    """kafka-python, whose producer is idempotent and waits for all by default."""
+    """kafka-python, whose producer is idempotent and waits for all by default.
+
+    Its consumer, sent to a replica that it does not know, asks the leader again and again until its metadata is
+    refreshed for another reason, after five minutes by default.
+    """
 
     name = "kafka-python"
+    REFRESH_MS = 1_000
 
     def _write(self) -> None:
         producer = kafka.KafkaProducer(bootstrap_servers=self.servers.split(","))
@@ -175,7 +191,11 @@ class KafkaPythonStream(Stream):
 
     def _read(self) -> None:
         consumer = kafka.KafkaConsumer(
-            bootstrap_servers=self.servers.split(","), group_id=None, auto_offset_reset="none", client_rack=self.rack
+            bootstrap_servers=self.servers.split(","),
+            group_id=None,
+            auto_offset_reset="none",
+            client_rack=self.rack,
+            **({"metadata_max_age_ms": self.REFRESH_MS} if self.rack else {}),
         )
         try:
             partition = kafka.TopicPartition(self.topic, 0)
@@ -256,9 +276,13 @@ class ProgramStream(Stream):
 
 
 class KcatStream(ProgramStream):
-    """kcat: one that writes the lines of its stdin and tells on stderr what became of each, and one that reads."""
+    """kcat: one that writes the lines of its stdin and tells on stderr what became of each, and one that reads.
+
+    Its librdkafka, 2.0.2, keeps to the replica that it was sent to for five minutes, whatever becomes of it.
+    """
 
     name = "kcat"
+    leaves_lost_replicas = False
 
     def _start(self) -> list[subprocess.Popen[str]]:
         where = ["-b", self.servers, "-t", self.topic, "-p", "0"]
@@ -302,3 +326,12 @@ def feed(program: subprocess.Popen[str], lines: Iterable[bytes]) -> None:
         for line in lines:
             stdin.write(line.decode() + "\n")
             stdin.flush()
+
+
+def go_on(streams: Sequence[Stream], count: int = 20) -> None:
+    """Until each has written so many records more than were sent by now, and read them; else who could not is told."""
+    marks = [(stream, stream.sent + count) for stream in streams]
+    try:
+        wait_until(lambda: all(stream.is_beyond(mark) for stream, mark in marks), WAIT_S, "every client goes on")
+    except AssertionError as error:
+        raise AssertionError(f"{error}, to more than: {marks}") from error
