@@ -38,7 +38,7 @@ from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartit
 
 __all__ = ["CONFIG", "ReplicatedCluster"]
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 REFUSED = re.compile("the broker is refused: (.*)")
 KIT = str(Path(__file__).parents[1])
 CONFIG = {
@@ -301,7 +301,7 @@ class ReplicatedCluster:
 
     def _takes_clients(self, broker_id: int) -> bool:
         try:
-            with Admin("{}:{}".format(*self.address(broker_id)), request_timeout_ms=1_000) as admin:
+            with Admin("{}:{}".format(*self.address(broker_id)), request_timeout_ms=5_000) as admin:
                 admin.list_topics()
         except RaylogError:
             return False

@@ -23,6 +23,8 @@ from kit.history_checker import Judgement, check
 from kit.waiting import wait_until
 
 WAIT_S = 30.0
+STOP_S = 60.0
+"""For what is under way to be answered, and for clients to close: a client that hangs is told, not waited for."""
 CLIENT: dict[str, Any] = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
@@ -80,7 +82,8 @@ class Workload:
         self._values = itertools.count()
         self._stopping = threading.Event()
         runs = [lambda n=n: self._produce(f"producer-{n}") for n in range(producers)]
-        self._threads = [threading.Thread(target=run) for run in (*runs, self._read, self._ask_ends)]
+        self._is_abandoned = False
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (*runs, self._read, self._ask_ends)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -90,13 +93,17 @@ class Workload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_abandoned = error is not None
         self.stop()
 
     def stop(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Send no more, and wait for what is under way; not after a failure, when nobody may answer any more."""
         self._stopping.set()
+        deadline = time.monotonic() + STOP_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._is_abandoned:
+            assert not any(thread.is_alive() for thread in self._threads), self._what_is_known()
 
     # --- what is asked of it meanwhile ---
 
@@ -123,11 +130,12 @@ class Workload:
                 "every partition acknowledges",
             )
         except AssertionError as error:
-            acked = [len(acks) for acks in self.acks]
-            alive = [thread.is_alive() for thread in self._threads]
-            raise AssertionError(
-                f"{error}; acked so far {acked}, given up {self.errors[:3]}, threads alive {alive}"
-            ) from error
+            raise AssertionError(f"{error}; {self._what_is_known()}") from error
+
+    def _what_is_known(self) -> str:
+        acked = [len(acks) for acks in self.acks]
+        alive = [thread.name for thread in self._threads if thread.is_alive()]
+        return f"acked so far {acked}, given up {self.errors[:3]}, threads alive {alive}"
 
     def longest_gap(self) -> float:
         """The longest time that a partition was without acknowledgements, seconds."""
@@ -160,6 +168,8 @@ class Workload:
         while not self._stopping.wait(PAUSE_S):
             self._send(producer, name, next(partitions))
             producer.poll(0)
+        if self._is_abandoned:
+            producer.purge()
         producer.flush(WAIT_S)
 
     def _send(self, producer: Producer, name: str, partition: int) -> None:
