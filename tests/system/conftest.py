@@ -9,6 +9,12 @@ import pytest
 from kit.cli import RunningCluster
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on the shared cluster come last, in their random order: an idle Ray costs those beside it time."""
+    items.sort(key=lambda item: "three_brokers" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Three broker actors on a local Ray cluster of their own, from a clean state."""
