@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
-from kit.commands import one_line, run
+from kit.commands import call, one_line
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.client.admin import EARLIEST, EARLIEST_LOCAL, MAX_TIMESTAMP
@@ -18,6 +18,7 @@ from raylog.protocol.errors import (
     ElectionNotNeeded,
     InvalidConfig,
     InvalidPartitions,
+    InvalidReplicaAssignment,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
@@ -39,7 +40,7 @@ def admin(cluster: InProcessCluster) -> Iterator[Admin]:
 
 
 def as_json(cluster: InProcessCluster, *arguments: str) -> Any:
-    done = run(cluster, *arguments, "--output", "json")
+    done = call(cluster, *arguments, "--output", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -130,7 +131,7 @@ def test_producers_and_log_dirs_are_described(cluster: InProcessCluster, admin: 
 
 
 def test_topics_and_settings_are_altered_by_commands(cluster: InProcessCluster) -> None:
-    done = run(
+    done = call(
         cluster,
         "topics",
         "alter",
@@ -144,19 +145,19 @@ def test_topics_and_settings_are_altered_by_commands(cluster: InProcessCluster) 
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert "t has 3 partitions now" in done.stderr
-    done = run(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=2", "--dry-run")
+    done = call(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=2", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "can alter the settings of topic t: retention.ms\n")
     (row,) = as_json(cluster, "configs", "describe", "--topic", "t")
     assert {key: row[key] for key in ("name", "value", "source", "type")} == {
         "name": "retention.ms", "value": "1", "source": "topic", "type": "long",
     }  # fmt: skip
-    table = run(cluster, "configs", "describe", "--topic", "t", "--all").stdout
+    table = call(cluster, "configs", "describe", "--topic", "t", "--all").stdout
     assert len(table.splitlines()) > 10
-    assert run(cluster, "configs", "alter", "--all-brokers", "--config", "num.partitions=4").returncode == 0
+    assert call(cluster, "configs", "alter", "--all-brokers", "--config", "num.partitions=4").returncode == 0
     assert [row["name"] for row in as_json(cluster, "configs", "describe", "--all-brokers")] == ["num.partitions"]
-    one_line(run(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=soon"), "retention.ms")
-    one_line(run(cluster, "configs", "alter", "--broker", "1", "--config", "broker.id=2"), "broker.id")
-    one_line(run(cluster, "topics", "alter", "t", "--partitions", "1"), "INVALID_PARTITIONS")
+    one_line(call(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=soon"), "retention.ms")
+    one_line(call(cluster, "configs", "alter", "--broker", "1", "--config", "broker.id=2"), "broker.id")
+    one_line(call(cluster, "topics", "alter", "t", "--partitions", "1"), "INVALID_PARTITIONS")
 
 
 def test_brokers_are_listed_and_described(cluster: InProcessCluster) -> None:
@@ -166,13 +167,13 @@ def test_brokers_are_listed_and_described(cluster: InProcessCluster) -> None:
     assert [row["controller"] for row in rows].count(True) == 1
     assert [(row["leaders"], row["replicas"], len(row["log_dirs"])) for row in rows] == [(1, 1, 1), (1, 1, 1)]
     assert max(row["size_bytes"] for row in rows) > 61
-    assert run(cluster, "brokers", "list").stdout.split()[:3] == ["broker_id", "host", "port"]
+    assert call(cluster, "brokers", "list").stdout.split()[:3] == ["broker_id", "host", "port"]
     facts = as_json(cluster, "brokers", "describe", "1")
     assert facts["log_dirs"][0]["state"] == "online"
     assert [row["topic"] for row in facts["partitions"]] == ["t"]
-    assert "usable_bytes" in run(cluster, "brokers", "describe", "1").stdout
+    assert "usable_bytes" in call(cluster, "brokers", "describe", "1").stdout
     for command in (["brokers", "describe", "9"], ["configs", "describe", "--broker", "9"]):
-        one_line(run(cluster, *command), "broker 9 is not up", "0, 1")
+        one_line(call(cluster, *command), "broker 9 is not up", "0, 1")
 
 
 def test_a_topic_is_trimmed(cluster: InProcessCluster) -> None:
@@ -181,7 +182,18 @@ def test_a_topic_is_trimmed(cluster: InProcessCluster) -> None:
         {"partition": 0, "earliest": 10},
         {"partition": 1, "earliest": 0},
     ]
-    one_line(run(cluster, "topics", "trim-prefix", "t", "--partition", "0", "--offset", "11"), "OFFSET_OUT_OF_RANGE")
+    one_line(call(cluster, "topics", "trim-prefix", "t", "--partition", "0", "--offset", "11"), "OFFSET_OUT_OF_RANGE")
+
+
+def test_a_topic_is_created_on_chosen_brokers(cluster: InProcessCluster, admin: Admin) -> None:
+    done = call(cluster, "topics", "create", "chosen", "--replica-assignment", "1:0,0:1,1:0")
+    assert (done.returncode, done.stderr) == (0, "created chosen with 3 partitions\n")
+    assert [partition.replicas for partition in admin.describe_topic("chosen").partitions] == [(1, 0), (0, 1), (1, 0)]
+    admin.create_topic("also", assignments={0: [1]}, configs={"retention.ms": "1000"})
+    assert admin.describe_topic("also").partitions[0].replicas == (1,)
+    for assignments in ({0: [0, 0]}, {0: [0, 7]}, {1: [0]}, {0: [0], 1: [0, 1]}):
+        with pytest.raises(InvalidReplicaAssignment):
+            admin.create_topic("refused", assignments=assignments)
 
 
 def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> None:
@@ -189,21 +201,27 @@ def test_partitions_in_trouble_are_picked_out_of_all_topics(tmp_path: Path) -> N
         cluster.create_topic("alone", partitions=2)
         with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin:
             admin.create_topic("both", 2, replication_factor=2)
-        assert as_json(cluster, "topics", "describe", "--under-replicated") == []
-        one_line(run(cluster, "topics", "describe"), "which topic?")
-
-        cluster.stop(1)
+            admin.create_topic("strict", 1, replication_factor=2, configs={"min.insync.replicas": "2"})
 
         def picked(*options: str) -> set[tuple[str, int]]:
             rows = as_json(cluster, "topics", "describe", *options)
             return {(row["topic"], row["partition"]) for row in rows}
 
-        both = {("both", 0), ("both", 1)}
-        wait_until(lambda: picked("--under-replicated") == both, 20, "broker 1 is out of every ISR")
+        alone, both, strict = {("alone", 0), ("alone", 1)}, {("both", 0), ("both", 1)}, {("strict", 0)}
+        assert picked("--under-replicated", "--under-min-isr", "--unavailable") == set()
+        assert picked("--at-min-isr") == alone | strict
+        one_line(call(cluster, "topics", "describe"), "which topic?")
+
+        cluster.stop(1)
+        wait_until(lambda: picked("--under-replicated") == both | strict, 20, "broker 1 is out of every ISR")
         lost = picked("--unavailable")
         assert {topic for topic, _ in lost} == {"alone"}
-        assert picked("--under-replicated", "--unavailable") == both | lost
+        assert picked("--under-replicated", "--unavailable") == both | strict | lost
+        assert picked("--under-min-isr") == strict
+        assert picked("--at-min-isr") == alone | both
         assert picked("both", "--unavailable") == set()
+        shown = call(cluster, "topics", "describe", "--under-min-isr").stdout.splitlines()
+        assert shown[0].split() == ["topic", "partition", "leader", "leader_epoch", "replicas", "isr", "min_isr"]
 
 
 def test_the_preferred_replica_leads_again_when_it_is_elected(tmp_path: Path) -> None:
@@ -219,7 +237,43 @@ def test_the_preferred_replica_leads_again_when_it_is_elected(tmp_path: Path) ->
 
         (error,) = admin.elect_leaders([("both", 0)]).values()
         assert isinstance(error, ElectionNotNeeded)
-        cluster.restart(first)
+        none = call(cluster, "topics", "elect-leaders", "both")
+        assert (none.returncode, none.stdout) == (0, "")
+        assert "every partition is led by its preferred replica" in none.stderr
+        cluster.stop(first)
         wait_until(lambda: led_by(second), 20, "the other replica leads")
-        wait_until(lambda: admin.elect_leaders([("both", 0)])[("both", 0)] is None, 20, "an election")  # type: ignore[index]
+        failed = call(cluster, "topics", "elect-leaders", "both", "--partition", "0")
+        assert (failed.returncode, failed.stdout.split()[-3:]) == (1, ["both", "0", "no"])
+        assert "PREFERRED_LEADER_NOT_AVAILABLE" in failed.stderr
+        cluster.start(first)
+        wait_until(lambda: first in admin.describe_topic("both").partitions[0].isr, 20, "it has caught up")
+        assert as_json(cluster, "topics", "elect-leaders") == [
+            {"topic": "both", "partition": 0, "elected": True, "error": None}
+        ]
         wait_until(lambda: led_by(first), 20, "the preferred replica leads")
+
+
+def test_a_replica_that_lost_records_leads_only_when_it_is_told_to(tmp_path: Path) -> None:
+    with (
+        InProcessCluster(tmp_path / "brokers", brokers=3) as cluster,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+    ):
+        controller = cluster.controller.broker_id
+        behind, last = (broker for broker in cluster.brokers if broker != controller)
+        admin.create_topic("t", assignments={0: [last, behind]})
+
+        def leader() -> int:
+            return admin.describe_topic("t").partitions[0].leader
+
+        cluster.stop(behind)
+        wait_until(lambda: admin.describe_topic("t").partitions[0].isr == (last,), 20, "the last one in sync is left")
+        cluster.stop(last)
+        cluster.start(behind)
+        wait_until(lambda: leader() == -1, 20, "nobody leads")
+        preferred = call(cluster, "topics", "elect-leaders", "t")
+        assert (preferred.returncode, preferred.stderr.count("\n")) == (1, 1)
+        assert leader() == -1
+        assert as_json(cluster, "topics", "elect-leaders", "t", "--unclean") == [
+            {"topic": "t", "partition": 0, "elected": True, "error": None}
+        ]
+        wait_until(lambda: leader() == behind, 20, "the other one leads")

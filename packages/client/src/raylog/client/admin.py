@@ -57,9 +57,14 @@ class Admin:
         *,
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
+        assignments: Mapping[int, Sequence[int]] = _NOTHING,
     ) -> None:
-        """Create one topic; it can be used with any broker when this returns. Raises the error that fits."""
-        error = self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})])[name]
+        """Create one topic; it can be used with any broker when this returns. Raises the error that fits.
+
+        ``assignments`` chooses the broker ids of every partition, the preferred leader first, instead of their counts.
+        """
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
+        error = self.create_topics([topic])[name]
         if error is not None:
             raise error
 

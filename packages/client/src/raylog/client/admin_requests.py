@@ -69,7 +69,7 @@ A = TypeVar("A")
 
 
 class NewTopic(NamedTuple):
-    """A topic to create; -1 takes the broker's default. ``assignments``: partition → broker ids."""
+    """A topic to create; -1 takes the broker's default. ``assignments``: partition → broker ids, instead of counts."""
 
     name: str
     partitions: int = -1

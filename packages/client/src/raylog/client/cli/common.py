@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ import typer
 from raylog import client
 from raylog.client.registry import cluster_in, only_running_cluster
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, RaylogError
+from raylog.protocol.ids import TopicPartition
 from raylog.protocol.tables import Row, as_json, table
 
 TIMEOUT_MS = 8_000
@@ -66,6 +67,15 @@ def log_dirs_of(admin: client.Admin, broker_id: int) -> list[client.LogDirDescri
         return admin.describe_log_dirs(broker_id)
     except BrokerNotAvailable:
         return []
+
+
+def raise_refusal(results: Mapping[TopicPartition, RaylogError | None]) -> None:
+    """Raise the first error, which says how many more there are."""
+    refused = [error for error in results.values() if error is not None]
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        raise type(refused[0])(f"{refused[0]}; {len(refused) - 1} more of {len(results)} partitions were refused")
 
 
 def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[str, str]:

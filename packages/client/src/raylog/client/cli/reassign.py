@@ -18,6 +18,7 @@ from raylog.client.cli.common import (
     Output,
     OutputOption,
     admin_of,
+    raise_refusal,
     show_json,
     show_table,
     tell,
@@ -162,7 +163,7 @@ def _begin(
     if throttle is not None:
         set_throttle(admin, moves, under_way, throttle)
     try:
-        _raise_refusal(admin.alter_partition_reassignments({move.tp: move.proposed for move in moves}))
+        raise_refusal(admin.alter_partition_reassignments({move.tp: move.proposed for move in moves}))
     except RaylogError:
         if throttle is not None:
             with suppress(RaylogError):
@@ -182,7 +183,7 @@ def _cancel(admin: client.Admin, under_way: UnderWay, output: Output, *, yes: bo
         tell(f"nothing was changed; add --yes to leave {_count(moves)} where they were")
     else:
         results = admin.alter_partition_reassignments({move.tp: None for move in moves})
-        _raise_refusal(
+        raise_refusal(
             {tp: None if isinstance(error, NoReassignmentInProgress) else error for tp, error in results.items()}
         )  # what was complete before it was cancelled stays where it is
         tell(f"cancelled the moves of {_count(moves)}")
@@ -219,15 +220,6 @@ def _clear(admin: client.Admin, topics: Iterable[str]) -> None:
         tell(f"the throttle stays while partitions of {', '.join(still)} are being moved; then {_CLEAR} takes it away")
     else:
         tell("nothing is throttled any more")
-
-
-def _raise_refusal(results: Mapping[TopicPartition, RaylogError | None]) -> None:
-    """Raise the first error, which says how many more there are."""
-    refused = [error for error in results.values() if error is not None]
-    if len(refused) == 1:
-        raise refused[0]
-    if refused:
-        raise type(refused[0])(f"{refused[0]}; {len(refused) - 1} more of {len(results)} partitions were refused")
 
 
 def _show(rows: list[dict[str, Any]], output: Output, *more: str) -> None:
