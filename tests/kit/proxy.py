@@ -33,6 +33,8 @@ class FrameProxy:
         self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
         self.edit_request: Callable[[bytes], bytes] = lambda frame: frame
         """What becomes of a request's frame (without its length) on its way."""
+        self.edit_answer: Callable[[int, bytes], bytes] = lambda _, frame: frame
+        """What becomes of an answer's frame, by the API key, on its way; also to look at it."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.requests: Counter[int] = Counter()
         """How many requests came, by API key."""
@@ -112,7 +114,15 @@ class FrameProxy:
         self._pump(client, broker, decide, lambda frame: self.edit_request(frame))
 
     def _answers(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
-        self._pump(broker, client, lambda frame: self.on_answer(keys.get(int.from_bytes(frame[:4], "big"), -1)))
+        def key_of(frame: bytes) -> int:
+            return keys.get(int.from_bytes(frame[:4], "big"), -1)
+
+        self._pump(
+            broker,
+            client,
+            lambda frame: self.on_answer(key_of(frame)),
+            lambda frame: self.edit_answer(key_of(frame), frame),
+        )
 
     def _pump(
         self,

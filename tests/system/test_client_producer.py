@@ -6,16 +6,17 @@ import itertools
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.proxied import proxied
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Delivery, Producer
@@ -39,16 +40,12 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
         yield running
 
 
-@contextmanager
-def proxied(root: Path) -> Iterator[tuple[InProcessCluster, FrameProxy, str]]:
-    """One broker that clients only know by the proxy's address, with a topic ``t`` of two partitions."""
-    with FrameProxy() as proxy:
-        advertised = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        listens = "PLAINTEXT://{}:{}".format(*proxy.target)
-        config = {"listeners": listens, "advertised.listeners": advertised, "auto.create.topics.enable": "false"}
-        with InProcessCluster(root, brokers=1, config=config) as cluster:
-            cluster.create_topic("t", partitions=2)
-            yield cluster, proxy, f"127.0.0.1:{proxy.port}"
+def knows(producer: Producer, topic: str) -> bool:
+    """Whether the metadata came within max.block.ms."""
+    try:
+        return producer.partitions_for(topic) > 0
+    except RaylogError:
+        return False
 
 
 def values(servers: str, topic: str = "t") -> list[bytes]:
@@ -166,7 +163,7 @@ def test_a_full_buffer_holds_senders_back_and_then_fails_them(tmp_path: Path) ->
 def test_the_delivery_timeout_is_kept(tmp_path: Path) -> None:
     with proxied(tmp_path) as (_, proxy, servers):
         with Producer(servers, delivery_timeout_ms=700, linger_ms=0) as producer:
-            producer.send("t", b"first", partition=0).result(10)
+            wait_until(lambda: producer.send("t", b"first", partition=0).exception(10) is None, 20, "records pass")
             proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
             lost = [producer.send("t", b"lost %d" % n, partition=0) for n in range(3)]
             for delivery in lost:
@@ -176,8 +173,7 @@ def test_the_delivery_timeout_is_kept(tmp_path: Path) -> None:
             wait_until(
                 lambda: producer.send("t", b"later", partition=0).exception(10) is None, 20, "records pass again"
             )
-        assert values(servers)[0] == b"first"
-        assert set(values(servers)[1:]) == {b"later"}
+        assert set(values(servers)) == {b"first", b"later"}
 
 
 @pytest.mark.parametrize("fate", [Fate.DROP, Fate.CUT])
@@ -273,6 +269,14 @@ def test_a_callback_may_send_again_and_close(cluster: InProcessCluster) -> None:
     wait_until(lambda: second, 10, "the callback ran")
     assert second[0].result(10).offset >= 0
     producer.close()
+
+
+def test_a_bootstrap_server_that_says_nothing_does_not_keep_it_from_the_next(cluster: InProcessCluster) -> None:
+    """As a stopped process does: the kernel takes the connection, and nobody answers on it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},{cluster.bootstrap_servers}"
+        with Producer(servers, request_timeout_ms=60_000, max_block_ms=15_000) as producer:
+            assert producer.send("t", b"x").result(15).offset == 0
 
 
 def test_nobody_at_the_address_is_told_in_one_sentence() -> None:
@@ -445,6 +449,7 @@ def test_metadata_is_not_asked_for_in_storms(tmp_path: Path) -> None:
     with proxied(tmp_path) as (_, proxy, servers):
         config = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100, "linger_ms": 0, "delivery_timeout_ms": 1_500}
         with Producer(servers, max_block_ms=50, **config) as producer:  # type: ignore[arg-type]
+            wait_until(lambda: knows(producer, "t"), 10, "it knows the topic")
             producer.send("t", b"first").result(10)
             before, begun = proxy.requests[METADATA], time.monotonic()
             for number in range(20):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
@@ -13,8 +11,8 @@ import pytest
 
 from kit.history_checker import Verdict, check
 from kit.history_mutations import MUTATIONS, OF_TRANSACTIONS, Ops
-from kit.proxy import Fate, FrameProxy
-from kit.replicated import ReplicatedCluster
+from kit.proxied import behind_proxies
+from kit.proxy import Fate
 from kit.waiting import wait_until
 from kit.workload import Workload
 
@@ -24,24 +22,6 @@ PRODUCE = 0
 PARTITIONS = 3
 EACH = 20
 WAIT_S = 30.0
-
-
-@contextmanager
-def behind_proxies(root: Path) -> Iterator[tuple[ReplicatedCluster, list[FrameProxy], str]]:
-    """A cluster with the topic ``t``, whose brokers everybody reaches through a proxy each; the bootstrap servers."""
-    with ExitStack() as stack:
-        cluster = ReplicatedCluster(root)
-        proxies = [stack.enter_context(FrameProxy()) for _ in range(cluster.size)]
-        for broker_id, proxy in enumerate(proxies):
-            host, port = proxy.target
-            listeners = {
-                "listeners": f"PLAINTEXT://{host}:{port}",
-                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
-            }
-            cluster.configure(broker_id, listeners)
-        stack.enter_context(cluster)
-        cluster.create_topic("t", partitions=PARTITIONS)
-        yield cluster, proxies, ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
 
 
 def test_lost_answers_and_failover_make_no_duplicate_and_no_gap(tmp_path: Path) -> None:
@@ -57,7 +37,7 @@ def test_lost_answers_and_failover_make_no_duplicate_and_no_gap(tmp_path: Path) 
         next(lost_answers)
         return Fate.CUT
 
-    with behind_proxies(tmp_path) as (cluster, proxies, servers):
+    with behind_proxies(tmp_path, partitions=PARTITIONS) as (cluster, proxies, servers):
         with Workload(servers, "t", partitions=PARTITIONS) as load:
             load.wait_acked_everywhere()
             for proxy in proxies:
@@ -83,7 +63,7 @@ def test_lost_answers_and_failover_make_no_duplicate_and_no_gap(tmp_path: Path) 
 
 def test_a_wrong_hint_costs_a_registration_and_no_record(tmp_path: Path) -> None:
     """A broker's port refuses connections while the broker lives: others take it for dead, it registers anew."""
-    with behind_proxies(tmp_path) as (cluster, proxies, servers):
+    with behind_proxies(tmp_path, partitions=PARTITIONS) as (cluster, proxies, servers):
         with Workload(servers, "t", partitions=PARTITIONS) as load:
             load.wait_acked_everywhere()
             victim = cluster.leader("t", 0)

@@ -20,10 +20,11 @@ from raylog.protocol.errors import (
     OutOfOrderSequence,
     RaylogError,
 )
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import LeaderEpoch, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+EPOCH = LeaderEpoch(3)
 POLICY = RetryPolicy(retries=1_000, backoff_ms=0, backoff_max_ms=0, window=5)
 
 
@@ -40,9 +41,9 @@ def machine() -> PartitionState:
 
 
 def send(state: PartitionState, fresh: Batch[int] | None = None) -> Batch[int]:
-    sent = state.sendable(fresh, 0)
+    sent = state.sendable(fresh, 0, EPOCH)
     assert sent is not None
-    state.sent(sent)
+    state.sent(sent, EPOCH)
     return sent
 
 
@@ -54,17 +55,17 @@ def pipelined(state: PartitionState, count: int) -> list[Batch[int]]:
 
 def test_nothing_is_sent_without_a_producer_id() -> None:
     state = PartitionState(TP, idempotent=True, policy=POLICY)
-    assert state.sendable(batch(0), 0) is None
+    assert state.sendable(batch(0), 0, EPOCH) is None
 
 
 def test_one_batch_goes_first_then_five_may_be_outstanding() -> None:
     state = machine()
     first = send(state, batch(0))
-    assert state.sendable(batch(1), 0) is None
+    assert state.sendable(batch(1), 0, EPOCH) is None
     state.succeeded(first)
     sequences = [send(state, batch(name)).sequence for name in range(1, 6)]
     assert sequences == [2, 4, 6, 8, 10]
-    assert state.sendable(batch(6), 0) is None
+    assert state.sendable(batch(6), 0, EPOCH) is None
 
 
 def test_retries_go_one_at_a_time_in_order_under_their_sequences() -> None:
@@ -74,7 +75,7 @@ def test_retries_go_one_at_a_time_in_order_under_their_sequences() -> None:
         assert state.failed(lost, NetworkException("gone"), 0)
     for expected in flying:
         assert send(state, batch(9)) is expected
-        assert (state.sendable(batch(9), 0) is None) == (expected is not flying[-1])
+        assert (state.sendable(batch(9), 0, EPOCH) is None) == (expected is not flying[-1])
         state.succeeded(expected)
     assert [b.sequence for b in flying] == [2, 4, 6]
     assert send(state, batch(9)).sequence == 8
@@ -85,8 +86,50 @@ def test_a_retry_waits_for_its_backoff() -> None:
     state.identify(Identity(1, 0))
     sent = send(state, batch(0))
     state.failed(sent, NotLeaderOrFollower("moved"), 50)
-    assert state.sendable(None, 149) is None
-    assert state.sendable(None, 150) is sent
+    assert state.sendable(None, 149, EPOCH) is None
+    assert state.retry_in_ms(149) == 1
+    assert state.sendable(None, 150, EPOCH) is sent
+
+
+def test_five_batches_lost_with_one_connection_are_one_failure() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(10, 100, 60_000, 5))
+    state.identify(Identity(1, 0))
+    lost = pipelined(state, 5)
+    for flying in lost:
+        state.failed(flying, NetworkException("gone"), 50)
+    assert state.retry_in_ms(50) == 100
+
+
+def test_the_backoff_grows_with_each_try_of_the_lowest_batch() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(10, 100, 350, 5))
+    state.identify(Identity(1, 0))
+    state.failed(send(state, batch(0)), NetworkException("gone"), 0)
+    now_ms, pauses = 0, []
+    for _ in range(4):
+        pause_ms = state.retry_in_ms(now_ms)
+        assert pause_ms is not None
+        pauses.append(pause_ms)
+        now_ms += pause_ms
+        again = state.sendable(None, now_ms, EPOCH)
+        assert again is not None
+        state.sent(again, EPOCH)
+        assert state.retry_in_ms(now_ms) is None
+        state.failed(again, NetworkException("gone"), now_ms)
+    assert pauses == [100, 200, 350, 350]
+
+
+def test_a_newer_leader_is_gone_to_at_once_and_once() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(10, 100, 1_000, 5))
+    state.identify(Identity(1, 0))
+    sent = send(state, batch(0))
+    newer = LeaderEpoch(EPOCH + 1)
+    state.failed(sent, NotLeaderOrFollower("moved"), 50)
+    assert state.sendable(None, 50, EPOCH) is None
+    assert state.sendable(None, 50, newer) is sent
+    state.sent(sent, newer)
+    state.failed(sent, NotLeaderOrFollower("not yet"), 60)
+    assert state.sendable(None, 60, newer) is None
+    assert state.retry_in_ms(60) == 200
 
 
 def test_retries_are_counted() -> None:
@@ -102,7 +145,7 @@ def test_a_refused_batch_leaves_a_gap_that_the_next_epoch_closes() -> None:
     state = machine()
     bad, second, third = pipelined(state, 3)
     assert not state.failed(bad, InvalidRecord("no"), 0)
-    assert state.sendable(batch(9), 0) is None
+    assert state.sendable(batch(9), 0, EPOCH) is None
     assert state.failed(second, OutOfOrderSequence("gap"), 0)
     assert state.failed(third, OutOfOrderSequence("gap"), 0)
     assert state.identity == Identity(1_000, 1)
@@ -199,11 +242,11 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
 
     def step(action: str) -> None:
         if action == "send":
-            sent = state.sendable(waiting[0] if waiting else None, 0)
+            sent = state.sendable(waiting[0] if waiting else None, 0, EPOCH)
             if sent is not None:
                 if waiting and sent is waiting[0]:
                     waiting.popleft()
-                state.sent(sent)
+                state.sent(sent, EPOCH)
                 assert state.identity is not None
                 wire.append((sent, state.identity.epoch, sent.sequence))
         elif action == "arrive" and wire:
@@ -224,7 +267,7 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
 
     def enabled() -> list[str]:
         able = []
-        if state.sendable(waiting[0] if waiting else None, 0) is not None:
+        if state.sendable(waiting[0] if waiting else None, 0, EPOCH) is not None:
             able.append("send")
         if wire:
             able += ["arrive", "arrive", "refuse"]

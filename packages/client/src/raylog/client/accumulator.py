@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import LeaderEpoch, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record
 
 O = TypeVar("O")  # noqa: E741
@@ -52,6 +52,7 @@ class Batch(Generic[O]):
         "encoded",
         "full",
         "last_error",
+        "leader_epoch",
         "limit",
         "outcome",
         "records",
@@ -77,6 +78,8 @@ class Batch(Generic[O]):
         self.full = False
         self.state = BatchState.QUEUED
         self.attempts = 0
+        self.leader_epoch = LeaderEpoch(-1)
+        """Of the leader that it was sent to last; -1 before that, and when it isn't known."""
         self.last_error: RaylogError | None = None
         self.sequence = -1
         self.abandoned = False

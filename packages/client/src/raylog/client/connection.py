@@ -88,6 +88,7 @@ class Connection:
         self.in_flight: deque[Request] = deque()
         self.error: RaylogError | None = None
         """Why it is closed, once it is."""
+        self.begun_ms = now_ms
         self._client_id = client_id
         self._deadline_ms = now_ms + timeout_ms
         self._timeout_ms = timeout_ms

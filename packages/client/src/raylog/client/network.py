@@ -72,13 +72,16 @@ class Network:
 
     def any_ready(self) -> Address | None:
         """Some broker that a request can be sent to now; None when a connection is still being made, or none
-        can be."""
+        can be. One that doesn't take the connection for a moment does not keep us from the next."""
         known = [Address(broker.host, broker.port) for broker in self.metadata.view.brokers.values()]
         candidates = known + [address for address in self._bootstrap if address not in known]
+        connected = self.pool.least_loaded(candidates)
+        if connected is not None:
+            return connected
         for address in candidates:
-            if self.pool.ready(address):
-                return address
-            if self.pool.connecting(address):
+            self.pool.ready(address)
+            connecting_ms = self.pool.connecting_ms(address)
+            if connecting_ms is not None and connecting_ms < CONNECT_POLL_MS:
                 return None
         return None
 

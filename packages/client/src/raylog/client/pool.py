@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kio.static.protocol import RequestPayload
@@ -58,10 +58,18 @@ class Pool:
             return False
         return connection.state is State.READY
 
-    def connecting(self, address: Address) -> bool:
-        """True while a connection there is being made."""
+    def least_loaded(self, addresses: Iterable[Address]) -> Address | None:
+        """The one of these to which requests can be sent now that owes the fewest answers: not a broker that stopped
+        answering, if there is another. None when there is none."""
+        ready = [a for a in addresses if (c := self._connections.get(a)) is not None and c.state is State.READY]
+        return min(ready, key=lambda address: len(self._connections[address].in_flight), default=None)
+
+    def connecting_ms(self, address: Address) -> int | None:
+        """For how long a connection there is being made; None when none is."""
         connection = self._connections.get(address)
-        return connection is not None and connection.state is not State.READY
+        if connection is None or connection.state is State.READY:
+            return None
+        return monotonic_ms() - connection.begun_ms
 
     def problem(self, address: Address) -> RaylogError | None:
         """Why the address can't be reached; None while nothing is known against it."""

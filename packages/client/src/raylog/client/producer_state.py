@@ -10,6 +10,8 @@ takes the next sequence, answers a batch it has with that batch's offset, and re
    the id takes any first sequence, and a later batch must not be it.
 3. Once a batch has to be retried, the partition sends one batch at a time, lowest sequence first, until the last
    of them is under way again: two leaders may be in play, and only one request at a time keeps their order.
+   It waits for its backoff, which grows with how often this batch was sent: that its followers were lost with it,
+   on one connection, is one failure. Once a newer leader is known, there is nothing to wait for (KIP-951).
 4. A batch that fails for good after it was sent leaves a *gap*: no new sequence can be accepted. Nothing new
    is sent; the batches that are outstanding are tried under their old sequences, until either all are
    acknowledged or the lowest is refused as out of order, which proves that the broker has none of them. Then
@@ -37,7 +39,7 @@ from raylog.protocol.errors import (
     UnknownProducerId,
     is_retriable,
 )
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import LeaderEpoch, TopicPartition
 
 MAX_EPOCH = 32_767
 _NOT_IN_SEQUENCE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
@@ -69,15 +71,14 @@ class PartitionState:
 
     __slots__ = (
         "_acknowledged",
-        "_failures",
         "_gap",
         "_idempotent",
         "_in_flight",
         "_next_sequence",
         "_policy",
+        "_retry_at_ms",
         "identity",
         "outstanding",
-        "retry_at_ms",
         "tp",
     )
 
@@ -86,14 +87,13 @@ class PartitionState:
         self.outstanding: list[Batch[Any]] = []
         self.identity: Identity | None = None if idempotent else NO_IDENTITY
         """None while an idempotent producer has no id to send with."""
-        self.retry_at_ms = 0
         self._idempotent = idempotent
         self._policy = policy
         self._in_flight = 0
         self._next_sequence = 0
         self._acknowledged = not idempotent
         self._gap = False
-        self._failures = 0
+        self._retry_at_ms = 0
 
     @property
     def retrying(self) -> bool:
@@ -109,35 +109,41 @@ class PartitionState:
         for batch in self.outstanding:
             self._assign(batch)
 
-    def sendable(self, fresh: Batch[Any] | None, now_ms: int) -> Batch[Any] | None:
-        """The batch to send now: one to retry, or ``fresh``, the oldest one never sent; None when it must
-        wait."""
+    def sendable(self, fresh: Batch[Any] | None, now_ms: int, leader_epoch: LeaderEpoch) -> Batch[Any] | None:
+        """The batch to send now to the leader of ``leader_epoch``: one to retry, or ``fresh``, the oldest one never
+        sent; None when it must wait."""
         if self.identity is None:
             return None
         if self.retrying:
-            if self._in_flight or now_ms < self.retry_at_ms:
+            lowest = self.outstanding[0]
+            if self._in_flight or (now_ms < self._retry_at_ms and leader_epoch <= lowest.leader_epoch):
                 return None
-            return self.outstanding[0]
+            return lowest
         window = self._policy.window if self._acknowledged else 1
         if self._gap or len(self.outstanding) >= window:
             return None
         return fresh
 
-    def sent(self, batch: Batch[Any]) -> None:
-        """``batch``, which :meth:`sendable` gave, goes out."""
+    def retry_in_ms(self, now_ms: int) -> int | None:
+        """How long until :meth:`sendable` gives the batch to retry, unless a newer leader turns up; None when an answer
+        is awaited before that, or when there is none."""
+        return max(0, self._retry_at_ms - now_ms) if self.retrying and not self._in_flight else None
+
+    def sent(self, batch: Batch[Any], leader_epoch: LeaderEpoch) -> None:
+        """``batch``, which :meth:`sendable` gave, goes out to the leader of ``leader_epoch``."""
         if batch.state is BatchState.QUEUED:
             self.outstanding.append(batch)
             if self._idempotent:
                 self._assign(batch)
         batch.state = BatchState.IN_FLIGHT
         batch.attempts += 1
+        batch.leader_epoch = leader_epoch
         self._in_flight += 1
 
     def succeeded(self, batch: Batch[Any]) -> None:
         """The broker has ``batch``."""
         self._in_flight -= 1
         self._acknowledged = True
-        self._failures = 0
         self._remove(batch)
         self._heal()
 
@@ -148,8 +154,9 @@ class PartitionState:
         batch.state = BatchState.RETRY
         again = self._may_retry(batch, error)
         if again:
-            self._failures += 1
-            self.retry_at_ms = now_ms + backoff_ms(self._failures, self._policy.backoff_ms, self._policy.backoff_max_ms)
+            lowest = self.outstanding[0]
+            pause_ms = backoff_ms(lowest.attempts, self._policy.backoff_ms, self._policy.backoff_max_ms)
+            self._retry_at_ms = now_ms + pause_ms
         else:
             self._remove(batch)
             self._gap = self._idempotent

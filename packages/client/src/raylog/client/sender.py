@@ -104,8 +104,6 @@ class Sender:
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
         self._identities = IdentityKeeper(network, self._backoff)
-        self._hinted: set[TopicPartition] = set()
-        """Partitions whose new leader a broker just named."""
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
         self.wakes_at_ms = 0
@@ -167,7 +165,8 @@ class Sender:
         requests: dict[Address, _Plan] = {}
         for state in self._candidates():
             fresh = self._accumulator.ready(state.tp, now_ms)
-            batch = state.sendable(fresh, now_ms)
+            _, leader_epoch = self._network.metadata.view.leader_of(state.tp)
+            batch = state.sendable(fresh, now_ms, leader_epoch)
             if batch is None:
                 wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
                 continue
@@ -187,7 +186,7 @@ class Sender:
                 continue
             if batch is fresh:
                 self._accumulator.take(batch)
-            state.sent(batch)
+            state.sent(batch, leader_epoch)
             plan.batches.append(batch)
         return list(requests.values()), wait_ms
 
@@ -210,7 +209,8 @@ class Sender:
             self._identities.ask()
             return CONNECT_POLL_MS
         if state.retrying:
-            return max(1, state.retry_at_ms - now_ms)
+            retry_ms = state.retry_in_ms(now_ms)
+            return _IDLE_MS if retry_ms is None else max(1, retry_ms)
         if fresh is None:
             linger_ms = self._accumulator.linger_left_ms(state.tp, now_ms)
             return _IDLE_MS if linger_ms is None else max(1, linger_ms)
@@ -313,8 +313,8 @@ class Sender:
 
     def _take_hint(self, tp: TopicPartition, result: ProducedPartition, endpoints: Sequence[NodeEndpoint]) -> None:
         """The broker doesn't lead the partition and says who does: go there at once."""
-        if result.leader_id >= 0 and self._network.take_hint(tp, result.leader_id, result.leader_epoch, endpoints):
-            self._hinted.add(tp)
+        if result.leader_id >= 0:
+            self._network.take_hint(tp, result.leader_id, result.leader_epoch, endpoints)
 
     def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
         """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""
@@ -332,17 +332,15 @@ class Sender:
                     done = _Settled(batch, base_offset, append_time, None)
                 else:
                     batch.last_error = error
-                    if is_retriable(error) and batch.tp not in self._hinted:
-                        self._network.metadata.need_update()
+                    metadata = self._network.metadata
+                    if is_retriable(error) and metadata.view.leader_of(batch.tp)[1] <= batch.leader_epoch:
+                        metadata.need_update()
                     if state.failed(batch, error, now_ms):
-                        if batch.tp in self._hinted:
-                            state.retry_at_ms = now_ms
                         continue
                     done = _Settled(batch, -1, -1, error)
                 self._accumulator.release(batch)
                 if not batch.abandoned:
                     settled.append(done)
-            self._hinted.clear()
             self._tell_news()
         self._tell(settled)
 

@@ -1,0 +1,121 @@
+"""Our producers over replicated brokers that are killed, stopped and out of sync: in time, once, and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kit.proxied import behind_proxies
+from kit.proxy import Fate, FrameProxy
+from kit.replicated import ReplicatedCluster
+from kit.waiting import wait_until
+from raylog.client import Consumer, Producer
+from raylog.client.aio import AsyncProducer
+from raylog.client.results import RecordMetadata
+from raylog.client.sender import PRODUCE_VERSION
+from raylog.protocol.errors import RequestTimedOut
+from raylog.protocol.produce import parse_produce_response
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+PRODUCE = 0
+NOT_ENOUGH, AFTER_APPEND = 19, 20
+WAIT_S = 30.0
+IN_FLIGHT = 5
+BACKOFF_MS = 1_500
+"""Of the first retry. As a backoff for each of five lost batches it would be 24 s in the end."""
+NEXT_ACK_S = 12.0
+
+Proxied = tuple[ReplicatedCluster, list[FrameProxy], str]
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    with behind_proxies(tmp_path_factory.mktemp("proxied"), partitions=1) as made:
+        yield made
+
+
+def values(servers: str, topic: str) -> list[bytes | None]:
+    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
+        return [record.value for record in consumer.iterate(until_end=True)]
+
+
+def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_at_once(proxied: Proxied) -> None:
+    """Five batches are in the leader's log, and its followers', when it dies before it has said so."""
+    cluster, proxies, servers = proxied
+    dropped = Counter[int]()
+
+    def drop(api_key: int) -> Fate:
+        if api_key != PRODUCE:
+            return Fate.PASS
+        dropped[api_key] += 1
+        return Fate.DROP
+
+    backoff = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
+    with Producer(servers, linger_ms=0, batch_size=1, **backoff) as producer:
+        assert producer.send("t", b"0").result(WAIT_S).offset == 0
+        victim = cluster.leader("t", 0)
+        proxies[victim].on_answer = drop
+        flying = [producer.send("t", b"%d" % number) for number in range(1, IN_FLIGHT + 1)]
+        wait_until(lambda: dropped[PRODUCE] == IN_FLIGHT, WAIT_S, "all are answered, in vain")
+        killed = cluster.kill(victim)
+        proxies[victim].close()
+        last = producer.send("t", b"%d" % (IN_FLIGHT + 1))
+        offsets = [delivery.result(WAIT_S).offset for delivery in (*flying, last)]
+        took = time.monotonic() - killed
+    print(f"\n{IN_FLIGHT} batches acknowledged by the next leader, as the ones it had, {took:.2f} s after the kill")
+    assert offsets == list(range(1, IN_FLIGHT + 2))
+    assert values(servers, "t") == [b"%d" % number for number in range(IN_FLIGHT + 2)]
+    assert took < NEXT_ACK_S
+    proxies[victim].on_answer = lambda _: Fate.PASS
+    proxies[victim].reopen()
+    cluster.start(victim)
+    cluster.wait_serving(victim)
+    cluster.wait_in_sync("t", 1)
+
+
+def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_nothing(proxied: Proxied) -> None:
+    """A follower stops: the leader appends and waits in vain (error 20), then refuses at once (19), then it has it."""
+    cluster, proxies, servers = proxied
+    cluster.create_topic("strict", config={"min.insync.replicas": "3"})
+    leader, controller = cluster.leader("strict", 0), cluster.controller()
+    follower = next(other for other in cluster.running if other not in (leader, controller))
+    codes = Counter[int]()
+
+    def note(api_key: int, frame: bytes) -> bytes:
+        if api_key == PRODUCE:
+            _, response = parse_produce_response(PRODUCE_VERSION, frame)
+            codes.update(partition.error_code for topic in response.topics for partition in topic.partitions)
+        return frame
+
+    def send() -> RecordMetadata:
+        with Producer(servers, linger_ms=0) as producer:
+            return producer.send("strict", b"thread").result(WAIT_S)
+
+    async def send_in_a_loop() -> RecordMetadata:
+        async with AsyncProducer(servers, linger_ms=0) as producer:
+            return await (await producer.aiosend("strict", b"loop"))
+
+    proxies[leader].edit_answer = note
+    cluster.pause(follower)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            sent = [pool.submit(send), pool.submit(lambda: asyncio.run(send_in_a_loop()))]
+            wait_until(lambda: codes[NOT_ENOUGH] and codes[AFTER_APPEND], WAIT_S, "it is told both errors")
+            with Producer(servers, linger_ms=0, delivery_timeout_ms=500) as impatient:
+                delivery = impatient.send("strict", b"never mind")
+                with pytest.raises(RequestTimedOut, match=r"500 ms \(strict-0: .*min\.insync\.replicas"):
+                    delivery.result(WAIT_S)
+            cluster.resume(follower)
+            offsets = sorted(future.result(WAIT_S).offset for future in sent)
+    finally:
+        cluster.resume(follower)
+    print(f"\nanswers until there were enough replicas, by error code: {dict(codes)}")
+    assert offsets == [0, 1]
+    assert sorted(values(servers, "strict"), key=repr) == [b"loop", b"thread"]
+    cluster.wait_in_sync("strict", 1)
