@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kit.cluster import InProcessCluster
+from raylog.coordination.model import PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
 from raylog.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
-__all__ = ["move_leader"]
+__all__ = ["begin_epoch", "move_leader"]
+
+_sequences = itertools.count(1)
 
 
 def move_leader(cluster: InProcessCluster, tp: TopicPartition) -> None:
@@ -22,18 +27,30 @@ def move_leader(cluster: InProcessCluster, tp: TopicPartition) -> None:
     moved = replace(
         partition, replicas=(other,), isr=(other,), leader=other, leader_epoch=LeaderEpoch(partition.leader_epoch + 1)
     )
-    for broker in cluster.brokers.values():
+    _tell(cluster, topic, moved, cluster.brokers)
+    assert cluster.leader(*tp) is not before
+
+
+def begin_epoch(cluster: InProcessCluster, tp: TopicPartition, *told: int) -> None:
+    """Tell the brokers ``told``, and no others, that who leads does so in a leader epoch after the one it knows."""
+    topic = cluster.leader(*tp).partitions.state().topic(tp.topic)
+    assert topic is not None
+    [partition] = topic.partitions
+    _tell(cluster, topic, replace(partition, leader_epoch=LeaderEpoch(partition.leader_epoch + 1)), told)
+
+
+def _tell(cluster: InProcessCluster, topic: TopicState, partition: PartitionState, brokers: Iterable[int]) -> None:
+    for broker in (cluster.brokers[broker_id] for broker_id in brokers):
         known = broker.partitions.state()
         message = UpdateState(
-            controller_id=other,
+            controller_id=partition.leader,
             controller_epoch=ControllerEpoch(1_000),
             broker_epoch=known.brokers[broker.broker_id].epoch,
-            sequence=1,
+            sequence=next(_sequences),
             full=True,
             cluster_id=known.cluster_id,
             brokers=tuple(known.brokers.values()),
-            topics=(replace(topic, partitions=(moved,)),),
+            topics=(replace(topic, partitions=(partition,)),),
         )
         ack = Ack.decode(broker.control(message.encode()))
         assert ack.status is AckStatus.OK, ack
-    assert cluster.leader(*tp) is not before
