@@ -38,6 +38,7 @@ from raylog.coordination.controller_events import (
     Rebalance,
     Reload,
     Reply,
+    Resign,
     Result,
     Send,
     SendFailed,
@@ -145,6 +146,7 @@ class ControlledCluster:
         rules: ElectionRules | None = None,
         rebalance: Callable[[ClusterState], Rebalance] = lambda state: Rebalance(),
         writes: Callable[[int], Writes] = Writes,
+        silence_ms: int | None = None,
     ) -> None:
         self.tree = tree or MemoryTree()
         self.store = MemoryStore(self.tree)
@@ -156,6 +158,7 @@ class ControlledCluster:
             rules=rules or TOPIC_RULES,
             rebalance=rebalance,
             writes=writes,
+            silence_ms=silence_ms,
         )
         self.brokers = {BrokerId(n): FakeBroker(self.tree, n, (racks or {}).get(n)) for n in range(1, brokers + 1)}
         self.wire: deque[InFlight] = deque()
@@ -203,6 +206,9 @@ class ControlledCluster:
                 case Reload():
                     state, deleting = snapshot.load(self.store)
                     todo += self.controller.handle(Loaded(state, deleting))
+                case Resign():
+                    resign(self.store)
+                    todo += self.controller.handle(Deposed())
                 case StepDown():
                     todo += self.controller.handle(Deposed())
 

@@ -69,11 +69,16 @@ class ControllerRuntime:
         check_configs: Callable[[Mapping[str, str]], None],
         rules: ElectionRules,
         rebalance: Callable[[ClusterState], core.Rebalance],
+        silence_ms: int,
     ) -> None:
+        """``silence_ms``: how long a broker may leave the controller without an answer; the rest is the core's."""
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
-        self._machine = Controller(defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance)
+        self._stand_back_s = silence_ms / 1000
+        self._machine = Controller(
+            defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance, silence_ms=silence_ms
+        )
         self._mandate: election.Mandate | None = None
         self.calls = ControllerCalls(broker_id, lambda: self._machine.is_active)
         """What other threads ask of it."""
@@ -84,6 +89,8 @@ class ControllerRuntime:
         self._gone: dict[BrokerId, tuple[BrokerEpoch, float]] = {}
         """Which incarnations seem dead, and when a hint told so last: it is repeated while it holds."""
         self._campaign_at: float | None = 0.0
+        self._stands_back_until = 0.0
+        """Resigned: until then it does not try to be elected."""
         self._tick_at = 0.0
         self._reconcile_at = 0.0
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
@@ -160,7 +167,7 @@ class ControllerRuntime:
             self._feed(core.Loaded(found.state, found.deleting))
 
     def _campaign_when_due(self) -> None:
-        if self._campaign_at is None or time.monotonic() < self._campaign_at:
+        if self._campaign_at is None or time.monotonic() < max(self._campaign_at, self._stands_back_until):
             return
         self._campaign_at = None
         now = wall_ms()
@@ -206,6 +213,8 @@ class ControllerRuntime:
         self._gone[hint.broker_id] = hint.epoch, time.monotonic()
         if self._machine.is_active:
             self._feed(core.Fence(hint.broker_id, hint.epoch))
+            return
+        if time.monotonic() < self._stands_back_until:
             return
         now = wall_ms()
         epoch = self._store.exists(paths.broker_epoch(hint.broker_id))
@@ -268,6 +277,12 @@ class ControllerRuntime:
                 logger.warning("controller deposed: another was elected", controller=self._broker_id)
                 self._leave_office()
                 self._campaign_at = time.monotonic() + RETRY_S
+                return core.Deposed()
+            case core.Resign():
+                logger.warning("controller resigns: it reaches too few brokers", controller=self._broker_id)
+                self._leave_office()
+                self._campaign_at, self._stands_back_until = 0.0, time.monotonic() + self._stand_back_s
+                election.resign(self._store)
                 return core.Deposed()
         return None
 

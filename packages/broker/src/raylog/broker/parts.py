@@ -129,6 +129,7 @@ def open_parts(
         check_configs=check_topic_overrides,
         rules=election_rules(settings, broker_id),
         rebalance=lambda state: rebalance_of(in_force(state)),
+        silence_ms=max(store.session_timeout_ms, settings[REPLICA_LAG_TIME_MAX_MS]),
     )
     liveness = (
         LivenessConnections(broker_id, controller.calls.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()

@@ -34,11 +34,13 @@ from raylog.coordination.controller_events import (
     Loaded,
     NewPartitions,
     NewTopic,
+    Notice,
     PartitionsCreateRequested,
     Proposed,
     ReassignmentRequested,
     Rebalance,
     Reload,
+    Resign,
     Result,
     SendFailed,
     StepDown,
@@ -52,8 +54,10 @@ from raylog.coordination.controller_events import (
 )
 from raylog.coordination.controller_leaders import Leaders
 from raylog.coordination.controller_office import Aborted, Doubt, Job, Office
+from raylog.coordination.controller_peers import Peers
 from raylog.coordination.controller_proposals import Proposals
 from raylog.coordination.controller_requests import Request, Requests, Waiting, named_twice, refuse
+from raylog.coordination.controller_silence import judge
 from raylog.coordination.controller_topics import Topics
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import ElectionRules
@@ -85,12 +89,14 @@ class Controller:
         rules: ElectionRules | None = None,
         rebalance: Callable[[ClusterState], Rebalance] = lambda state: Rebalance(),
         writes: Callable[[int], Writes] = Writes,
+        silence_ms: int | None = None,
     ) -> None:
         """``defaults``: what a new topic gets that names no numbers, given the state's dynamic settings.
 
         ``check_configs`` raises InvalidConfig for topic overrides that no broker would take. ``rules``: who is to lead.
         ``rebalance``: when preferred replicas lead again. ``writes``: how a mandate writes, given the version of
-        /controller_epoch.
+        /controller_epoch. ``silence_ms``: how long a broker may leave messages without an answer (see
+        ``controller_silence``); None: for ever.
         """
         self.is_active = False
         self._defaults = defaults
@@ -98,6 +104,7 @@ class Controller:
         self._rules = rules or ElectionRules()
         self._rebalance = rebalance
         self._writes = writes
+        self._silence_ms = silence_ms
         self._effects: list[Effect] = []
         self._jobs: deque[_Queued] = deque()
         self._job: Job | None = None  # waits for the write with the office's token
@@ -106,7 +113,8 @@ class Controller:
         self._enter(ClusterState(), -1)
 
     def _enter(self, state: ClusterState, epoch_version: int, last_sequence: int = 0) -> None:
-        self._office = Office(state, self._writes(epoch_version), self._effects, last_sequence)
+        peers = Peers(last_sequence, self._silence_ms)
+        self._office = Office(state, self._writes(epoch_version), self._effects, peers)
         self._topics = Topics(self._office, self._defaults, self._check_configs)
         self._leaders = Leaders(self._office, self._rules, self._proposals)
         self._rebalanced_ms: MonotonicMs | None = None
@@ -171,7 +179,10 @@ class Controller:
                 self._tick(now_ms)
 
     def _tick(self, now_ms: MonotonicMs) -> None:
-        self._office.peers.tick()
+        self._office.peers.tick(now_ms)
+        self._judge_silence()
+        if not self.is_active:
+            return
         self._proposals.tick(now_ms)
         self._effects += self._requests.answer_late(now_ms)
         if self._office.doubt is Doubt.UNKNOWN:
@@ -183,6 +194,17 @@ class Controller:
         elif now_ms - self._rebalanced_ms >= self._wanted.interval_ms:
             self._rebalanced_ms = now_ms
             self._jobs.append(_Queued(self._leaders.rebalance(self._wanted.percentage)))
+
+    def _judge_silence(self) -> None:
+        """See ``controller_silence``."""
+        verdict = judge(self.state, self._office.peers.silent())
+        if verdict.is_isolated:
+            self._end()
+            self._effects.append(Resign())
+        for fence in verdict.dead:
+            fields = {"broker": fence.broker_id, "broker_epoch": fence.epoch, "silent_ms": self._silence_ms}
+            self._effects.append(Notice("broker is fenced: it does not answer the controller", fields))
+            self._jobs.append(_Queued(self._leaders.fence(fence)))
 
     # --- in office and out of it
 

@@ -303,4 +303,9 @@ class StepDown:
     """A write was fenced: this controller is deposed. Wait for the next election."""
 
 
-Effect = Write | Send | Reply | Answer | Notice | Reload | StepDown
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """This controller reaches too few brokers: give the office up, and let another one be elected for a while."""
+
+
+Effect = Write | Send | Reply | Answer | Notice | Reload | StepDown | Resign

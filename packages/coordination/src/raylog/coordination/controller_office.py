@@ -41,12 +41,12 @@ Outcome = Generator[Write, StoreError | None, StoreError | None]
 class Office:
     """One mandate's. Only jobs write, one at a time."""
 
-    def __init__(self, state: ClusterState, writes: Writes, effects: list[Effect], last_sequence: int = 0) -> None:
-        """``state`` names the controller; ``effects``: where notices go; ``last_sequence``: see Peers."""
+    def __init__(self, state: ClusterState, writes: Writes, effects: list[Effect], peers: Peers) -> None:
+        """``state`` names the controller; ``effects``: where notices go."""
         self.state = state
         self.writes = writes
-        self.peers = Peers(last_sequence)
-        self.handovers = Handovers(self.peers)
+        self.peers = peers
+        self.handovers = Handovers(peers)
         self.doubt = Doubt.NONE
         self.is_deposed = False
         """A write was fenced: another controller was elected."""

@@ -1,4 +1,8 @@
-"""Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in doubt."""
+"""Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in doubt.
+
+When there is nothing to tell, the last message is repeated now and then, without its content: so it is known who can
+be reached. A broker that has not answered for long is *silent*.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from dataclasses import dataclass, field
 from raylog.coordination.controller_events import Send
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
-from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TopicName
+
+BEATS = 4
+"""Repetitions in the time after which a broker is silent."""
 
 
 @dataclass(slots=True)
@@ -17,7 +24,9 @@ class _Peer:
 
     epoch: BrokerEpoch
     sequence: int
-    """Of the last message. Never used twice, so that no late answer is taken for a newer one's."""
+    """Of the last message. A content has its own, so that no late answer is taken for a newer one's."""
+    heard_ms: MonotonicMs
+    """When it answered last, or when it was to be told something first."""
     under_way: int | None = None
     """The revision that the unanswered message carries."""
     acknowledged: int = -1
@@ -35,8 +44,12 @@ class Peers:
     mandate, with the same epoch, must not have its messages taken for repetitions.
     """
 
-    def __init__(self, last_sequence: int = 0) -> None:
+    def __init__(self, last_sequence: int = 0, silence_ms: int | None = None) -> None:
+        """``silence_ms``: after which time without an answer a broker is silent; None: never."""
         self.revision = 0
+        self._silence_ms = silence_ms
+        self._now_ms = MonotonicMs(0)
+        """At the last tick."""
         self._last_sequence = last_sequence
         self._peers: dict[BrokerId, _Peer] = {}
 
@@ -59,7 +72,7 @@ class Peers:
         for broker in brokers.values():
             peer = old.get(broker.id)
             if peer is None or peer.epoch != broker.epoch:
-                peer = _Peer(broker.epoch, self._last_sequence)
+                peer = _Peer(broker.epoch, self._last_sequence, self._now_ms)
             self._peers[broker.id] = peer
         self.changed()
 
@@ -74,16 +87,26 @@ class Peers:
 
     def due(self, state: ClusterState) -> list[Send]:
         """The messages to send now."""
-        return [
-            Send(broker_id, self._message(peer, state))
-            for broker_id, peer in self._peers.items()
-            if peer.under_way is None and not peer.wait_for_tick and peer.acknowledged < self.revision
-        ]
+        free = [(b, peer) for b, peer in self._peers.items() if peer.under_way is None and not peer.wait_for_tick]
+        sends = [Send(b, self._news(peer, state)) for b, peer in free if peer.acknowledged < self.revision]
+        return sends + [Send(b, self._beat(peer, state)) for b, peer in free if self._is_beat_due(peer)]
 
-    def _message(self, peer: _Peer, state: ClusterState) -> UpdateState:
+    def _news(self, peer: _Peer, state: ClusterState) -> UpdateState:
         full, stale = peer.needs_full, sorted(peer.stale)
         peer.sequence += 1
         peer.under_way, peer.stale = self.revision, set()
+        return self._message(peer, state, full=full, stale=stale)
+
+    def _is_beat_due(self, peer: _Peer) -> bool:
+        silence_ms = self._silence_ms
+        return peer.under_way is None and silence_ms is not None and self._quiet_ms(peer) >= silence_ms // BEATS
+
+    def _beat(self, peer: _Peer, state: ClusterState) -> UpdateState:
+        """The last message once more: it is acknowledged without effect."""
+        peer.under_way = peer.acknowledged
+        return self._message(peer, state, full=False, stale=[])
+
+    def _message(self, peer: _Peer, state: ClusterState, *, full: bool, stale: list[TopicName]) -> UpdateState:
         return UpdateState(
             controller_id=state.controller_id,
             controller_epoch=state.controller_epoch,
@@ -105,6 +128,7 @@ class Peers:
         if peer is None:
             return
         revision, peer.under_way = peer.under_way, None
+        peer.heard_ms = self._now_ms
         if ack.status is AckStatus.OK and revision is not None:
             peer.acknowledged, peer.needs_full = revision, False
         else:
@@ -117,9 +141,23 @@ class Peers:
         if peer is not None:
             peer.under_way, peer.needs_full, peer.wait_for_tick = None, True, True
 
-    def tick(self) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Time passes. What passes between two ticks that are far apart tells nothing: we did not listen ourselves."""
+        was_away = self._silence_ms is not None and now_ms - self._now_ms > self._silence_ms // BEATS
+        self._now_ms = now_ms
         for peer in self._peers.values():
             peer.wait_for_tick = False
+            if was_away:
+                peer.heard_ms = now_ms
+
+    def silent(self) -> frozenset[BrokerId]:
+        """The live brokers that have not answered for so long."""
+        if self._silence_ms is None:
+            return frozenset()
+        return frozenset(b for b, peer in self._peers.items() if self._quiet_ms(peer) >= self._silence_ms)
+
+    def _quiet_ms(self, peer: _Peer) -> int:
+        return self._now_ms - peer.heard_ms
 
     def _answered(self, broker_id: BrokerId, sequence: int) -> _Peer | None:
         """The peer whose message this answers; None when it is late or repeated."""

@@ -1,0 +1,144 @@
+"""Brokers that do not answer the controller while their sessions live, and a controller that reaches nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
+from raylog.coordination import paths
+from raylog.coordination.controller_events import Deposed, NewTopic, Resign, TopicDefaults, Write
+from raylog.coordination.proposals import Verdict
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+
+FLIGHTS = TopicName("flights")
+TP = TopicPartition(FLIGHTS, PartitionIndex(0))
+SILENCE_MS = 2_000
+
+
+def cluster_of(brokers: int) -> ControlledCluster:
+    """The last one is the controller; the first leads a partition that all keep."""
+    cluster = ControlledCluster(brokers, defaults=lambda state: TopicDefaults(1, brokers), silence_ms=SILENCE_MS)
+    cluster.tick()
+    cluster.elect(brokers)
+    created(cluster, topic("flights", replication_factor=brokers))
+    return cluster
+
+
+@pytest.fixture
+def cluster() -> ControlledCluster:
+    return cluster_of(3)
+
+
+def pass_time(cluster: ControlledCluster, ms: int, *, cut_off: tuple[int, ...] = ()) -> None:
+    """Messages arrive at all brokers but these."""
+    for _ in range(ms // 100):
+        cluster.tick(100)
+        while cluster.wire:
+            if cluster.wire[0].to in cut_off:
+                cluster.lose_one()
+            else:
+                cluster.deliver_one()
+
+
+def is_registered(cluster: ControlledCluster, broker_id: int) -> bool:
+    return cluster.store.exists(paths.broker(BrokerId(broker_id))) is not None
+
+
+def test_who_does_not_answer_leads_no_longer_and_is_in_sync_nowhere(cluster: ControlledCluster) -> None:
+    pass_time(cluster, SILENCE_MS - 200, cut_off=(1,))
+    assert partition(cluster).leader == 1
+    pass_time(cluster, 1_000, cut_off=(1,))
+    assert (partition(cluster).leader, partition(cluster).isr) == (2, (2, 3))
+    assert not is_registered(cluster, 1)
+    assert "does not answer" in cluster.notices[0].text
+    assert_agreement(cluster)
+
+
+def test_a_silent_follower_is_fenced_as_well(cluster: ControlledCluster) -> None:
+    """A controller that took office does not know what it was told, and must not let its leader do without it."""
+    cluster.feed(Deposed())
+    cluster.store.delete(paths.CONTROLLER)
+    cluster.elect(3)
+    pass_time(cluster, SILENCE_MS - 200, cut_off=(2,))
+    assert outcome(cluster, cluster.propose_isr(TP, 1, 3)).verdict is Verdict.REFUSED
+    pass_time(cluster, 1_000, cut_off=(2,))
+    assert (partition(cluster).leader, partition(cluster).isr) == (1, (1, 3))
+
+
+def test_it_is_fenced_once_and_comes_back_when_it_is_heard(cluster: ControlledCluster) -> None:
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(1,))
+    cluster.bring_back(1)
+    epoch = cluster.brokers[BrokerId(1)].info.epoch
+    pass_time(cluster, 5 * SILENCE_MS, cut_off=(1,))
+    assert is_registered(cluster, 1)
+    assert cluster.controller.state.brokers[BrokerId(1)].epoch == epoch
+    pass_time(cluster, 500)
+    assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3)).verdict is Verdict.OK
+    pass_time(cluster, 3 * SILENCE_MS)
+    assert partition(cluster).isr == (2, 3, 1)
+    assert_agreement(cluster)
+
+
+def test_who_keeps_what_nobody_else_has_is_let_be(cluster: ControlledCluster) -> None:
+    """Its partition would only be offline."""
+    created(cluster, NewTopic(TopicName("alone"), assignments={0: (BrokerId(1),)}))
+    cluster.propose_isr(TP, 1)
+    pass_time(cluster, 3 * SILENCE_MS, cut_off=(1,))
+    assert is_registered(cluster, 1)
+    assert partition(cluster).leader == 1
+
+
+def test_all_is_quiet_and_all_answer(cluster: ControlledCluster) -> None:
+    """Brokers are asked several times in the time after which they are silent, and nothing is written or applied."""
+    pass_time(cluster, 500)
+    states = {b: broker.receiver.state for b, broker in cluster.brokers.items()}
+    writes = sum(isinstance(effect, Write) for effect in cluster.seen)
+    pass_time(cluster, 10 * SILENCE_MS)
+    assert sum(isinstance(effect, Write) for effect in cluster.seen) == writes
+    assert all(broker.receiver.state is states[b] for b, broker in cluster.brokers.items())
+    assert not cluster.notices
+
+
+def test_one_lost_message_is_not_silence(cluster: ControlledCluster) -> None:
+    for _ in range(5):
+        pass_time(cluster, SILENCE_MS // 2, cut_off=(1,))
+        pass_time(cluster, SILENCE_MS // 2)
+    assert is_registered(cluster, 1)
+    assert_agreement(cluster)
+
+
+@pytest.mark.parametrize(("brokers", "cut_off"), [(3, (1, 2)), (4, (1, 2, 3)), (5, (1, 2, 3))])
+def test_a_controller_that_reaches_too_few_resigns_and_fences_nobody(brokers: int, cut_off: tuple[int, ...]) -> None:
+    cluster = cluster_of(brokers)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=cut_off)
+    assert not cluster.controller.is_active
+    assert sum(isinstance(effect, Resign) for effect in cluster.seen) == 1
+    assert cluster.store.exists(paths.CONTROLLER) is None
+    assert all(is_registered(cluster, b) for b in range(1, brokers + 1))
+
+
+@pytest.mark.parametrize(("brokers", "cut_off"), [(2, (1,)), (4, (1, 2))])
+def test_of_two_halves_neither_does_anything(brokers: int, cut_off: tuple[int, ...]) -> None:
+    cluster = cluster_of(brokers)
+    pass_time(cluster, 5 * SILENCE_MS, cut_off=cut_off)
+    assert cluster.controller.is_active
+    assert all(is_registered(cluster, b) for b in range(1, brokers + 1))
+
+
+def test_a_controller_that_was_away_itself_asks_before_it_judges(cluster: ControlledCluster) -> None:
+    """Stopped, or waiting for the store: what was answered meanwhile lies in its queue."""
+    pass_time(cluster, 500)
+    cluster.tick(10 * SILENCE_MS)
+    assert cluster.controller.is_active
+    assert all(is_registered(cluster, b) for b in (1, 2, 3))
+    pass_time(cluster, SILENCE_MS)
+    assert partition(cluster).isr == (1, 2, 3)
+
+
+def test_a_broker_that_registers_anew_has_its_time(cluster: ControlledCluster) -> None:
+    pass_time(cluster, SILENCE_MS - 300, cut_off=(2,))
+    cluster.lose(2)
+    cluster.bring_back(2)
+    cluster.propose_isr(TP, 1, 2, 3)
+    pass_time(cluster, SILENCE_MS - 300, cut_off=(2,))
+    assert is_registered(cluster, 2)
