@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -403,8 +404,12 @@ def test_a_consumer_behind_the_start_of_the_log_is_told_both_offsets(tmp_path: P
 def test_a_consumer_is_for_one_thread_at_a_time(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
         assert consumer.poll(100) == {}
-        polling = threading.Thread(target=consumer.poll, args=(3_000,))
-        polling.start()
+        over = threading.Event()
+
+        def poll_on() -> None:
+            while not over.is_set():
+                with suppress(RaylogError):  # the other thread was the one
+                    consumer.poll(200)
 
         def refused() -> str:
             try:
@@ -413,8 +418,13 @@ def test_a_consumer_is_for_one_thread_at_a_time(filled: InProcessCluster) -> Non
                 return str(error)
             return ""
 
-        assert "for one at a time" in wait_until(refused, 2, "the second thread is refused")
-        polling.join(10)
+        polling = threading.Thread(target=poll_on)
+        polling.start()
+        try:
+            assert "for one at a time" in wait_until(refused, 10, "the second thread is refused")
+        finally:
+            over.set()
+            polling.join(10)
         assert consumer.poll(0) == {}
 
 
