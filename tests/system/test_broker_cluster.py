@@ -161,7 +161,7 @@ def test_a_broker_whose_id_was_taken_says_so_until_it_is_free(tmp_path: Path) ->
 
 
 def test_without_the_store_the_lease_lapses_and_the_broker_refuses(tmp_path: Path) -> None:
-    with InProcessCluster(tmp_path, session_timeout_ms=500) as cluster:
+    with InProcessCluster(tmp_path, session_timeout_ms=1_500) as cluster:
         cluster.create_topic("t")
         broker = cluster.brokers[0]
         broker.produce("t", 0, batch(b"a"))
