@@ -192,6 +192,23 @@ def test_list_offsets_special_timestamps(node: Node, version: int, timestamp: in
         assert (found.error_code, found.offset) == (ErrorCode.none, offset)
 
 
+@pytest.mark.parametrize("version", VERSIONS["ListOffsets"])
+def test_a_new_leader_tells_no_end_below_one_that_was_told_before(node: Node, version: int) -> None:
+    """The leader before it may have known that all of the log is committed; it knows so of nothing yet (KIP-207)."""
+    node.create_topic("t", replicas=(BROKER, 2))
+    append(node, "t", 100, 200)
+    assert list_offset(node, version, -1).offset == 0
+    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1)
+    not_yet = ErrorCode.offset_not_available if version >= 5 else ErrorCode.leader_not_available
+    for timestamp in -1, 150:  # the end, and a time whose record is not known to be committed
+        answer = list_offset(node, version, timestamp)
+        assert (answer.error_code, answer.offset) == (not_yet, -1)
+    assert list_offset(node, version, -2).error_code is ErrorCode.none
+    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1, isr=(BROKER,))
+    assert list_offset(node, version, -1).offset == 2
+    assert list_offset(node, version, 150).offset == 1
+
+
 def test_list_offsets_errors_are_per_partition(node: Node) -> None:
     node.create_topic("t", leader_epoch=3)
     node.create_topic("elsewhere", leader=2)
