@@ -65,13 +65,20 @@ class CommitWait:
         self._disarm()
 
     def _arm(self) -> None:
-        """Look again, and have the gate opened when there is something new to see."""
-        self._disarm()
-        self._gate = gate = threading.Lock()
-        gate.acquire()
-        required = {appended.partition.tp: Offset(appended.info.last_offset + 1) for appended in self._pending.values()}
-        self._operation = self._produces.arm(required, gate.release)
-        self._settle()
+        """Look again, and have the gate opened when there is something new to see.
+
+        A partition that was settled just before it was waited for is waited for in vain: then anew without it.
+        """
+        armed = -1
+        while armed != len(self._pending):
+            self._disarm()
+            self._gate = gate = threading.Lock()
+            gate.acquire()
+            armed = len(self._pending)
+            waiting = self._pending.values()
+            required = {each.partition.tp: Offset(each.info.last_offset + 1) for each in waiting}
+            self._operation = self._produces.arm(required, gate.release)
+            self._settle()
         if not self._pending:
             self._disarm()
 

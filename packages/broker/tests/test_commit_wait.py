@@ -1,0 +1,74 @@
+"""The wait of a produce over several partitions, whose commits come at any moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from raylog.broker.handlers.commit_wait import Appended, CommitWait
+from raylog.broker.partition import AppendInfo, Partition
+from raylog.broker.replication.delayed_produces import DelayedProduce, DelayedProduces
+from raylog.protocol.ids import NO_TIMESTAMP, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
+
+TIMEOUT_MS = 5_000
+
+
+class Led:
+    """A led partition, as far as a wait looks at it."""
+
+    def __init__(self, table: DelayedProduces, index: int) -> None:
+        self.tp = TopicPartition(TopicName("t"), PartitionIndex(index))
+        self._table = table
+        self._high_watermark = Offset(0)
+
+    def commit(self) -> None:
+        self._high_watermark = Offset(1)
+        self._table.advanced(self.tp, self._high_watermark)
+
+    def check_committed(self, info: AppendInfo) -> bool:
+        return self._high_watermark > info.last_offset
+
+
+class Table(DelayedProduces):
+    """Something happens just before a wait is entered in the table."""
+
+    def __init__(self) -> None:
+        super().__init__(threading.Lock())
+        self.before_arming: list[Callable[[], None]] = []
+
+    def arm(self, required: Mapping[TopicPartition, Offset], wake: Callable[[], None]) -> DelayedProduce:
+        if self.before_arming:
+            self.before_arming.pop(0)()
+        return super().arm(required, wake)
+
+
+def appended(partition: Led) -> Appended:
+    info = AppendInfo(Offset(0), Offset(0), NO_TIMESTAMP, Offset(0), duplicate=False, leader_epoch=LeaderEpoch(0))
+    return Appended(cast(Partition, partition), info)
+
+
+def test_what_was_committed_before_the_wait_was_entered_does_not_hold_it_up() -> None:
+    """The one partition's high watermark moves no more, and must not be waited for once the other's has moved."""
+    table = Table()
+    first, second = Led(table, 0), Led(table, 1)
+    table.before_arming.append(first.commit)
+    wait = CommitWait(table, [appended(first), appended(second)], TIMEOUT_MS)
+    assert not wait.is_over()
+    second.commit()
+    assert wait.is_over()
+    assert wait.errors == {}
+    assert table.waiting == 0
+
+
+def test_what_is_committed_while_the_wait_is_entered_again_does_not_hold_it_up() -> None:
+    table = Table()
+    partitions = [Led(table, index) for index in range(3)]
+    wait = CommitWait(table, [appended(partition) for partition in partitions], TIMEOUT_MS)
+    table.before_arming.append(partitions[1].commit)
+    table.interrupt(partitions[0].tp)
+    assert not wait.is_over()
+    partitions[0].commit()
+    partitions[2].commit()
+    assert wait.is_over()
+    assert wait.errors == {}
