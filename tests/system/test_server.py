@@ -16,7 +16,7 @@ import pytest
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
-from raylog.broker.net.acceptor import BURST
+from raylog.broker.net.acceptor import BURST, Acceptor
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.produce import parse_produce_response
@@ -208,6 +208,33 @@ def test_stop_wakes_the_accept_threads(node: Node) -> None:
         begun = time.monotonic()
         server.stop(timeout=60)
         assert time.monotonic() - begun < 30, "it waited for the time-out"
+
+
+def test_a_connection_that_spoke_just_before_the_stop_ends_in_good_order() -> None:
+    stopping = threading.Event()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as client,
+    ):
+        client.sendall(b"half a request")
+
+        def enter(*_: object) -> bool:
+            stopping.set()
+            return True
+
+        left: list[str] = []
+        acceptor = Acceptor(
+            listening,
+            enter=enter,
+            begin=lambda *_: None,
+            leave=lambda _, reason: left.append(reason),
+            failed=lambda _: None,
+            max_idle_s=60,
+        )
+        acceptor.run(stopping)
+        client.settimeout(5)
+        assert client.recv(1) == b""
+        assert (left, acceptor.silent) == ([""], 0)
 
 
 def test_counters_sum_over_open_and_closed_connections(node: Node) -> None:

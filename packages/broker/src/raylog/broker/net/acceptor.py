@@ -6,6 +6,7 @@ come and go in the accept thread alone, for a fraction of what a thread costs, a
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import threading
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Acceptor", "Address"]
+__all__ = ["Acceptor", "Address", "end_orderly"]
 
 Address = tuple[str, int]
 
@@ -30,8 +31,21 @@ STORM_PAUSE_S = 0.1
 RETRY_S = 0.1
 """After an accept that failed, for want of descriptors or memory: the connection stays queued, so do not spin on it."""
 
+LINGER_BYTES = 1 << 20
+"""How much of a client's further input is read and dropped, so that it sees an orderly end."""
+
 LOOK_S = 1.0
 """How often silent connections are looked through for those that were so for too long."""
+
+
+def end_orderly(sock: socket.socket) -> None:
+    """Close a connection so that the client sees its end, not a reset: read and drop what it sent already."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        dropped = 0
+        while dropped < LINGER_BYTES and (data := sock.recv(1 << 16, socket.MSG_DONTWAIT)):
+            dropped += len(data)
+    sock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,7 @@ class Acceptor:
                     self._end_idle(now - self._max_idle_s)
         finally:
             for silent in self._silent.values():
-                silent.sock.close()
+                end_orderly(silent.sock)  # it may have said something just now
                 self._leave(silent.address, "")
             self._silent.clear()
             self._epoll.close()

@@ -22,7 +22,7 @@ from raylog.broker.config import CONNECTIONS_MAX_IDLE_MS, SOCKET_REQUEST_MAX_BYT
 from raylog.broker.events import EventLog
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply, Ports
-from raylog.broker.net.acceptor import Address
+from raylog.broker.net.acceptor import Address, end_orderly
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
 from raylog.broker.storage.files import FileSlice
@@ -49,9 +49,6 @@ PEER_CHECK_S = 1.0
 """How often a thread that waits for the replicas looks whether its client is still there."""
 
 MAX_POLL_MS = 2**31 - 1
-LINGER_BYTES = 1 << 20
-"""How much of a bad client's further input is read and dropped, so that it sees an orderly end."""
-
 _LENGTH = struct.Struct(">i")
 
 
@@ -121,17 +118,12 @@ class ClientConnection:
             self._sock.shutdown(how)
 
     def close(self) -> None:
-        """End the connection so that the client sees its end, not a reset: read and drop what it sent already."""
+        """End the connection in good order; nobody waits for what it was to be answered."""
         while self._waiting:
             reply = self._waiting.popleft().reply
             if not isinstance(reply, bytes):
                 reply.abandon()
-        self.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(OSError):
-            dropped = 0
-            while dropped < LINGER_BYTES and (data := self._sock.recv(1 << 16, socket.MSG_DONTWAIT)):
-                dropped += len(data)
-        self._sock.close()
+        end_orderly(self._sock)
         self._memory.resize(self._counted, 0)
 
     def serve(self, stopping: threading.Event) -> None:
