@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
@@ -22,6 +23,7 @@ SOURCES = Path(__file__).parent.parent / "conformance" / "java"
 PROGRAMS = ("java", "javac", "mvn")
 MAVEN_TIMEOUT_S = 600
 TIMEOUT_S = 60
+TOOLS = "org.apache.kafka.tools"
 JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp")
 
 
@@ -157,6 +159,68 @@ class JavaClient(Whole):
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         return self._jvm.stdin, self._jvm.stdout
+
+
+class Told(NamedTuple):
+    """What a tool answered."""
+
+    code: int
+    """0: all went well."""
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+class KafkaTools:
+    """Kafka's command line tools against one cluster, in one JVM; see ``conformance/java/Tools.java``."""
+
+    def __init__(self, servers: Callable[[], str]) -> None:
+        """``servers``: those that run when a command does."""
+        self._servers = servers
+        command = [*JVM, f"{jars(KAFKA_TOOLS)}/*", str(SOURCES / "Tools.java")]
+        pipe = subprocess.PIPE
+        self._jvm = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._jvm:  # waits for its end, and closes its pipes
+            self._jvm.kill()
+
+    def run(self, tool: str, *arguments: object) -> Told:
+        """Run ``org.apache.kafka.tools.TOOL`` with the cluster's address and these arguments."""
+        stdin, stdout = self._jvm.stdin, self._jvm.stdout
+        assert stdin is not None
+        assert stdout is not None
+        words = [f"{TOOLS}.{tool}", "--bootstrap-server", self._servers(), *map(str, arguments)]
+        stdin.write("\t".join(words) + "\n")
+        stdin.flush()
+        match stdout.readline().split():
+            case ["exit", code, count]:
+                return Told(int(code), [stdout.readline().rstrip("\n") for _ in range(int(count))])
+            case other:
+                raise AssertionError(f"the JVM that runs {tool} said {other}")
+
+
+def replica_lags(servers: str, topic: str) -> Iterator[int]:
+    """By how many records a topic's replicas differ, as Kafka's ReplicaVerificationTool finds it again and again."""
+    command = [
+        *JVM, f"{jars(KAFKA_TOOLS)}/*", f"{TOOLS}.ReplicaVerificationTool", "--broker-list", servers,
+        "--topics-include", topic, "--time", "-2", "--report-interval-ms", "200",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as jvm:
+        try:
+            assert jvm.stdout is not None
+            for line in jvm.stdout:
+                if found := re.search(r"max lag is (\d+)", line):
+                    yield int(found[1])
+        finally:
+            jvm.kill()
 
 
 class JavaStream(ProgramStream):

@@ -322,10 +322,12 @@ def test_a_follower_serves_consumers_in_its_rack_below_its_high_watermark(tmp_pa
         answer = FetchedPartition(0, 0, 1, 1, 0, memoryview(bytearray(records)))
         partition.fetched(answer, LeaderEpoch(3), TimestampMs(0))
 
-        def fetch(offset: int, *, rack: str = "rack-1", epoch: int = -1) -> FetchedPartition[memoryview]:
+        def fetch(
+            offset: int, *, rack: str = "rack-1", epoch: int = -1, replica: int = -1
+        ) -> FetchedPartition[memoryview]:
             part = FetchTopic("t", topic.id, [FetchPartition(0, offset, 1 << 20, epoch)])
             with WireClient(address) as client:
-                return only(client.fetch(11, FetchRequest(0, 1, [part], rack_id=rack)))
+                return only(client.fetch(11, FetchRequest(0, 1, [part], rack_id=rack, replica_id=replica)))
 
         assert (partition.log_end_offset, partition.high_watermark) == (2, 1)
         assert values(fetch(0)) == [b"a"]
@@ -335,3 +337,4 @@ def test_a_follower_serves_consumers_in_its_rack_below_its_high_watermark(tmp_pa
         assert fetch(1).error_code == 0
         assert fetch(9).error_code == ErrorCode.offset_not_available, "the leader may have it"
         assert fetch(0, rack="").error_code == ErrorCode.not_leader_or_follower, "it was not sent here"
+        assert values(fetch(0, rack="", replica=-2)) == [b"a"], "kafka-replica-verification compares replicas"

@@ -13,7 +13,7 @@ v15-18  replica state, node endpoints (KIP-951), directory ids, high watermarks:
 
 A follower (replica id and incarnation) reads up to the log's end, and what it asks for tells the leader how far it has
 come: its fetch may move the high watermark. Where its log differs from the leader's, it is told where (KIP-595) and
-gets no records.
+gets no records. A consumer that calls itself replica -2 is a tool that compares replicas: followers serve it, too.
 
 The response holds what lies at the asked offsets up to the high watermark: at most max_bytes in all and per
 partition, but always the whole first batch, however large (KIP-74). It is sent at once when there are

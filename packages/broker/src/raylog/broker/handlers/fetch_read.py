@@ -59,6 +59,8 @@ from raylog.protocol.ids import (
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 NO_REPLICA = -1
+DEBUGGING_CONSUMER = -2
+"""The replica id of a tool that compares replicas: whoever it asks answers, leader or follower."""
 
 
 class Wanted(NamedTuple):
@@ -215,7 +217,8 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
     committed = request.isolation_level != 0
     isolation = Isolation.COMMITTED if committed else Isolation.HIGH_WATERMARK
     rack = request.rack_id if ports.configs.broker()[REPLICA_SELECTOR_CLASS] == RACK_AWARE_SELECTOR else ""
-    look_up = ports.partitions.replica if rack else ports.partitions.get
+    any_replica = bool(rack) or request.replica_id == DEBUGGING_CONSUMER
+    look_up = ports.partitions.replica if any_replica else ports.partitions.get
 
     def read_one(
         tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
