@@ -288,6 +288,9 @@ class LossyFile:
     def reserve(self, position: int, length: int) -> None:
         self._check()
 
+    def forget(self, position: int, length: int) -> None:
+        self._check()
+
     def fdatasync(self) -> None:
         self._check()
         self._inode.synced = bytes(self._inode.data)
@@ -410,6 +413,9 @@ class FailingFile:
 
     def reserve(self, position: int, length: int) -> None:
         self._inner.reserve(position, length)
+
+    def forget(self, position: int, length: int) -> None:
+        self._inner.forget(position, length)
 
     def fdatasync(self) -> None:
         self._fs.meet("fdatasync", self.path)

@@ -42,6 +42,8 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         isr_failures=10,
         logs=2,
         offline_log_dirs=0,
+        unread_bytes=1234,
+        damaged=1,
         waiting_fetches=4,
         waiting_produces=6,
         fetch_sessions=5,
@@ -173,7 +175,7 @@ def test_defects_are_told_by_api(node: Node) -> None:
 def test_names_are_such_that_prometheus_takes_them(node: Node) -> None:
     counters = Counters({"t": 1}, {"t": 1}, {"t": 1}, {0: RequestTimes()}, {0: 1})
     for metric, _, _ in samples(facts(node, counters)):
-        assert re.fullmatch(r"kafka_[a-z_]+", metric.name)
+        assert re.fullmatch(r"(kafka|raylog)_[a-z_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
         assert metric.doc.endswith(".")
 

@@ -36,8 +36,28 @@ def test_damaged_checkpoint_is_told(tmp_path: Path, damaged: bytes) -> None:
 
 def test_partition_metadata(tmp_path: Path) -> None:
     checkpoint.write_topic_id(FS, tmp_path, TOPIC_ID)
-    assert (tmp_path / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+    path = tmp_path / "partition.metadata"
+    kafkas = b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+    assert path.read_bytes() == kafkas + b"crc: cecee288\n"
     assert checkpoint.read_topic_id(FS, tmp_path) == TOPIC_ID
+    path.write_bytes(kafkas)
+    assert checkpoint.read_topic_id(FS, tmp_path) == TOPIC_ID
+
+
+def test_no_damage_to_partition_metadata_gives_another_topic_id(tmp_path: Path) -> None:
+    """A log whose topic id is another would be set aside as a deleted topic's, and its replica be empty."""
+    checkpoint.write_topic_id(FS, tmp_path, TOPIC_ID)
+    path = tmp_path / "partition.metadata"
+    whole = path.read_bytes()
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :] for at in range(len(whole)) for mask in (1, 0x5A)
+    ]
+    for data in (*flipped, *(whole[:size] for size in range(len(whole)))):
+        path.write_bytes(data)
+        try:
+            assert checkpoint.read_topic_id(FS, tmp_path) == TOPIC_ID, data
+        except CorruptMessage:
+            pass
 
 
 def test_a_log_directory_holds_what_kafka_expects(tmp_path: Path) -> None:

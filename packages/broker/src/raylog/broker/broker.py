@@ -11,13 +11,14 @@ from typing import Any
 
 from raylog.broker import direct
 from raylog.broker.clocks import monotonic_ms, wall_ms
-from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS
+from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS, LOG_SCRUB_BYTES_PER_SECOND
 from raylog.broker.events import EventLog
 from raylog.broker.metrics import Facts, Sample, samples
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.parts import Parts, Place, open_parts, registration_of
 from raylog.broker.ports import ControllerTopics
 from raylog.broker.storage.files import FileSystem, RealFileSystem
+from raylog.broker.storage.scrub import Scrubber, unread_bytes
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
@@ -114,9 +115,17 @@ class Broker:
         parts.isr_changes.start()
         parts.server.start()
         maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
+        scrubber = Scrubber(
+            lambda: [log for _, log in parts.log_dirs.partitions().values()],
+            lambda: table.broker()[LOG_SCRUB_BYTES_PER_SECOND],
+            parts.isr_changes.look_now,
+        )
+        scrubbing = threading.Thread(target=scrubber.run, args=(self._stopping,), name="scrubber", daemon=True)
         stopping.callback(maintenance.join)
+        stopping.callback(scrubbing.join)
         stopping.callback(self._stopping.set)
         maintenance.start()
+        scrubbing.start()
         self._serving = True
         where = ",".join(map(str, parts.endpoints))
         logger.info("broker serves", broker_epoch=parts.membership.epoch, listeners=where)
@@ -217,6 +226,8 @@ class Broker:
             isr_expands=parts.isr_changes.expands,
             isr_failures=parts.isr_changes.failures,
             offline_log_dirs=len(parts.log_dirs.offline()),
+            unread_bytes=sum(unread_bytes(log) for _, log in parts.log_dirs.partitions().values()),
+            damaged=len(parts.partitions.damaged()),
             waiting_produces=parts.ports.produces.waiting,
             waiting_fetches=parts.ports.delayed.waiting,
             fetch_sessions=len(parts.ports.fetch_sessions),
@@ -260,6 +271,8 @@ class Broker:
             "data_dir": str(self._data_dir),
             "log_dirs": list(log_dirs),
             "offline_log_dirs": dict(parts.log_dirs.offline()),
+            "unread_bytes": sum(unread_bytes(log) for _, log in parts.log_dirs.partitions().values()),
+            "damaged": {str(tp): str(found.log.damage) for tp, found in parts.partitions.damaged().items()},
             "missing_log_dirs": list(parts.membership.missing_directories),
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,

@@ -123,6 +123,11 @@ def brokers(answers: Mapping[int, Mapping[str, Any]], open_files: Mapping[int, t
         yield _serving(name, answer)
         for path, reason in answer["offline_log_dirs"].items():
             yield Finding("log dir", name, State.FAIL, f"{path}: {reason}", "repair the disk, then restart the broker")
+        for tp, reason in answer["damaged"].items():
+            yield Finding(
+                "replica", name, State.FAIL, f"{tp} is damaged: {reason}",
+                "it mends itself once another replica is in sync and leads; if none has it, what is damaged is lost",
+            )  # fmt: skip
         for directory in answer["missing_log_dirs"]:
             yield Finding(
                 "log dir", name, State.FAIL, f"the directory with id {directory} is gone since its last start",

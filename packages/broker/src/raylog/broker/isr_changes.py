@@ -1,5 +1,5 @@
 """What this broker asks of the controller about its partitions: who is in sync where it leads (KIP-497), and which
-replicas it has lost with a disk.
+replicas it has lost with a disk or found damaged.
 
 One thread, one message at a time. It looks at a partition at once when a follower has caught up, and at all led ones
 every so often, for followers that fell behind. It decides nothing: the partition proposes, the controller writes, and
@@ -17,11 +17,13 @@ from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.proposals import (
+    DamagedReplica,
     IsrAnswer,
     IsrChange,
     OfflineReplica,
     Outcome,
     ProposeIsr,
+    ReplicasDamaged,
     ReplicasOffline,
     Verdict,
 )
@@ -81,7 +83,7 @@ class IsrChanges:
             self._lock.notify()
 
     def look_now(self) -> None:
-        """A log directory went offline: tell of its replicas at once."""
+        """A log directory went offline, or a log was found damaged: tell of the replicas at once."""
         with self._lock:
             self._next_tick = 0.0
             self._lock.notify()
@@ -102,6 +104,7 @@ class IsrChanges:
             try:
                 if ticking:
                     self._give_up_failed()
+                    self._tell_of_damaged()
                 again = self._propose(list(self._table.led()) if ticking else wanted)
             except Exception:
                 # A defect must not end the thread: what it was about is looked at again at the next tick.
@@ -169,7 +172,25 @@ class IsrChanges:
         for reason, replicas in lost.items():
             self._ask(ReplicasOffline(me, self._epoch(), state.controller_epoch, tuple(replicas), reason))
 
-    def _ask(self, message: ProposeIsr | ReplicasOffline) -> Sequence[Outcome] | None:
+    def _tell_of_damaged(self) -> None:
+        """Ask that nobody counts on what is damaged here, so that it can be mended (see Replica.mend).
+
+        The last in sync keeps what it has, and nothing is asked while there is no leader to fetch it from.
+        """
+        state = self._table.state()
+        me = self._table.broker_id
+        replicas = []
+        for tp, partition in self._table.damaged().items():
+            now = state.partition(tp)
+            if now is None or not now.is_online or now.leader_epoch != partition.leader_epoch:
+                continue  # the controller's next word on it is under way
+            if now.leader != me or len(now.isr) > 1:
+                replicas.append(DamagedReplica(tp, partition.topic_id, now.leader_epoch))
+        for first in range(0, len(replicas), MAX_CHANGES):
+            part = tuple(replicas[first : first + MAX_CHANGES])
+            self._ask(ReplicasDamaged(me, self._epoch(), state.controller_epoch, part))
+
+    def _ask(self, message: ProposeIsr | ReplicasOffline | ReplicasDamaged) -> Sequence[Outcome] | None:
         """The controller's outcomes; None when it could not be asked."""
         controller = self._table.controller_id
         try:

@@ -70,6 +70,10 @@ class Facts:
     isr_failures: int
     """Proposals that were not taken."""
     offline_log_dirs: int
+    unread_bytes: int
+    """Of logs, from before the start, that were not checked yet."""
+    damaged: int
+    """Replicas here that were found damaged and are not mended."""
     waiting_fetches: int
     waiting_produces: int
     fetch_sessions: int
@@ -107,6 +111,8 @@ _REPLICATION_OUT = Metric(
     "kafka_server_brokertopicmetrics_replicationbytesout_total", _C, "Bytes of batches sent to followers.", _TOPIC
 )
 _OFFLINE_DIRS = Metric("kafka_log_logmanager_offlinelogdirectorycount", _G, "Log directories that failed.")
+_UNREAD = Metric("raylog_log_unread_bytes", _G, "Bytes from before the start that were not read and checked yet.")
+_DAMAGED = Metric("raylog_log_damaged_partitions", _G, "Replicas on this broker's disks found damaged, not mended.")
 _ACTIVE = Metric("kafka_controller_kafkacontroller_activecontrollercount", _G, "1 at the controller, 0 elsewhere.")
 _OFFLINE_PARTITIONS = Metric(
     "kafka_controller_kafkacontroller_offlinepartitionscount", _G, "Partitions without a leader; 0 off the controller."
@@ -153,6 +159,8 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_SESSION_PARTITIONS, (), facts.fetch_session_partitions)
     yield Sample(_PARTITIONS, (), facts.logs)
     yield Sample(_OFFLINE_DIRS, (), facts.offline_log_dirs)
+    yield Sample(_UNREAD, (), facts.unread_bytes)
+    yield Sample(_DAMAGED, (), facts.damaged)
     yield Sample(_ACTIVE, (), int(facts.is_controller))
     yield Sample(_OFFLINE_PARTITIONS, (), _offline(facts.state) if facts.is_controller else 0)
     yield Sample(_SHRINKS, (), facts.isr_shrinks)

@@ -264,5 +264,6 @@ class Partition(Replica):
             "size_bytes": self.log.size,
             "segments": len(self.log.segments),
             "directory": str(self.log.directory),
+            "damage": None if self.log.damage is None else str(self.log.damage),
             "replication": None if self._leadership is None else self._leadership.describe(),
         }

@@ -148,6 +148,16 @@ class Replica:
             self._following = FollowerRole(self.log, self.follower, self._marks)
             self._following.begin()
 
+    def mend(self, leader_epoch: LeaderEpoch, now_ms: TimestampMs) -> None:
+        """Drop what is damaged and all behind it, before ``leader_epoch`` is followed, in which nobody counts on us.
+
+        Only when it is a new one: no leader of it has heard yet how far this log reached. Raises StorageError.
+        """
+        with self.log.lock:
+            if self.log.damage is not None and leader_epoch > self._leader_epoch:
+                self._marks.clear()
+                self.log.mend(now_ms)
+
     def resign(self) -> None:
         """Neither lead nor follow: appends and reads raise NotLeaderOrFollower from now on."""
         with self.log.lock:

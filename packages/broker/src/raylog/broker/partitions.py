@@ -265,6 +265,8 @@ class PartitionTable:
         self._fetchers.unfollow(tp)
         try:
             partition = self._local(tp, follow.topic_id)
+            if self.broker_id not in (*follow.partition.isr, *follow.partition.elr):
+                partition.mend(leader_epoch, self._now_ms())
             partition.become_follower(leader_epoch)
             self._failed.pop(tp, None)
         except RaylogError as error:
@@ -359,6 +361,10 @@ class PartitionTable:
                         self._interrupt(tp)
                     failed[tp] = (partition.topic_id, reason)
         return failed
+
+    def damaged(self) -> Mapping[TopicPartition, Partition]:
+        """The partitions whose logs were found damaged here, a snapshot."""
+        return {tp: partition for tp, partition in self._partitions.copy().items() if partition.log.damage is not None}
 
     def isr_answered(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
         """The controller answered a proposal with the state as it is now."""

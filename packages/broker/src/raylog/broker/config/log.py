@@ -115,6 +115,16 @@ LOG_FLUSH_INTERVAL_MS = Setting(
     unit="ms",
     check=at_least(0),
 )
+LOG_SCRUB_BYTES_PER_SECOND = Setting(
+    "raylog.log.scrub.bytes.per.second",
+    ValueType.LONG,
+    16 * 1024**2,
+    Scope.CLUSTER,
+    "How fast a broker reads in the background what was on its disks at its start, to find and mend what is damaged; "
+    "0: not before somebody asks for it.",
+    unit="bytes/s",
+    check=at_least(0),
+)
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = Setting(
     "log.flush.offset.checkpoint.interval.ms",
     ValueType.INT,

@@ -3,7 +3,8 @@
 * offset checkpoints (``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
   ``log-start-offset-checkpoint``): a version line ``0``, a count line, then ``topic partition offset`` lines;
 * ``leader-epoch-checkpoint``: the same with ``epoch start-offset`` lines;
-* ``partition.metadata``: ``version: 0`` and ``topic_id: …`` (16 bytes in URL-safe base64 without padding);
+* ``partition.metadata``: ``version: 0`` and ``topic_id: …`` (16 bytes in URL-safe base64 without padding); then, ours,
+  ``crc: …`` over the id, for a log with another topic's id would be set aside (Kafka reads the first two lines);
 * ``meta.properties``: Java properties, ``version=0`` with ``broker.id``, ``cluster.id``, ``directory.id``;
 * ``.kafka_cleanshutdown``: JSON; its being there says that all is flushed, and it names the broker's incarnation;
 * ``.raylog_lost_data``, ours: the partitions that ended before their checkpoints when they were loaded, one a line. It
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -88,17 +90,25 @@ def read_topic_id(fs: FileSystem, directory: Path) -> TopicId | None:
     data = read_bytes(fs, directory / PARTITION_METADATA)
     if data is None:
         return None
-    fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
+    lines = data.decode("utf-8", "replace").splitlines()
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     try:
-        return decode_topic_id(fields["topic_id"])
+        topic_id = decode_topic_id(fields["topic_id"])
     except (KeyError, ValueError) as error:
         raise CorruptMessage(f"{directory / PARTITION_METADATA} is damaged: no topic_id in it") from error
+    if len(lines) > 2 and lines[2:] != [_crc_line(topic_id)]:  # Kafka writes two
+        raise CorruptMessage(f"{directory / PARTITION_METADATA} is damaged: its topic_id has another checksum")
+    return topic_id
 
 
 def write_topic_id(fs: FileSystem, directory: Path, topic_id: TopicId) -> None:
     """Write partition.metadata."""
-    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
+    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n{_crc_line(topic_id)}\n"
     write_atomically(fs, directory / PARTITION_METADATA, text.encode())
+
+
+def _crc_line(topic_id: TopicId) -> str:
+    return f"crc: {zlib.crc32(topic_id.bytes):08x}"
 
 
 def read_properties(fs: FileSystem, path: Path) -> dict[str, str] | None:

@@ -55,6 +55,9 @@ class File(Protocol):
     def reserve(self, position: int, length: int) -> None:
         """Expect writes there, beyond the end: the disk may set room aside. A hint; the size stays, nothing fails."""
 
+    def forget(self, position: int, length: int) -> None:
+        """These bytes were read once and are not expected to be read soon: the page cache may drop them. A hint."""
+
     def fdatasync(self) -> None:
         """Make content and length durable. After a failure the unsynced writes may be gone: never retry."""
 
@@ -197,6 +200,9 @@ class RealFile:
 
     def reserve(self, position: int, length: int) -> None:
         _fallocate(self._fd, _KEEP_SIZE, position, length)  # a full disk shows at the write
+
+    def forget(self, position: int, length: int) -> None:
+        os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_DONTNEED)
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)

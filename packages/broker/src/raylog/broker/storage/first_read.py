@@ -6,12 +6,13 @@ and its leader epoch against the epochs that the log knows. After that, like all
 itself, it goes to the socket unseen. A byte costs this once in a broker's life.
 
 A batch that is damaged is told once in the log, and from then on a read stops before it, or fails with CorruptMessage
-when it begins there. What lies behind it can be read.
+when it begins there. What lies behind it can be read. The scrubber, which reads in the background what nobody asks for
+and checks it in the same way, looks into what a reader met.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.segment import SCAN_BYTES, Located, Segment
@@ -46,13 +47,13 @@ def check_first_read(log: Log, segment: Segment, located: Located, length: int) 
     position = start
     while (position := unchecked.checked_to(position)) < end:
         if position not in unchecked.damaged:
-            good, reason = _check(log, segment, position, end)
+            good, _, reason = check(log, segment, position, end)
             if good > position:
                 unchecked.add(position, good)
                 continue
             if not reason:
                 return length  # what is asked ends inside the batch, and the reader drops such a part
-            unchecked.damaged[position] = reason
+            unchecked.damaged[position], log.is_suspect = reason, True
             logger.error("corrupt batch", partition=log.tp, path=segment.file.path, position=position, reason=reason)
         if position > start:
             return position - start
@@ -60,8 +61,6 @@ def check_first_read(log: Log, segment: Segment, located: Located, length: int) 
             f"{log.tp}: the batch at position {position} of {segment.file.path.name} is damaged: "
             f"{unchecked.damaged[position]}; read on behind it, or restore the partition"
         )
-    if unchecked.checked_to(0) >= segment.unchecked_end:
-        segment.unchecked_end = 0
     return length
 
 
@@ -69,19 +68,32 @@ def missing(log: Log, segment: Segment, offset: Offset) -> CorruptMessage:
     """The error of a reader that finds a later batch, or none, where ``offset`` should be: a header is damaged."""
     reason = f"no batch says that it holds offset {offset}"
     if segment.unchecked.damaged.setdefault(-1 - offset, reason) is reason:
+        log.is_suspect = True
         logger.error("corrupt batch", partition=log.tp, path=segment.file.path, offset=offset, reason=reason)
     return CorruptMessage(
         f"{log.tp}: {reason} in {segment.file.path.name}; read on behind it, or restore the partition"
     )
 
 
-def _check(log: Log, segment: Segment, position: int, end: int) -> tuple[int, str]:
+class Stretch(NamedTuple):
+    """What a check found."""
+
+    end: int
+    """Where the batches end that are good and whole."""
+    next_offset: Offset | None
+    """The offset that follows them; None when there are none and it was not known."""
+    reason: str
+    """What is wrong with the next batch; empty when nothing is, as far as it was looked at."""
+
+
+def check(log: Log, segment: Segment, position: int, end: int, expected: Offset | None = None) -> Stretch:
     """Check batches from ``position`` to at most ``end``, about SCAN_BYTES at once.
 
-    Answers where the good and whole ones end, and what is wrong with the next, if anything is.
+    ``expected``: the offset that must begin there, if it is known. Raises OSError.
     """
     chunk = segment.file.pread(min(end - position, SCAN_BYTES), position)
-    expected = segment.base_offset if position == 0 else None
+    if position == 0:
+        expected = segment.base_offset
     at = 0
     try:
         while at < len(chunk):
@@ -99,8 +111,8 @@ def _check(log: Log, segment: Segment, position: int, end: int) -> tuple[int, st
             expected = Offset(header.next_offset)
             at += size
     except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
-        return position + at, str(error)
-    return position + at, ""
+        return Stretch(position + at, expected, str(error))
+    return Stretch(position + at, expected, "")
 
 
 def _check_place(log: Log, segment: Segment, position: int, header: BatchHeader, expected: Offset | None) -> None:

@@ -26,13 +26,11 @@ from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import Placed, Segment, placed
 from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import save_producers
-from raylog.broker.storage.truncation import start_anew, truncate_to
+from raylog.broker.storage.truncation import Damage, mend, start_anew, truncate_to
+from raylog.broker.storage.warm_indexes import WarmIndexes
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
-
-SEALED_INDEXES_KEPT = 4
-"""Closed segments per log whose indexes stay in memory once they were needed."""
 
 
 class Log:
@@ -74,11 +72,17 @@ class Log:
         """Everything below is on the disk: recovery need not read it."""
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
+        self.damage: Damage | None = None
+        """What the scrubber found first; reads fail there."""
+        self.is_suspect = False
+        """A reader met damage: the scrubber is to find out where it begins."""
+        self.lost_in_recovery = False
+        """Whether more was cut off when it was loaded than what a write left that was under way."""
         self._segments: tuple[Segment, ...] = ()
         for segment in segments:
             segment.seen_size = segment.size
         self.set_segments(tuple(segments))
-        self._warm: tuple[Segment, ...] = ()
+        self._warm = WarmIndexes()
         self._offsets = offsets
         self._closed = False
 
@@ -242,6 +246,10 @@ class Log:
         """Drop everything; the log begins, empty, at ``offset``; see truncation.start_anew."""
         start_anew(self, offset, now_ms)
 
+    def mend(self, now_ms: TimestampMs) -> None:
+        """Drop what is damaged and all that follows, to be fetched anew; see truncation.mend."""
+        mend(self, now_ms)
+
     # --- flushing --------------------------------------------------------------------------------------------
 
     def flush(self, *, sealed_only: bool = False) -> None:
@@ -302,7 +310,7 @@ class Log:
                     continue
                 if located.base_offset > offset:
                     raise missing(self, segment, offset)
-                self._keep_warm(segment)
+                self._warm.needed(segment)
                 length = end - located.position
                 if length > max_bytes:
                     if located.size > max_bytes and not min_one_batch:
@@ -338,17 +346,6 @@ class Log:
             return segment.size
         located = segment.find(bound.offset)
         return located.position if located else segment.size
-
-    def _keep_warm(self, segment: Segment) -> None:
-        """Count a closed segment's indexes as needed, and give back those of others."""
-        warm = self._warm
-        if not segment.sealed or (warm and warm[0] is segment):
-            return
-        kept = (segment, *(other for other in warm if other is not segment))
-        for other in kept[SEALED_INDEXES_KEPT:]:
-            other.index.unload()
-            other.time_index.unload()
-        self._warm = kept[:SEALED_INDEXES_KEPT]
 
     def mark(self, offset: Offset) -> Mark:
         """Where ``offset`` lies: the position of its batch, or of the end."""

@@ -79,8 +79,8 @@ class LogDir:
         self.ended = checkpoint.NO_INCARNATION
         """The broker's incarnation that closed the logs here in an orderly way, if it was the last one to use them."""
         self.lost_data = False
-        """Whether logs ended, when they were loaded, before what the checkpoints had said of them; it stays so, over
-        crashes, too, until :meth:`loss_told`.
+        """Whether logs ended, when they were loaded, before what the checkpoints had said of them, or damaged batches
+        were cut off; it stays so, over crashes, too, until :meth:`loss_told`.
         """
 
     def acquire(self) -> None:
@@ -140,7 +140,10 @@ class LogDir:
                 last = LastStop(clean, points.get(tp, zero), start, marks.get(tp, zero))
                 self._load(tp, last, now_ms)
             promised = [*(recovery_points or {}).items(), *(high_watermarks or {}).items()]
-            lost = sorted({tp for tp, offset in promised if self._ends_before(tp, offset)})
+            lost = sorted(
+                {tp for tp, offset in promised if self._ends_before(tp, offset)}
+                | {tp for tp, (_, log) in self.logs.items() if log.lost_in_recovery}
+            )
             if lost:
                 logger.error("records lost", path=self.path, partitions=", ".join(map(str, lost)))
                 checkpoint.write_lost_data(self._fs, self.path, lost)

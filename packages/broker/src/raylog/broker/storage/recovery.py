@@ -65,6 +65,8 @@ class Loaded(NamedTuple):
     end: Offset
     checked: list[BatchHeader]
     """Headers of the batches that recovery read."""
+    is_short: bool = False
+    """Whether it cut off more than a write that a crash had broken off."""
 
 
 def load_log(
@@ -186,15 +188,17 @@ def _recover(
     epochs = LeaderEpochs(saved or ())
     end = segments[first].base_offset
     good = first
-    reason = ""
+    reason, is_torn = "", False
     for number in range(first, len(segments)):
         segment = segments[number]
         if number > first and segment.base_offset != end:
             reason = f"segment {segment.base_offset} does not follow on offset {end}"
             break
         good = number
+        size = segment.size
         end, reason = _check(segment, end, config.index_interval_bytes, epochs, checked)
         if reason:
+            is_torn = number == len(segments) - 1 and _is_torn(segment, size)
             break
     if not reason and end < last.recovery_point:
         reason = "the log is shorter than what was flushed"
@@ -202,7 +206,13 @@ def _recover(
         _say_truncated(tp, end, reason, last)
     _drop(segments, good + 1)
     _save(segments[first:])
-    return Loaded(segments, end, checked)
+    return Loaded(segments, end, checked, is_short=bool(reason) and not is_torn)
+
+
+def _is_torn(segment: Segment, end: int) -> bool:
+    """Whether the file, which has ``end`` bytes, ends inside the batch that follows what is good of it."""
+    chunk = segment.file.pread(HEADER_SIZE, segment.size)
+    return len(chunk) < HEADER_SIZE or _batch_size(chunk, 0) > end - segment.size
 
 
 def _check(
@@ -306,6 +316,7 @@ def _assemble(
         LogOffsets(start, beginning, beginning, mark),
         epochs, producers, segments[0].sums,
     )  # fmt: skip
+    log.lost_in_recovery = loaded.is_short
     try:
         log.publish(high_watermark=log.mark(min(max(high_watermark, start), end)))
     except CorruptMessage as error:  # it stays at the start, from where it is found out again

@@ -105,7 +105,7 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
         self.unchecked, self.unchecked_end = Unchecked(), 0
-        """Bytes below lay there at the start: first_read checks them when they are read first."""
+        """Bytes below lay there at the start: they are checked when they are read first, whoever does that."""
         self.seen_size = 0
         self.grown_ms: int | None = None
         """Its size when retention looked last, and when that found it grown (None: not since it was loaded)."""

@@ -7,7 +7,7 @@ removal is durable before the next.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage.epochs import LeaderEpochs
@@ -26,6 +26,27 @@ logger = EventLog(__name__)
 NEVER = Offset(2**63 - 1)
 
 
+class Damage(NamedTuple):
+    """Where a log cannot be read on."""
+
+    segment: Segment
+    position: FilePosition
+    """In the segment's file: what lies before it there is good. At the file's end, batches are missing behind it."""
+    offset: Offset
+    """The first one that cannot be read."""
+    reason: str
+
+    def is_in(self, log: Log) -> bool:
+        """Whether what it is about was neither deleted nor cut off since. The caller holds the lock."""
+        segment = self.segment
+        if segment not in log.segments or self.position > segment.size:
+            return False
+        return self.position < segment.size or self.offset < log.end_of(segment)
+
+    def __str__(self) -> str:
+        return f"{self.segment.file.path} at position {self.position}, offset {self.offset}: {self.reason}"
+
+
 def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
     """Drop every batch that reaches to or beyond ``offset``; answers the new end, which may be lower.
 
@@ -42,37 +63,12 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
                 with log.health.guard(f"write the leader epochs of {log.tp}"):
                     log.save_epochs()
             return offsets.end.offset
-        start = offsets.start
-        number = number_at(log.segments, max(offset, start))
+        number = number_at(log.segments, max(offset, offsets.start))
         last = log.segments[number]
         with log.health.guard(f"truncation of {log.tp} to offset {offset}"):
-            located = last.find(max(offset, start))
+            located = last.find(max(offset, offsets.start))
             end, position = (located.base_offset, located.position) if located else (offset, FilePosition(last.size))
-            if end <= start:  # deleted records are all that would be left of the last batch
-                end, number, position = start, 0, FilePosition(0)
-            whole = log.segments[:number]
-            cut = last if position > 0 else None
-            mark = Mark(end, end, FilePosition(0))
-            log.publish(end=mark, high_watermark=min(offsets.high_watermark, mark, key=lambda m: m.offset))
-            log.recovery_point = min(log.recovery_point, end)
-            open_base = last.base_offset if whole else Offset(0)
-            log.unsaved = deque(segment for segment in log.unsaved if segment.base_offset < open_base)
-            log.save_checkpoints()
-            for segment in reversed(log.segments[len(whole) + (cut is not None) :]):
-                _drop(log, segment, end)
-            if cut is not None:
-                log.sums.forget(cut.base_offset)
-                log.sums.save({segment.base_offset for segment in whole})
-                cut.truncate(position, end)
-                cut.seal()
-                cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
-                log.unsaved.append(cut)
-            active = Segment.create(log.fs, log.directory, end, now_ms, log.sums)
-            log.fs.fsync_dir(log.directory)
-            log.set_segments((*whole, *((cut,) if cut else ()), active))
-            if log.epochs.truncate_from_end(end):
-                log.save_epochs()
-            log.producers = load_producers(log.fs, log.directory, log.tp, log.segments, end, now_ms)
+            end = _cut(log, number, position, end, now_ms)
         say = logger.warning if end < offsets.high_watermark.offset else logger.info
         say(
             "log truncated",
@@ -82,6 +78,58 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
             reason="asked for",
         )
         return end
+
+
+def mend(log: Log, now_ms: TimestampMs) -> None:
+    """Drop all from the damage on, if there is any, as :func:`truncate_to` does.
+
+    Only once nobody counts on this replica's having them.
+    """
+    with log.lock, log.flush_lock:
+        log.check_open()
+        damage, log.damage = log.damage, None
+        if damage is None or not damage.is_in(log):
+            return
+        end = log.offsets.end.offset
+        number = log.segments.index(damage.segment)
+        with log.health.guard(f"truncation of {log.tp} to offset {damage.offset}"):
+            begin = _cut(log, number, damage.position, damage.offset, now_ms)
+        logger.warning("damaged log truncated", partition=log.tp, offset=begin, end=end, reason=damage.reason)
+
+
+def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: TimestampMs) -> Offset:
+    """Let the log end at ``position`` of segment ``number``, where ``end`` begins; answers the end.
+
+    Nothing is left when only deleted records would be. The caller holds both locks.
+    """
+    offsets = log.offsets
+    if end <= offsets.start:
+        end, number, position = offsets.start, 0, FilePosition(0)
+    last = log.segments[number]
+    whole = log.segments[:number]
+    cut = last if position > 0 else None
+    mark = Mark(end, end, FilePosition(0))
+    log.publish(end=mark, high_watermark=min(offsets.high_watermark, mark, key=lambda m: m.offset))
+    log.recovery_point = min(log.recovery_point, end)
+    open_base = last.base_offset if whole else Offset(0)
+    log.unsaved = deque(segment for segment in log.unsaved if segment.base_offset < open_base)
+    log.save_checkpoints()
+    for segment in reversed(log.segments[len(whole) + (cut is not None) :]):
+        _drop(log, segment, end)
+    if cut is not None:
+        log.sums.forget(cut.base_offset)
+        log.sums.save({segment.base_offset for segment in whole})
+        cut.truncate(position, end)
+        cut.seal()
+        cut.unlink_indexes()  # they tell of what was cut off; the next flush writes them anew
+        log.unsaved.append(cut)
+    active = Segment.create(log.fs, log.directory, end, now_ms, log.sums)
+    log.fs.fsync_dir(log.directory)
+    log.set_segments((*whole, *((cut,) if cut else ()), active))
+    if log.epochs.truncate_from_end(end):
+        log.save_epochs()
+    log.producers = load_producers(log.fs, log.directory, log.tp, log.segments, end, now_ms)
+    return end
 
 
 def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:

@@ -25,6 +25,12 @@ class Unchecked:
             at = bisect_right(self._starts, position) - 1
             return max(self._ends[at], position) if at >= 0 else position
 
+    @property
+    def checked(self) -> int:
+        """How many bytes were checked."""
+        with self._lock:
+            return sum(self._ends) - sum(self._starts)
+
     def add(self, start: int, end: int) -> None:
         """Note that a stretch was checked."""
         with self._lock:
