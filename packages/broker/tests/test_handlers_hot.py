@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kit.node import Node
+from kit.node import BROKER, Node
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
@@ -198,6 +198,17 @@ def test_fetch_at_the_end_is_empty_and_beyond_it_out_of_range(node: Node) -> Non
     append(node, b"a")
     assert values(only(fetch(node, want(1)))) == []
     assert only(fetch(node, want(2))).error_code == ErrorCode.offset_out_of_range
+
+
+def test_fetch_ahead_of_a_new_leaders_high_watermark_waits_and_is_not_out_of_range(node: Node) -> None:
+    """Out of range would have a consumer begin anew, at the end: what it asks for is here, and committed soon."""
+    node.create_topic("t", replicas=(BROKER, 2))
+    append(node, b"a", b"b")
+    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1)
+    for offset in 1, 2:
+        part = only(fetch(node, want(offset)))
+        assert (part.error_code, part.high_watermark, values(part)) == (0, 0, [])
+    assert only(fetch(node, want(3))).error_code == ErrorCode.offset_out_of_range
 
 
 def test_fetch_returns_one_batch_even_if_it_is_larger_than_allowed(node: Node) -> None:
