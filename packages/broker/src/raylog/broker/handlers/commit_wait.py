@@ -70,7 +70,7 @@ class CommitWait:
         A partition that was settled just before it was waited for is waited for in vain: then anew without it.
         """
         armed = -1
-        while armed != len(self._pending):
+        while self._pending and armed != len(self._pending):
             self._disarm()
             self._gate = gate = threading.Lock()
             gate.acquire()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from raylog.broker.events import EventLog
+from raylog.broker.net.names import Names
 from raylog.coordination.model import BrokerInfo
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -88,9 +89,11 @@ class _Watched:
 class LivenessConnections:
     """See the module. One thread holds all connections."""
 
-    def __init__(self, broker_id: BrokerId, on_gone: Callable[[BrokerId, BrokerEpoch], None]) -> None:
+    def __init__(
+        self, broker_id: BrokerId, on_gone: Callable[[BrokerId, BrokerEpoch], None], names: Names | None = None
+    ) -> None:
         """``broker_id`` is our own, which is not watched. ``on_gone`` is called on the thread, every REPEAT_S while an
-        incarnation seems dead, and must only take note.
+        incarnation seems dead, and must only take note. ``names``: finds hosts, and is stopped with us.
         """
         self._broker_id = broker_id
         self._on_gone = on_gone
@@ -99,6 +102,7 @@ class LivenessConnections:
         self._selector = selectors.DefaultSelector()
         self._alarm, self._ring = socket.socketpair()
         self._ring.setblocking(False)
+        self._names = names or Names()
         self._selector.register(self._alarm, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
         self._thread.start()
@@ -137,6 +141,7 @@ class LivenessConnections:
         finally:
             for watched in self._watched.values():
                 self._close(watched)
+            self._names.stop()
             self._selector.close()
             self._alarm.close()
             self._ring.close()
@@ -175,12 +180,15 @@ class LivenessConnections:
     def _connect(self, watched: _Watched, now: float) -> None:
         who = watched.who
         watched.since = now
+        address = self._names.address(who.host, who.port)
+        if address is None:
+            self._try_later(watched)
+            return
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(who.host, who.port, type=socket.SOCK_STREAM)[0]
-            watched.sock = sock = socket.socket(family, kind, protocol)
+            watched.sock = sock = socket.socket(address.family, socket.SOCK_STREAM)
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_WRITE, watched)
-            sock.connect(address)
+            sock.connect(address.sockaddr)
         except BlockingIOError:
             return  # under way
         except ConnectionRefusedError:
