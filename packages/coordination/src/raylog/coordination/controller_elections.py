@@ -46,7 +46,8 @@ class Elections:
             raise ElectionNotNeeded(f"{tp} is led by {partition.leader}")
         new, risk = self._rules.settled(tp, partition, terms._replace(unclean=True), self._standing)
         if new.leader == NO_LEADER:
-            raise EligibleLeadersNotAvailable(f"none of the replicas of {tp}, {partition.replicas}, is alive")
+            brokers = ", ".join(map(str, partition.replicas))
+            raise EligibleLeadersNotAvailable(f"none of the brokers that have {tp} is alive: start one of {brokers}")
         return Change.by(self._state, tp, partition, new, risk)
 
     def imbalanced(self, percentage: int) -> Iterator[Change]:
