@@ -202,9 +202,9 @@ def test_fetch_at_the_end_is_empty_and_beyond_it_out_of_range(node: Node) -> Non
 
 def test_fetch_ahead_of_a_new_leaders_high_watermark_waits_and_is_not_out_of_range(node: Node) -> None:
     """Out of range would have a consumer begin anew, at the end: what it asks for is here, and committed soon."""
-    node.create_topic("t", replicas=(BROKER, 2))
+    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=4)
     append(node, b"a", b"b")
-    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1)
+    node.create_topic("t", replicas=(BROKER, 2), leader_epoch=5)
     for offset in 1, 2:
         part = only(fetch(node, want(offset)))
         assert (part.error_code, part.high_watermark, values(part)) == (0, 0, [])
