@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from kit import replica_process
+from kit import replica_process, segments
 from kit.namespaces import Network
 from kit.replica_process import Orders
 from kit.waiting import wait_until
@@ -279,8 +279,7 @@ class ReplicatedCluster:
 
     def log_bytes(self, broker_id: int, topic: str, partition: int) -> bytes:
         """The log of a partition as it is on that broker's disk."""
-        segments = sorted(self.partition_dir(broker_id, topic, partition).glob("*.log"))
-        return b"".join(path.read_bytes() for path in segments)
+        return segments.log_bytes(self.partition_dir(broker_id, topic, partition))
 
     def address(self, broker_id: int) -> tuple[str, int]:
         """Where clients reach it: the same after every start."""

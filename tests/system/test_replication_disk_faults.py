@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import segments
 from kit.cluster import InProcessCluster
 from kit.faulty_files import FailingFileSystem
 from kit.waiting import wait_until
@@ -144,7 +145,7 @@ def partition_dir(cluster: InProcessCluster, broker_id: int) -> Path:
 
 
 def log_bytes(cluster: InProcessCluster, broker_id: int) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(partition_dir(cluster, broker_id).glob("*.log")))
+    return segments.log_bytes(partition_dir(cluster, broker_id))
 
 
 def flip_in_the_middle(path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import segments
 from kit.cluster import InProcessCluster
 from kit.reading import consumed
 from kit.waiting import wait_until
@@ -56,10 +57,7 @@ def same_everywhere(cluster: InProcessCluster, tp: TopicPartition = TP) -> bool:
 
 def log_bytes(cluster: InProcessCluster, tp: TopicPartition = TP) -> list[bytes]:
     """The log's content at each broker."""
-    return [
-        b"".join(path.read_bytes() for path in sorted(copy.log.directory.glob("*.log")))
-        for copy in replicas(cluster, tp).values()
-    ]
+    return [segments.log_bytes(copy.log.directory) for copy in replicas(cluster, tp).values()]
 
 
 def send(cluster: InProcessCluster, *values: bytes) -> None:
