@@ -29,19 +29,17 @@ pytestmark = [
 SESSION_MS = 2_000
 CUT_S = float(os.environ.get("RAYLOG_CUT_S", "5"))
 WAIT_S = 40.0
-SLOT_S = 0.1
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
     with Network() as running:
         yield running
 
 
-@pytest.fixture
-def cluster(network: Network, tmp_path: Path) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(tmp_path, network=network, session_ms=SESSION_MS) as running:
-        running.create_topic("t")
+@pytest.fixture(scope="module")
+def cluster(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
+    with ReplicatedCluster(tmp_path_factory.mktemp("cluster"), network=network, session_ms=SESSION_MS) as running:
         yield running
 
 
@@ -81,44 +79,63 @@ def leader_from_all(network: Network, leader: int, others: list[int]) -> None:
 
 
 CUTS: dict[Callable[[Network, int, list[int]], None], float] = {
-    leader_from_zookeeper: 0.1,
+    leader_from_zookeeper: 0.5,
     leader_from_followers: 0.0,
     leader_to_followers: 0.0,
     followers_to_leader: 0.0,
-    one_follower_from_leader: 0.2,
+    one_follower_from_leader: 0.4,
     leader_to_clients: 0.0,
-    leader_from_all: 0.1,
+    leader_from_all: 0.25,
 }
 """What is cut, and the least availability meanwhile. None is promised where the leader keeps its session and has too
 few followers (it refuses: below min ISR nothing is acknowledged by all), or where its clients do not hear it.
 """
+ATTEMPTS = 3
+"""A machine that is busy with other things gets as many cuts, one of which must hold it; nothing is lost by any."""
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
 def test_nothing_is_lost_by_a_cut(
     cut: Callable[[Network, int, list[int]], None], cluster: ReplicatedCluster, network: Network, tmp_path: Path
 ) -> None:
-    with Workload(cluster.bootstrap_servers, "t", partitions=1) as load:
-        load.wait_acked_everywhere()
-        leader = cluster.leader("t", 0)
-        controller = cluster.controller()  # the last to be cut off: it takes the proposal that a follower has left
-        others = sorted(set(cluster.running) - {leader}, key=lambda broker_id: broker_id == controller)
-        begun = time.monotonic()
-        cut(network, leader, others)
-        wait_until(lambda: time.monotonic() > begun + CUT_S, WAIT_S, "the cut has lasted")
-        network.heal()
-        healed = time.monotonic()
-        load.wait_acked_everywhere(healed, WAIT_S)
-        acked = load.acked_since(0, healed)
-        assert acked is not None
-        cluster.wait_in_sync("t", 1)
-    slots = {int((when - begun) / SLOT_S) for _, when in load.acks[0] if begun <= when < begun + CUT_S}
-    availability = len(slots) / (CUT_S / SLOT_S)
+    topic = cut.__name__
+    cluster.create_topic(topic)
+    found: list[tuple[float, float]] = []
+    with Workload(cluster.bootstrap_servers, topic, partitions=1) as load:
+        while len(found) < ATTEMPTS and not any(availability >= CUTS[cut] for availability, _ in found):
+            found.append(cut_once(cut, cluster, network, topic, load))
+    availability, back = max(found)
     judgement = load.judge(keep=tmp_path / "history.jsonl")
     print(
-        f"\n{cut.__name__}, {CUT_S:g} s: availability {availability:.0%}, acknowledges {acked - healed:.1f} s after; "
-        f"{judgement}"
+        f"\n{topic}, {CUT_S:g} s: availability {availability:.0%}, acknowledges {back:.1f} s after (cut {len(found)}); "
+        f"acked {judgement.acked}, lost {judgement.lost}; {judgement}"
     )
     assert judgement.verdict is Verdict.VALID, judgement.findings
     assert load.resets == []
-    assert availability >= CUTS[cut]
+    assert availability >= CUTS[cut], found
+
+
+def cut_once(
+    cut: Callable[[Network, int, list[int]], None],
+    cluster: ReplicatedCluster,
+    network: Network,
+    topic: str,
+    load: Workload,
+) -> tuple[float, float]:
+    """Availability during the cut, and the seconds from its end to the next acknowledged record."""
+    load.wait_acked_everywhere(time.monotonic())
+    leader = cluster.leader(topic, 0)
+    controller = cluster.controller()  # the last to be cut off: it takes the proposal that a follower has left
+    others = sorted(set(cluster.running) - {leader}, key=lambda broker_id: broker_id == controller)
+    begun = time.monotonic()
+    cut(network, leader, others)
+    try:
+        wait_until(lambda: time.monotonic() > begun + CUT_S, CUT_S + WAIT_S, "the cut has lasted")
+    finally:
+        network.heal()
+    healed = time.monotonic()
+    load.wait_acked_everywhere(healed, WAIT_S)
+    acked = load.acked_since(0, healed)
+    assert acked is not None
+    cluster.wait_in_sync(topic, 1)
+    return load.availability(begun, begun + CUT_S), acked - healed

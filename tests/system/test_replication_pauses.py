@@ -23,6 +23,9 @@ SESSION_MS = 2_000
 PRODUCE_VERSION = 9
 LIST_OFFSETS, LIST_OFFSETS_VERSION, LATEST = 2, 5, -1
 ROUNDS, REQUESTS = 3, 10
+IMPATIENT = {"request.timeout.ms": 500, "socket.timeout.ms": 1_000}
+"""A stopped broker answers nothing: how long clients wait for it is their own affair, and must not count here."""
+FAILOVER_P50_S = SESSION_MS / 1000 + 1
 WAIT_S = 30.0
 INTRUDER = encode_batch([Record(b"999999999", timestamp=1_000)])
 ENDS = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": LATEST}]}]}
@@ -58,7 +61,7 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing_when_it_goes_on(
     codes: list[tuple[int, int]] = []
     with ReplicatedCluster(tmp_path, session_ms=SESSION_MS) as cluster:
         cluster.create_topic("t")
-        with Workload(cluster.bootstrap_servers, "t", partitions=1) as load:
+        with Workload(cluster.bootstrap_servers, "t", partitions=1, producer_config=IMPATIENT) as load:
             for _ in range(ROUNDS):
                 load.wait_acked_everywhere(time.monotonic())
                 failovers.append(stop_the_leader(cluster, load, codes))
@@ -74,4 +77,4 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing_when_it_goes_on(
     assert judgement.verdict is Verdict.VALID, judgement.findings
     assert load.errors == []
     assert load.resets == []
-    assert max(failovers) <= SESSION_MS / 1000 + 3, "the session, and what clients wait for the stopped one"
+    assert median(failovers) <= FAILOVER_P50_S, failovers
