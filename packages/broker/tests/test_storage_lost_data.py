@@ -46,6 +46,17 @@ def test_so_did_a_log_that_is_not_there(tmp_path: Path) -> None:
     assert open_shelf(tmp_path).dirs.lost_data
 
 
+def test_a_damaged_batch_is_lost_though_no_checkpoint_knew_of_it(tmp_path: Path) -> None:
+    """A process that dies leaves a part of a batch, never other bytes: what was there may be acknowledged."""
+    shelf = shelf_with_records(tmp_path, checkpoint=False)
+    [log] = shelf.directory.glob("*.log")
+    shelf.dirs.abandon()
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    assert open_shelf(tmp_path).dirs.lost_data
+
+
 def test_what_was_never_promised_is_not_lost(tmp_path: Path) -> None:
     cut(shelf_with_records(tmp_path, checkpoint=False))
     assert not open_shelf(tmp_path).dirs.lost_data

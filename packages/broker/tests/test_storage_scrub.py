@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import NOW, Shelf, append, open_shelf, values
+from kit.waiting import wait_until
 from raylog.broker.partition import Partition
 from raylog.broker.storage.scrub import Scrubber, unread_bytes
 from raylog.protocol.errors import CorruptMessage
@@ -23,6 +25,7 @@ COUNT = 24
 """Batches, of two records each, in several segments."""
 LATER = LeaderEpoch(9)
 MENDED = TimestampMs(NOW)
+WAIT_S = 20.0
 
 
 class Scrub:
@@ -132,6 +135,20 @@ def test_what_is_sound_is_read_once_and_counted_down(caplog: pytest.LogCaptureFi
     assert scrub.read_all() == 0
     assert (unread_bytes(scrub.log), scrub.log.damage, scrub.found) == (0, None, 0)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_it_keeps_to_its_rate_and_ends_when_it_is_told() -> None:
+    scrub = Scrub(fill(), rate=1)
+    before, stopping = unread_bytes(scrub.log), threading.Event()
+    thread = threading.Thread(target=scrub.scrubber.run, args=(stopping,), daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: unread_bytes(scrub.log) < before, WAIT_S, "the first segment is read")
+    finally:
+        stopping.set()
+        thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert unread_bytes(scrub.log) > before / 2, "the next one would have been due minutes later"
 
 
 def test_what_recovery_has_read_is_not_read_again() -> None:
