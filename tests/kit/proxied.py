@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -14,10 +14,12 @@ __all__ = ["behind_proxies", "proxied"]
 
 
 @contextmanager
-def behind_proxies(root: Path, *, partitions: int) -> Iterator[tuple[ReplicatedCluster, list[FrameProxy], str]]:
+def behind_proxies(
+    root: Path, *, partitions: int, config: Mapping[str, str] | None = None
+) -> Iterator[tuple[ReplicatedCluster, list[FrameProxy], str]]:
     """A cluster with the topic ``t``, whose brokers everybody reaches through a proxy each; the bootstrap servers."""
     with ExitStack() as stack:
-        cluster = ReplicatedCluster(root)
+        cluster = ReplicatedCluster(root, config=config)
         proxies = [stack.enter_context(FrameProxy()) for _ in range(cluster.size)]
         for broker_id, proxy in enumerate(proxies):
             host, port = proxy.target

@@ -23,6 +23,10 @@ class Fate(Enum):
     CUT = auto()
 
 
+Kinds = dict[int, tuple[int, int]]
+"""API key and version of requests, by correlation id."""
+
+
 class FrameProxy:
     """Frames pass to ``target`` and back unless ``on_request(api_key)`` or ``on_answer(api_key)`` says otherwise."""
 
@@ -33,8 +37,8 @@ class FrameProxy:
         self.on_answer: Callable[[int], Fate] = lambda _: Fate.PASS
         self.edit_request: Callable[[bytes], bytes] = lambda frame: frame
         """What becomes of a request's frame (without its length) on its way."""
-        self.edit_answer: Callable[[int, bytes], bytes] = lambda _, frame: frame
-        """What becomes of an answer's frame, by the API key, on its way; also to look at it."""
+        self.edit_answer: Callable[[int, int, bytes], bytes] = lambda _key, _version, frame: frame
+        """What becomes of an answer's frame, by API key and version, on its way; it sees those that are lost, too."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.requests: Counter[int] = Counter()
         """How many requests came, by API key."""
@@ -99,29 +103,29 @@ class FrameProxy:
             with self._lock:
                 self._sockets |= {client, broker}
                 self.connections += 1
-            keys: dict[int, int] = {}
-            self._spawn(lambda c=client, b=broker, k=keys: self._requests(c, b, k))  # type: ignore[misc]
-            self._spawn(lambda c=client, b=broker, k=keys: self._answers(c, b, k))  # type: ignore[misc]
+            kinds: Kinds = {}
+            self._spawn(lambda c=client, b=broker, k=kinds: self._requests(c, b, k))  # type: ignore[misc]
+            self._spawn(lambda c=client, b=broker, k=kinds: self._answers(c, b, k))  # type: ignore[misc]
 
-    def _requests(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
+    def _requests(self, client: socket.socket, broker: socket.socket, kinds: Kinds) -> None:
         def decide(frame: bytes) -> Fate:
             api_key = int.from_bytes(frame[:2], "big")
-            keys[int.from_bytes(frame[4:8], "big")] = api_key
+            kinds[int.from_bytes(frame[4:8], "big")] = api_key, int.from_bytes(frame[2:4], "big")
             self.requests[api_key] += 1
             self.last_bytes[api_key] = len(frame)
             return self.on_request(api_key)
 
         self._pump(client, broker, decide, lambda frame: self.edit_request(frame))
 
-    def _answers(self, client: socket.socket, broker: socket.socket, keys: dict[int, int]) -> None:
-        def key_of(frame: bytes) -> int:
-            return keys.get(int.from_bytes(frame[:4], "big"), -1)
+    def _answers(self, client: socket.socket, broker: socket.socket, kinds: Kinds) -> None:
+        def kind_of(frame: bytes) -> tuple[int, int]:
+            return kinds.get(int.from_bytes(frame[:4], "big"), (-1, -1))
 
         self._pump(
             broker,
             client,
-            lambda frame: self.on_answer(key_of(frame)),
-            lambda frame: self.edit_answer(key_of(frame), frame),
+            lambda frame: self.on_answer(kind_of(frame)[0]),
+            lambda frame: self.edit_answer(*kind_of(frame), frame),
         )
 
     def _pump(
@@ -135,9 +139,9 @@ class FrameProxy:
             while True:
                 length = _exactly(source, 4)
                 frame = _exactly(source, int.from_bytes(length, "big"))
+                sent = edit(frame)
                 match decide(frame):
                     case Fate.PASS:
-                        sent = edit(frame)
                         sink.sendall(len(sent).to_bytes(4, "big") + sent)
                     case Fate.CUT:
                         return

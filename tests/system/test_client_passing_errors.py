@@ -19,8 +19,6 @@ from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer
-from raylog.client.fetcher import FETCH_VERSION
-from raylog.client.sender import PRODUCE_VERSION
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -33,7 +31,6 @@ from raylog.protocol.messages import decode_response, encode_response
 from raylog.protocol.produce import encode_produce_response, parse_produce_response
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-LIST_OFFSETS_VERSION = 8
 QUICK: dict[str, Any] = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 20}
 CONSUMER: dict[str, Any] = {**QUICK, "fetch_max_wait_ms": 50, "auto_offset_reset": "latest"}
 WAIT_S = 20.0
@@ -64,40 +61,40 @@ class Refusals:
     def asked_who_leads(self) -> bool:
         return self._proxy.requests[METADATA] > self.metadata_before
 
-    def _edit(self, api_key: int, frame: bytes) -> bytes:
+    def _edit(self, api_key: int, version: int, frame: bytes) -> bytes:
         if api_key != self._api_key or self.left <= 0:
             return frame
         self.left -= 1
-        return EDITS[api_key](frame, self._code)
+        return EDITS[api_key](version, frame, self._code)
 
 
-def _refuse_produce(frame: bytes, code: ErrorCode) -> bytes:
-    correlation_id, response = parse_produce_response(PRODUCE_VERSION, frame)
+def _refuse_produce(version: int, frame: bytes, code: ErrorCode) -> bytes:
+    correlation_id, response = parse_produce_response(version, frame)
     topics = [
         topic._replace(partitions=[part._replace(error_code=code.value, base_offset=-1) for part in topic.partitions])
         for topic in response.topics
     ]
-    return encode_produce_response(PRODUCE_VERSION, correlation_id, response._replace(topics=topics))
+    return encode_produce_response(version, correlation_id, response._replace(topics=topics))
 
 
-def _refuse_fetch(frame: bytes, code: ErrorCode) -> bytes:
-    correlation_id, response = parse_fetch_response(FETCH_VERSION, frame)
+def _refuse_fetch(version: int, frame: bytes, code: ErrorCode) -> bytes:
+    correlation_id, response = parse_fetch_response(version, frame)
     refused = FetchedTopic[bytes]("t", NO_TOPIC_ID, [FetchedPartition(0, code.value)])
     answer = FetchResponse([refused], session_id=response.session_id)
-    return b"".join(encode_fetch_response(FETCH_VERSION, correlation_id, answer))
+    return b"".join(encode_fetch_response(version, correlation_id, answer))
 
 
-def _refuse_list_offsets(frame: bytes, code: ErrorCode) -> bytes:
-    correlation_id, entity = decode_response(LIST_OFFSETS, LIST_OFFSETS_VERSION, frame)
+def _refuse_list_offsets(version: int, frame: bytes, code: ErrorCode) -> bytes:
+    correlation_id, entity = decode_response(LIST_OFFSETS, version, frame)
     response = cast(ListOffsetsResponse, entity)
     topics = tuple(
         replace(topic, partitions=tuple(replace(part, error_code=code) for part in topic.partitions))
         for topic in response.topics
     )
-    return encode_response(LIST_OFFSETS, LIST_OFFSETS_VERSION, correlation_id, replace(response, topics=topics))
+    return encode_response(LIST_OFFSETS, version, correlation_id, replace(response, topics=topics))
 
 
-EDITS: dict[int, Callable[[bytes, ErrorCode], bytes]] = {
+EDITS: dict[int, Callable[[int, bytes, ErrorCode], bytes]] = {
     PRODUCE: _refuse_produce,
     FETCH: _refuse_fetch,
     LIST_OFFSETS: _refuse_list_offsets,

@@ -14,17 +14,18 @@ from kit.proxied import behind_proxies
 from kit.proxy import Fate, FrameProxy
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.client import Consumer, Producer
+from raylog.client import Admin, Consumer, Delivery, Producer
 from raylog.client.aio import AsyncProducer
-from raylog.client.results import RecordMetadata
-from raylog.client.sender import PRODUCE_VERSION
+from raylog.client.results import ProducerDescription, RecordMetadata
 from raylog.protocol.errors import RequestTimedOut
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 PRODUCE = 0
 NOT_ENOUGH, AFTER_APPEND = 19, 20
+EXPIRATION, DAY_MS = "producer.id.expiration.ms", "86400000"
 WAIT_S = 30.0
 IN_FLIGHT = 5
 BACKOFF_MS = 1_500
@@ -36,7 +37,8 @@ Proxied = tuple[ReplicatedCluster, list[FrameProxy], str]
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    with behind_proxies(tmp_path_factory.mktemp("proxied"), partitions=1) as made:
+    often = {"log.retention.check.interval.ms": "100"}  # producers are forgotten then, too
+    with behind_proxies(tmp_path_factory.mktemp("proxied"), partitions=1, config=often) as made:
         yield made
 
 
@@ -45,38 +47,54 @@ def values(servers: str, topic: str) -> list[bytes | None]:
         return [record.value for record in consumer.iterate(until_end=True)]
 
 
-def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_at_once(proxied: Proxied) -> None:
-    """Five batches are in the leader's log, and its followers', when it dies before it has said so."""
-    cluster, proxies, servers = proxied
-    dropped = Counter[int]()
+def lose_answers_and_leader(
+    proxied: Proxied, topic: str, producer: Producer, batches: list[bytes]
+) -> tuple[int, float, list[Delivery]]:
+    """Send a batch for each of these values; once the leader has answered them all, in vain, it is killed.
 
-    def drop(api_key: int) -> Fate:
-        if api_key != PRODUCE:
-            return Fate.PASS
-        dropped[api_key] += 1
-        return Fate.DROP
+    The leader, when it was killed (monotonic seconds), and the deliveries.
+    """
+    cluster, proxies, _ = proxied
+    lost = Counter[int]()
 
-    backoff = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
-    with Producer(servers, linger_ms=0, batch_size=1, **backoff) as producer:
-        assert producer.send("t", b"0").result(WAIT_S).offset == 0
-        victim = cluster.leader("t", 0)
-        proxies[victim].on_answer = drop
-        flying = [producer.send("t", b"%d" % number) for number in range(1, IN_FLIGHT + 1)]
-        wait_until(lambda: dropped[PRODUCE] == IN_FLIGHT, WAIT_S, "all are answered, in vain")
-        killed = cluster.kill(victim)
-        proxies[victim].close()
-        last = producer.send("t", b"%d" % (IN_FLIGHT + 1))
-        offsets = [delivery.result(WAIT_S).offset for delivery in (*flying, last)]
-        took = time.monotonic() - killed
-    print(f"\n{IN_FLIGHT} batches acknowledged by the next leader, as the ones it had, {took:.2f} s after the kill")
-    assert offsets == list(range(1, IN_FLIGHT + 2))
-    assert values(servers, "t") == [b"%d" % number for number in range(IN_FLIGHT + 2)]
-    assert took < NEXT_ACK_S
+    def lose(api_key: int) -> Fate:
+        lost[api_key] += 1
+        return Fate.DROP if api_key == PRODUCE else Fate.PASS
+
+    victim = cluster.leader(topic, 0)
+    proxies[victim].on_answer = lose
+    deliveries = [producer.send(topic, value) for value in batches]
+    wait_until(lambda: lost[PRODUCE] == len(batches), WAIT_S, "all are answered, in vain")
+    killed = cluster.kill(victim)
+    proxies[victim].close()
+    return victim, killed, deliveries
+
+
+def bring_back(proxied: Proxied, victim: int, topic: str) -> None:
+    """The killed broker runs and is in sync again, and its answers arrive."""
+    cluster, proxies, _ = proxied
     proxies[victim].on_answer = lambda _: Fate.PASS
     proxies[victim].reopen()
     cluster.start(victim)
     cluster.wait_serving(victim)
-    cluster.wait_in_sync("t", 1)
+    cluster.wait_in_sync(topic, 1)
+
+
+def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_at_once(proxied: Proxied) -> None:
+    """Five batches are in the leader's log, and its followers', when it dies before it has said so."""
+    sent = [b"%d" % number for number in range(IN_FLIGHT + 2)]
+    backoff = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
+    with Producer(proxied[2], linger_ms=0, batch_size=1, **backoff) as producer:
+        assert producer.send("t", sent[0]).result(WAIT_S).offset == 0
+        victim, killed, flying = lose_answers_and_leader(proxied, "t", producer, sent[1:-1])
+        last = producer.send("t", sent[-1])
+        offsets = [delivery.result(WAIT_S).offset for delivery in (*flying, last)]
+        took = time.monotonic() - killed
+    print(f"\n{IN_FLIGHT} batches acknowledged by the next leader, as the ones it had, {took:.2f} s after the kill")
+    assert offsets == list(range(1, IN_FLIGHT + 2))
+    assert values(proxied[2], "t") == sent
+    assert took < NEXT_ACK_S
+    bring_back(proxied, victim, "t")
 
 
 def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_nothing(proxied: Proxied) -> None:
@@ -87,9 +105,9 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
     follower = next(other for other in cluster.running if other not in (leader, controller))
     codes = Counter[int]()
 
-    def note(api_key: int, frame: bytes) -> bytes:
+    def note(api_key: int, version: int, frame: bytes) -> bytes:
         if api_key == PRODUCE:
-            _, response = parse_produce_response(PRODUCE_VERSION, frame)
+            _, response = parse_produce_response(version, frame)
             codes.update(partition.error_code for topic in response.topics for partition in topic.partitions)
         return frame
 
@@ -119,3 +137,37 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
     assert offsets == [0, 1]
     assert sorted(values(servers, "strict"), key=repr) == [b"loop", b"thread"]
     cluster.wait_in_sync("strict", 1)
+
+
+def test_a_producer_that_was_forgotten_goes_on_and_its_retries_are_known_again(proxied: Proxied) -> None:
+    """Its id has expired when it sends on; then the answers are lost, and the leader with them."""
+    cluster, _, servers = proxied
+    cluster.create_topic("forgetful")
+    tp = TopicPartition(TopicName("forgetful"), PartitionIndex(0))
+    sent = [b"%d" % number for number in range(5 + IN_FLIGHT)]
+    with Producer(servers, linger_ms=0, batch_size=1) as producer, Admin(servers) as admin:
+
+        def expire_after(ms: str | None) -> None:
+            admin.alter_broker_configs(None, {EXPIRATION: ms})
+            expected = DAY_MS if ms is None else ms
+            wait_until(lambda: {expiration(each) for each in cluster.running} == {expected}, WAIT_S, "all know")
+
+        def expiration(broker_id: int) -> str | None:
+            return next(entry.value for entry in admin.describe_broker_configs(broker_id) if entry.name == EXPIRATION)
+
+        def remembered() -> list[ProducerDescription]:
+            return admin.describe_producers([tp])[tp]
+
+        offsets = [producer.send(tp.topic, value).result(WAIT_S).offset for value in sent[:3]]
+        assert [each.last_sequence for each in remembered()] == [2]
+        expire_after("100")
+        wait_until(lambda: not remembered(), WAIT_S, "it is forgotten")
+        expire_after(None)
+        offsets += [producer.send(tp.topic, value).result(WAIT_S).offset for value in sent[3:5]]
+        assert [(each.producer_epoch, each.last_sequence) for each in remembered()] == [(0, 4)]
+        victim, _, flying = lose_answers_and_leader(proxied, tp.topic, producer, sent[5:])
+        offsets += [delivery.result(WAIT_S).offset for delivery in flying]
+        assert [(each.producer_epoch, each.last_sequence) for each in remembered()] == [(0, len(sent) - 1)]
+    assert offsets == list(range(len(sent)))
+    assert values(servers, tp.topic) == sent
+    bring_back(proxied, victim, tp.topic)
