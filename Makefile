@@ -8,9 +8,10 @@ READY  := $(VENV)/.ready
 DATA   ?= .raylog/quickstart
 EXECUTIONS ?= 100000
 SEED   ?= 1
+CORE   := packages tests/property tests/sim tests/fuzz tests/test_rules.py tests/test_infra.py
 BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,8 +43,14 @@ format: setup    ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup      ## all tests
-	$(BIN)/pytest -q
+test: setup      ## all tests: those that only compute beside those with processes, sockets and clocks
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-core test-system
+
+test-core: setup
+	nice -n 19 $(BIN)/pytest -q $(CORE)
+
+test-system: setup
+	$(BIN)/pytest -q tests $(CORE:%=--ignore=%)
 
 test-fast: setup ## unit, contract-free and property tests
 	$(BIN)/pytest -q packages tests/property tests/test_rules.py
