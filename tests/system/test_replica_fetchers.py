@@ -147,7 +147,7 @@ def test_a_new_incarnation_names_everything_again(
     fetchers.epoch = lambda: BrokerEpoch(6)
     leader.answer(node)
     again = leader.next_request()
-    assert (again.replica_epoch, again.session_epoch, asked(again).keys()) == (6, 0, {0})
+    assert (again.replica_epoch, again.session_epoch, list(asked(again))) == (6, 0, [0])
     leader.answer(node)
     assert leader.next_request().topics == []
 

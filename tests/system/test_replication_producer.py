@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ def bring_back(proxied: Proxied, victim: int, topic: str) -> None:
 def test_what_was_in_flight_to_a_killed_leader_is_acknowledged_by_the_next_one_at_once(proxied: Proxied) -> None:
     """Five batches are in the leader's log, and its followers', when it dies before it has said so."""
     sent = [b"%d" % number for number in range(IN_FLIGHT + 2)]
-    backoff = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
+    backoff: dict[str, Any] = {"retry_backoff_ms": BACKOFF_MS, "retry_backoff_max_ms": 60_000}
     with Producer(proxied[2], linger_ms=0, batch_size=1, **backoff) as producer:
         assert producer.send("t", sent[0]).result(WAIT_S).offset == 0
         victim, killed, flying = lose_answers_and_leader(proxied, "t", producer, sent[1:-1])

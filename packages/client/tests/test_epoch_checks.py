@@ -76,7 +76,6 @@ class Reader:
     def buffer(self) -> PartitionBuffer:
         return self.buffers[TP]
 
-    @property
     def needed(self) -> bool:
         return self.checks.needed(self.buffer)
 
@@ -112,10 +111,10 @@ class Reader:
 
 def test_only_a_newer_leader_is_asked() -> None:
     reader = Reader(epoch=2)
-    assert not reader.needed
+    assert not reader.needed()
     reader.leads_in(3)
-    assert reader.needed
-    assert not Reader(epoch=-1).needed  # nobody said in which epoch it was written: there is nothing to compare
+    assert reader.needed()
+    assert not Reader(epoch=-1).needed()  # nobody said in which epoch it was written: there is nothing to compare
 
 
 def test_it_asks_once_in_the_epochs_that_it_knows() -> None:
@@ -144,7 +143,7 @@ def test_a_log_that_has_it_is_read_on(end: int, caplog: pytest.LogCaptureFixture
     reader = Reader()
     reader.ask()
     reader.answer(end)
-    assert not reader.needed
+    assert not reader.needed()
     assert (reader.place.position, reader.place.generation) == (5, reader.buffer.generation)
     assert not caplog.messages
 
@@ -198,7 +197,7 @@ def test_a_position_before_the_start_of_the_log_is_for_the_fetch_to_tell() -> No
     reader = Reader()
     reader.ask()
     reader.answer(100)
-    assert not reader.needed
+    assert not reader.needed()
     assert reader.place.position == 5
 
 
@@ -217,7 +216,7 @@ def test_a_leader_that_changes_meanwhile_is_asked_too() -> None:
     reader.ask()
     reader.leads_in(3)
     reader.answer(5)
-    assert reader.needed
+    assert reader.needed()
     reader.ask()
     assert reader.wire.sent[1][0].topics[0].partitions[0].current_leader_epoch == 3
     reader.answer(4)
@@ -230,15 +229,15 @@ def test_who_seeks_meanwhile_is_left_there() -> None:
     reader.ask()
     reader.place.seek(2, 1)
     reader.begin()
-    assert reader.needed
+    assert reader.needed()
     reader.ask()
     assert len(reader.wire.sent) == 2
     reader.answer(0, question=0)
     assert reader.place.position == 2
-    assert reader.needed
+    assert reader.needed()
     reader.answer(9, question=1)
     assert reader.place.position == 2
-    assert not reader.needed
+    assert not reader.needed()
 
 
 def test_who_unassigns_meanwhile_is_not_told() -> None:
@@ -257,7 +256,7 @@ def test_a_fetch_that_arrives_meanwhile_makes_it_another_question() -> None:
     reader.fetches_ahead(1, epoch=2)
     reader.answer(0)
     assert reader.place.position == 5
-    assert not reader.needed
+    assert not reader.needed()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +279,7 @@ def test_an_error_that_passes_has_it_asked_again_of_who_leads_then(error: ErrorC
     assert reader.resting == [TP]
     assert not reader.complaints
     assert reader.place.position == 5
-    assert reader.needed
+    assert reader.needed()
     reader.ask()
     assert len(reader.wire.sent) == 2
 
@@ -292,7 +291,7 @@ def test_a_lost_connection_has_it_asked_again() -> None:
     assert reader.wants_metadata()
     assert reader.resting == [TP]
     assert not reader.complaints
-    assert reader.needed
+    assert reader.needed()
 
 
 def test_an_error_that_stays_is_told() -> None:
@@ -300,7 +299,7 @@ def test_an_error_that_stays_is_told() -> None:
     reader.ask()
     reader.answer(-1, epoch=-1, error=ErrorCode.topic_authorization_failed)
     assert [type(error) for error in reader.complaints] == [TopicAuthorizationFailed]
-    assert reader.needed
+    assert reader.needed()
 
 
 def test_a_partition_that_is_left_out_of_the_answer_is_asked_for_again() -> None:
@@ -308,12 +307,12 @@ def test_a_partition_that_is_left_out_of_the_answer_is_asked_for_again() -> None
     reader.ask()
     reader.take(frame=encode_response(API_KEY, VERSION, 1, entity(response_type(API_KEY, VERSION), {})))
     assert reader.resting == [TP]
-    assert reader.needed
+    assert reader.needed()
 
 
 def test_a_broker_from_before_leader_epochs_has_nothing_to_say() -> None:
     reader = Reader()
     reader.ask()
     reader.take(error=UnsupportedVersion("h:9 speaks API 23 not at all"))
-    assert not reader.needed
+    assert not reader.needed()
     assert reader.place.position == 5
