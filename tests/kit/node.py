@@ -25,7 +25,7 @@ from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
@@ -88,7 +88,8 @@ class Node:
         self.auto_created: list[TopicName] = []
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
         self.delayed = DelayedFetches(threading.Lock())
-        self.produces = DelayedProduces(threading.Lock())
+        self.produces = DelayedOperations(threading.Lock())
+        self.deletes = DelayedOperations(threading.Lock())
         self.fetch_sessions = FetchSessions(
             self.settings[MAX_FETCH_SESSIONS],
             self.delayed,
@@ -104,6 +105,7 @@ class Node:
             self._log_dirs,
             self.delayed,
             self.produces,
+            self.deletes,
             ReplicaFetchers(self.settings, self.now_ms),
             self.now_ms,
         )
@@ -125,6 +127,7 @@ class Node:
             lease=self,
             delayed=self.delayed,
             produces=self.produces,
+            deletes=self.deletes,
             leader_quota=ReplicationQuota(threading.Lock()),
             fetch_sessions=self.fetch_sessions,
             log_dirs=self._log_dirs,

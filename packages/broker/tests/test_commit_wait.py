@@ -8,7 +8,7 @@ from typing import cast
 
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.partition import AppendInfo, Partition
-from raylog.broker.replication.delayed_produces import DelayedProduce, DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperation, DelayedOperations
 from raylog.protocol.ids import NO_TIMESTAMP, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
 
 TIMEOUT_MS = 5_000
@@ -17,7 +17,7 @@ TIMEOUT_MS = 5_000
 class Led:
     """A led partition, as far as a wait looks at it."""
 
-    def __init__(self, table: DelayedProduces, index: int) -> None:
+    def __init__(self, table: DelayedOperations, index: int) -> None:
         self.tp = TopicPartition(TopicName("t"), PartitionIndex(index))
         self._table = table
         self._high_watermark = Offset(0)
@@ -30,14 +30,14 @@ class Led:
         return self._high_watermark > info.last_offset
 
 
-class Table(DelayedProduces):
+class Table(DelayedOperations):
     """Something happens just before a wait is entered in the table."""
 
     def __init__(self) -> None:
         super().__init__(threading.Lock())
         self.before_arming: list[Callable[[], None]] = []
 
-    def arm(self, required: Mapping[TopicPartition, Offset], wake: Callable[[], None]) -> DelayedProduce:
+    def arm(self, required: Mapping[TopicPartition, Offset], wake: Callable[[], None]) -> DelayedOperation:
         if self.before_arming:
             self.before_arming.pop(0)()
         return super().arm(required, wake)

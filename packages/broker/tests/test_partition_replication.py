@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.partitions import NOW, Shelf, append, batch, open_shelf, values
+from kit.partitions import NOW, TP, Shelf, append, batch, open_shelf, values
 from kit.waiting import wait_until
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.partition_types import ACKS_ALL
@@ -32,7 +32,7 @@ from raylog.protocol.errors import (
     UnknownLeaderEpoch,
 )
 from raylog.protocol.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TopicPartition
 from raylog.protocol.records import decode_batches
 
 BROKERS = (1, 2, 3)
@@ -269,11 +269,17 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
     for value in (b"a", b"b", b"c"):
         append(group.leader, value)
     group.replicate()
+    told: list[tuple[TopicPartition, Offset]] = []
+    group.leader.on_low_watermark = lambda tp, offset: told.append((tp, offset))
     group.leader.delete_records(Offset(2))
     group.replicate()
-    group.replicate()  # now the leader hears of it
+    assert told == [], "followers say with the next fetch where they begin"
+    group.replicate()
     assert [group[broker].log_start_offset for broker in BROKERS] == [2, 2, 2]
     assert group.leader.low_watermark == 2
+    assert told == [(TP, 0), (TP, 2)], "when the one has told, and when both have"
+    group.replicate()
+    assert len(told) == 2
 
 
 def test_a_follower_below_the_leaders_start_begins_anew(tmp_path: Path) -> None:

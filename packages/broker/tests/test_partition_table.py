@@ -13,7 +13,7 @@ from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
@@ -41,10 +41,10 @@ class Table:
         settings = BROKER_SETTINGS.settings({"log.dirs": str(path)})
         self.dirs = LogDirs(settings, RealFileSystem(), "cluster-of-tests", B1)
         self.dirs.open(NOW)
-        self.produces = DelayedProduces(threading.Lock())
-        fetches = DelayedFetches(threading.Lock())
+        self.produces = DelayedOperations(threading.Lock())
+        fetches, deletes = DelayedFetches(threading.Lock()), DelayedOperations(threading.Lock())
         self.table = PartitionTable(
-            B1, "cluster-of-tests", settings, self.dirs, fetches, self.produces, NobodyToFollow(), lambda: NOW
+            B1, "cluster-of-tests", settings, self.dirs, fetches, self.produces, deletes, NobodyToFollow(), lambda: NOW
         )
         self.table.register_with(lambda: BrokerEpoch(1))
         self._sequence = 0

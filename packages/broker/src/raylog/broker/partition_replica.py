@@ -64,6 +64,8 @@ class Replica:
         """Called once the high watermark advanced, with the bytes that consumers can read now, and with it."""
         self.on_caught_up: Callable[[TopicPartition], None] | None = None
         """Called when a follower may join the ISR: a :meth:`proposal` is due."""
+        self.on_low_watermark: Callable[[TopicPartition, Offset], None] | None = None
+        """Called with the low watermark when a follower's log begins elsewhere than before."""
         self._leader_epoch = NO_EPOCH
         self._leadership: Leadership | None = None
         self._following: FollowerRole | None = None
@@ -210,9 +212,11 @@ class Replica:
         while one has not told its own. Raises NotLeaderOrFollower.
         """
         with self.log.lock:
-            leadership = self._leading()
-            followers = [leadership.followers.get(member) for member in leadership.isr]
-            return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
+            return self._low_watermark(self._leading())
+
+    def _low_watermark(self, leadership: Leadership) -> Offset:
+        followers = [leadership.followers.get(member) for member in leadership.isr]
+        return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
 
     @property
     def wants_proposal(self) -> bool:
@@ -235,12 +239,20 @@ class Replica:
         Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, StaleBrokerEpoch.
         """
         readable = 0
+        low_watermark = None
         with self.log.lock:
-            fetched = self._leading(leader_epoch).fetched(replica, broker_epoch, offset, log_start, now_ms)
+            leadership = self._leading(leader_epoch)
+            follower = leadership.followers.get(replica)
+            start_moved = follower is not None and follower.log_start != log_start
+            fetched = leadership.fetched(replica, broker_epoch, offset, log_start, now_ms)
             if fetched.hw_moved:
                 readable = self._follow_leadership()
+            if start_moved:
+                low_watermark = self._low_watermark(leadership)
         if fetched.hw_moved:
             self._tell_advance(readable)
+        if low_watermark is not None and self.on_low_watermark is not None:
+            self.on_low_watermark(self.tp, low_watermark)
         if fetched.wants_in and self.on_caught_up is not None:
             self.on_caught_up(self.tp)
 

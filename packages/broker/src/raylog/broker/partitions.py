@@ -15,7 +15,7 @@ from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.peer_control import AckStatus, Follow, Lead, LocalChanges, Receiver, local_changes
@@ -63,7 +63,8 @@ class PartitionTable:
         settings: Settings,
         log_dirs: LogDirs,
         delayed: DelayedFetches,
-        produces: DelayedProduces,
+        produces: DelayedOperations,
+        deletes: DelayedOperations,
         fetchers: Fetchers,
         now_ms: Callable[[], TimestampMs],
     ) -> None:
@@ -75,6 +76,7 @@ class PartitionTable:
         self._log_dirs = log_dirs
         self._delayed = delayed
         self._produces = produces
+        self._deletes = deletes
         self._fetchers = fetchers
         self.on_caught_up: Callable[[TopicPartition], None] = lambda tp: None
         """Called when a follower may join the ISR, by any thread: it must only take note."""
@@ -231,6 +233,7 @@ class PartitionTable:
         """Something about ``tp`` changed that waiting requests must find out."""
         self._delayed.interrupt(tp)
         self._produces.interrupt(tp)
+        self._deletes.interrupt(tp)
 
     def _configure(self, topic: TopicState) -> None:
         self._topic_settings[topic.name] = settings = settings_of(topic, self._settings)
@@ -284,6 +287,7 @@ class PartitionTable:
         partition.on_advance = self._advanced
         partition.on_start = self._delayed.changed
         partition.on_caught_up = self._caught_up
+        partition.on_low_watermark = self._deletes.advanced
 
     def _advanced(self, tp: TopicPartition, readable: int, high_watermark: Offset) -> None:
         self._delayed.advanced(tp, readable)

@@ -32,7 +32,7 @@ from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
 from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
@@ -105,9 +105,10 @@ def open_parts(
     log_dirs = LogDirs(settings, fs, cluster_id, broker_id)
     log_dirs.open(wall_ms())
     stopping.callback(log_dirs.abandon)
-    delayed, produces = DelayedFetches(threading.Lock()), DelayedProduces(threading.Lock())
+    delayed = DelayedFetches(threading.Lock())
+    produces, deletes = DelayedOperations(threading.Lock()), DelayedOperations(threading.Lock())
     fetchers = ReplicaFetchers(settings, wall_ms)
-    table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, fetchers, wall_ms)
+    table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, deletes, fetchers, wall_ms)
     registration = BrokerRegistration(
         store, SessionFile(data_dir / "session.json"), boot_id=machine_boot_id(), lost_data=log_dirs.lost_data
     )
@@ -147,6 +148,7 @@ def open_parts(
         lease=membership,
         delayed=delayed,
         produces=produces,
+        deletes=deletes,
         leader_quota=ReplicationQuota(threading.Lock()),
         fetch_sessions=FetchSessions(
             settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylog.broker.partition import AppendInfo, Partition
-from raylog.broker.replication.delayed_produces import DelayedProduce, DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperation, DelayedOperations
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 from raylog.protocol.ids import Offset
 
@@ -30,7 +30,7 @@ class Appended(NamedTuple):
 class CommitWait:
     """The wait of one request. One thread uses it."""
 
-    def __init__(self, produces: DelayedProduces, appended: Sequence[Appended], timeout_ms: int) -> None:
+    def __init__(self, produces: DelayedOperations, appended: Sequence[Appended], timeout_ms: int) -> None:
         """``timeout_ms`` counts from now."""
         self._produces = produces
         self._deadline = time.monotonic() + max(timeout_ms, 0) / 1000
@@ -38,7 +38,7 @@ class CommitWait:
         self._pending = dict(enumerate(appended))
         self.errors: dict[int, RaylogError] = {}
         """Why those of ``appended`` must not be acknowledged that are in here, by their number."""
-        self._operation: DelayedProduce | None = None
+        self._operation: DelayedOperation | None = None
         self._gate = threading.Lock()
         """Open once there is something new to see. One for each time of arming: a wake-up may come late."""
         self._settle()

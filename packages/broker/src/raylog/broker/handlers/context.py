@@ -17,7 +17,7 @@ from raylog.broker.counters import Counters
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSlice
 from raylog.broker.storage.log_dirs import LogDirs
@@ -295,7 +295,8 @@ class Ports:
     config_admin: ConfigAdmin
     lease: Lease
     delayed: DelayedFetches
-    produces: DelayedProduces
+    produces: DelayedOperations
+    deletes: DelayedOperations
     leader_quota: ReplicationQuota
     """leader.replication.throttled.rate: what followers that catch up take from here."""
     fetch_sessions: FetchSessions

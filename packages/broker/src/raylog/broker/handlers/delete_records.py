@@ -18,13 +18,11 @@ from typing import Any, NamedTuple
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, types_of
 from raylog.broker.partition import Partition
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
 from raylog.protocol.ids import NO_OFFSET, Offset, PartitionIndex, TopicName, TopicPartition
 
 HIGH_WATERMARK = -1
-
-LOOK_S = 0.02
-"""How often it is looked whether the followers have come."""
 
 
 class Deleted(NamedTuple):
@@ -54,6 +52,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         except RaylogError as error:
             results.update((partition.tp, Deleted(code=code_of(error))) for partition in partitions)
     _await_followers(
+        ports.deletes,
         [partition for partitions in moved.values() for partition in partitions],
         results,
         request.timeout.total_seconds(),
@@ -61,17 +60,28 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     return _response(ctx, request, lambda tp: results[tp])
 
 
-def _await_followers(moved: list[Partition], results: dict[TopicPartition, Deleted], timeout_s: float) -> None:
+def _await_followers(
+    deletes: DelayedOperations, moved: list[Partition], results: dict[TopicPartition, Deleted], timeout_s: float
+) -> None:
     """Wait for the in-sync replicas, which follow their leader's start with one of their next fetches."""
     deadline = time.monotonic() + timeout_s
-    never = threading.Event()
-    waiting = [partition for partition in moved if results[partition.tp].code is ErrorCode.none]
-    while True:
-        waiting = [partition for partition in waiting if not _is_deleted(partition, results)]
-        if not waiting or time.monotonic() >= deadline:
-            break
-        never.wait(LOOK_S)
+    waiting = _undone([partition for partition in moved if results[partition.tp].code is ErrorCode.none], results)
+    while waiting:
+        news = threading.Event()
+        operation = deletes.arm({partition.tp: results[partition.tp].start for partition in waiting}, news.set)
+        try:
+            left = _undone(waiting, results)
+            if len(left) == len(waiting) and not news.wait(max(deadline - time.monotonic(), 0)):
+                break
+        finally:
+            deletes.remove(operation)
+        waiting = _undone(left, results)
     results.update((partition.tp, Deleted(code=ErrorCode.request_timed_out)) for partition in waiting)
+
+
+def _undone(waiting: list[Partition], results: dict[TopicPartition, Deleted]) -> list[Partition]:
+    """Those for which the wait is not over."""
+    return [partition for partition in waiting if not _is_deleted(partition, results)]
 
 
 def _is_deleted(partition: Partition, results: dict[TopicPartition, Deleted]) -> bool:

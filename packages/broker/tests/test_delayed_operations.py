@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.broker.replication.delayed_produces import DelayedProduces
+from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
@@ -17,7 +17,7 @@ A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range
 class Waiter:
     """Counts its wake-ups."""
 
-    def __init__(self, table: DelayedProduces, required: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, table: DelayedOperations, required: Mapping[TopicPartition, int]) -> None:
         self.woken = 0
         self.produce = table.arm({tp: Offset(offset) for tp, offset in required.items()}, self._wake)
 
@@ -26,7 +26,7 @@ class Waiter:
 
 
 def test_a_high_watermark_wakes_those_it_satisfies_and_no_others() -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     early, late = Waiter(table, {A: 10}), Waiter(table, {A: 11})
     table.advanced(A, Offset(10))
     assert (early.woken, late.woken) == (1, 0)
@@ -35,7 +35,7 @@ def test_a_high_watermark_wakes_those_it_satisfies_and_no_others() -> None:
 
 
 def test_a_request_over_several_partitions_waits_for_all_of_them() -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     waiter = Waiter(table, {A: 5, B: 7})
     table.advanced(B, Offset(7))
     assert waiter.woken == 0
@@ -44,7 +44,7 @@ def test_a_request_over_several_partitions_waits_for_all_of_them() -> None:
 
 
 def test_a_change_of_leadership_wakes_whoever_waits_there() -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     there, elsewhere = Waiter(table, {A: 5, B: 7}), Waiter(table, {B: 1})
     table.interrupt(A)
     assert (there.woken, elsewhere.woken) == (1, 0)
@@ -53,7 +53,7 @@ def test_a_change_of_leadership_wakes_whoever_waits_there() -> None:
 
 
 def test_stopping_wakes_everybody() -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     waiters = [Waiter(table, {A: 5}), Waiter(table, {A: 5, B: 7}), Waiter(table, {B: 7})]
     table.interrupt_all()
     assert [waiter.woken for waiter in waiters] == [1, 1, 1]
@@ -61,7 +61,7 @@ def test_stopping_wakes_everybody() -> None:
 
 
 def test_who_was_removed_is_not_woken() -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     waiter = Waiter(table, {A: 5})
     table.remove(waiter.produce)
     table.remove(waiter.produce)
@@ -76,7 +76,7 @@ def test_who_was_removed_is_not_woken() -> None:
 def test_woken_exactly_once_when_the_last_requirement_is_met(
     required: list[dict[TopicPartition, int]], moves: list[tuple[TopicPartition, int]]
 ) -> None:
-    table = DelayedProduces(nullcontext())
+    table = DelayedOperations(nullcontext())
     waiters = [Waiter(table, each) for each in required]
     seen = dict.fromkeys((A, B), 0)
     for tp, high_watermark in moves:
