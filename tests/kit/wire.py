@@ -24,12 +24,14 @@ from raylog.protocol.produce import (
 from raylog.protocol.wire import ZERO_UUID
 
 CLIENT_ID = "wire-test"
+TIMEOUT = timedelta(seconds=60)
 
 
 def entity(kind: Any, values: dict[str, Any]) -> Any:
     """A kio entity from nested plain values.
 
-    Values that the version has no field for are left out; fields without a value get their default, or zero.
+    Values that the version has no field for are left out; fields without a value get their default, or zero. A request
+    that names no timeout has time.
     """
     filled = {}
     for field in fields(kind):
@@ -51,6 +53,8 @@ def _value(annotation: Any, value: Any) -> Any:
 
 def _zero(field: Field[Any]) -> Any:
     annotation: Any = field.type
+    if field.name == "timeout":
+        return TIMEOUT
     if get_origin(annotation) is UnionType:
         return None
     if get_origin(annotation) is tuple:
