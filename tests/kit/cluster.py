@@ -59,11 +59,13 @@ class InProcessCluster:
         brokers: int = 1,
         config: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
+        overrides: Mapping[int, Mapping[str, str]] | None = None,
         fs: FileSystem | None = None,
         session_timeout_ms: int = 6_000,
         zookeeper: str | None = None,
     ) -> None:
         """``config``: broker settings as text, the same for all brokers; ``racks``: of each broker, none without;
+        ``overrides``: settings of single brokers;
         ``zookeeper``: a real one's address.
         """
         self.root = root
@@ -77,6 +79,7 @@ class InProcessCluster:
         self._size = brokers
         self._config = dict(config or {})
         self._racks = racks
+        self._overrides = overrides or {}
         self._fs = fs
         self._session_timeout_ms = session_timeout_ms
 
@@ -107,7 +110,7 @@ class InProcessCluster:
 
     def start(self, broker_id: int) -> Broker:
         """Start a broker on its directory and port."""
-        own = {"broker.id": str(broker_id)}
+        own = {"broker.id": str(broker_id), **self._overrides.get(broker_id, {})}
         if self._racks:
             own["broker.rack"] = self._racks[broker_id]
         settings = BROKER_SETTINGS.settings({**self._config, **own})

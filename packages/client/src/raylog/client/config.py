@@ -242,6 +242,12 @@ MAX_PARTITION_FETCH_BYTES = _setting(
     unit="bytes",
     check=at_least(0),
 )
+CLIENT_RACK = _setting(
+    "client.rack",
+    ValueType.STRING,
+    "",
+    "Where this consumer runs. Brokers with a broker.rack may let it read from an in-sync replica there (KIP-392).",
+)
 CHECK_CRCS = _setting(
     "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
 )
@@ -256,6 +262,7 @@ CONSUMER_SETTINGS = SettingsTable(
         FETCH_MAX_WAIT_MS,
         MAX_PARTITION_FETCH_BYTES,
         CHECK_CRCS,
+        CLIENT_RACK,
     )
 )
 

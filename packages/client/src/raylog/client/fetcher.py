@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from raylog.client.config import (
     CHECK_CRCS,
+    CLIENT_RACK,
     FETCH_MAX_BYTES,
     FETCH_MAX_WAIT_MS,
     FETCH_MIN_BYTES,
     MAX_PARTITION_FETCH_BYTES,
+    METADATA_MAX_AGE_MS,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MS,
 )
@@ -25,8 +27,9 @@ from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import CONNECT_POLL_MS, Network
-from raylog.client.offset_queries import list_offsets_request, read_list_offsets
+from raylog.client.offset_searches import OffsetSearches
 from raylog.client.pool import monotonic_ms
+from raylog.client.read_replicas import ReadReplicas
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place, Subscription
 from raylog.protocol.errors import (
@@ -62,22 +65,15 @@ _MISSING_GRACE_MS = 2_000
 
 
 class _Fetch(NamedTuple):
-    """What a fetch under way asked for: the generation of each place, and the offset."""
+    """What a fetch under way asked for: the generation of each place, and the offset; and of whom, a leader or not."""
 
     address: Address
     asked: dict[TopicPartition, tuple[int, int]]
-
-
-class _Question(NamedTuple):
-    """What a ListOffsets under way asked for."""
-
-    end: int
-    generations: dict[TopicPartition, int]
+    of_replica: set[TopicPartition]
 
 
 class Fetcher:
-    """Fills :attr:`buffers`, in the order in which they take turns; what the user must be told goes to
-    ``errors``."""
+    """Fills :attr:`buffers`, in the order in which they take turns; what the user must be told goes to ``errors``."""
 
     def __init__(
         self,
@@ -99,10 +95,13 @@ class Fetcher:
         self._max_wait_ms = settings[FETCH_MAX_WAIT_MS]
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
         self._backoff_ms = settings[RETRY_BACKOFF_MS]
+        self._rack = settings[CLIENT_RACK]
+        self._replicas = ReadReplicas(
+            network.reachable, first_pause_ms=self._backoff_ms, max_age_ms=settings[METADATA_MAX_AGE_MS]
+        )
         self._fetching: set[Address] = set()
         self._sessions: dict[Address, FetchSession] = {}
-        self._asking: dict[tuple[TopicPartition, int], int] = {}
-        """Offsets asked for and not answered: the generation that asked."""
+        self._searches = OffsetSearches(network, subscription, self._leader, self._rests, self._rest, self._complain)
         self._epochs = EpochChecks(network, subscription, self.buffers, self._complain, self._rest)
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
@@ -114,7 +113,7 @@ class Fetcher:
         most. Returns after how many ms, at the latest, to come again."""
         now_ms = monotonic_ms()
         self._keep_buffers()
-        blocked = self._ask_offsets(now_ms)
+        blocked = self._searches.ask(now_ms)
         blocked |= self._fetch(now_ms)
         again_ms = 0 if self.errors else CONNECT_POLL_MS if blocked else _IDLE_MS
         before = self._network.metadata.view
@@ -126,7 +125,7 @@ class Fetcher:
             elif isinstance(context, EpochQuestion):
                 self._epochs.take(reply, context)
             else:
-                self._take_offsets(reply, context)
+                self._searches.take(reply, context)
         if replies or self._network.metadata.view is not before:
             return 0  # there may be more to ask for now
         return self._network.wait_ms(again_ms)
@@ -142,6 +141,7 @@ class Fetcher:
         """One buffer for each place that has a position, of its generation."""
         for tp in [tp for tp in self.buffers if tp not in self._subscription]:
             del self.buffers[tp]
+        self._replicas.keep(self.buffers)
         for place in self._subscription:
             buffer = self.buffers.get(place.tp)
             if place.position is None:
@@ -172,7 +172,7 @@ class Fetcher:
         return False
 
     def _fetch(self, now_ms: int) -> bool:
-        """Send a fetch to each leader that has none under way. True when some leader can't be reached yet."""
+        """Send a fetch to each broker to read from that has none under way. True when some can't be reached yet."""
         wanted: dict[Address, list[PartitionBuffer]] = {}
         moved: dict[Address, list[PartitionBuffer]] = {}
         reserved: set[Address] = set()
@@ -190,10 +190,13 @@ class Fetcher:
                 blocked = True
             elif self._epochs.needed(buffer):
                 moved.setdefault(address, []).append(buffer)
-            elif not buffer.wants_more():
-                reserved.add(address)
-            elif address not in self._fetching:
-                wanted.setdefault(address, []).append(buffer)
+            else:
+                epoch = self._network.metadata.view.leader_of(tp)[1]
+                address = self._replicas.address(tp, address, epoch, now_ms)
+                if not buffer.wants_more():
+                    reserved.add(address)
+                elif address not in self._fetching:
+                    wanted.setdefault(address, []).append(buffer)
         blocked |= self._epochs.ask(moved)
         for address, buffers in wanted.items():
             if self._network.ready(address):
@@ -212,10 +215,12 @@ class Fetcher:
             wanted[tp] = FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, epoch)
         asked = self._sessions.setdefault(address, FetchSession()).request(wanted)
         offsets = {buffer.place.tp: (buffer.generation, buffer.fetch_offset) for buffer in buffers}
-        self._send(address, asked, max_wait_ms, _Fetch(address, offsets))
+        of_replica = {tp for tp in wanted if address != self._network.leader_address(tp)}
+        rack = self._rack if self._replicas.may_name_rack(wanted, monotonic_ms()) else ""
+        self._send(address, asked, max_wait_ms, _Fetch(address, offsets, of_replica), rack)
         self._fetching.add(address)
 
-    def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object) -> None:
+    def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object, rack: str = "") -> None:
         topics: dict[TopicName, list[FetchPartition]] = {}
         for tp, partition in asked.partitions:
             topics.setdefault(tp.topic, []).append(partition)
@@ -229,6 +234,7 @@ class Fetcher:
             max_bytes=self._max_bytes,
             session_id=asked.session_id,
             session_epoch=asked.epoch,
+            rack_id=rack,
             forgotten=[ForgottenTopic(topic, NO_TOPIC_ID, indexes) for topic, indexes in forgotten.items()],
         )
         client_id = self._network.pool.client_id
@@ -265,6 +271,8 @@ class Fetcher:
             return
         except RaylogError as error:
             session.failed()
+            for tp in fetch.of_replica:
+                self._replicas.failed(tp, monotonic_ms())
             self._network.metadata.need_update()
             if not is_retriable(error):
                 self.errors.append(error)
@@ -287,7 +295,10 @@ class Fetcher:
                 if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):
                     continue  # it went elsewhere, or another broker, to whom the leadership moved, answered first
                 try:
-                    self._take_partition(buffer, place, fetched, response.node_endpoints)
+                    if tp in fetch.of_replica:
+                        self._take_from_replica(buffer, place, fetched)
+                    else:
+                        self._take_partition(buffer, place, fetched, response.node_endpoints)
                 except RaylogError as error:
                     self.errors.append(error)
                     self._rest(tp)
@@ -300,6 +311,9 @@ class Fetcher:
         endpoints: Sequence[NodeEndpoint],
     ) -> None:
         if fetched.error_code == 0:
+            if fetched.preferred_read_replica >= 0:
+                epoch = self._network.metadata.view.leader_of(place.tp)[1]
+                self._replicas.prefer(place.tp, fetched.preferred_read_replica, epoch, monotonic_ms())
             if fetched.records:
                 buffer.add(bytes(fetched.records), fetched.high_watermark)
             return
@@ -320,65 +334,20 @@ class Fetcher:
         else:
             raise error
 
+    def _take_from_replica(self, buffer: PartitionBuffer, place: Place, fetched: FetchedPartition[memoryview]) -> None:
+        """It may lag: what it lacks, or refuses, proves nothing, and the leader is asked."""
+        if fetched.error_code == 0:
+            self._replicas.served(place.tp)
+            if fetched.records:
+                buffer.add(bytes(fetched.records), fetched.high_watermark)
+            return
+        error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
+        log.info("%s, of the replica nearby; reading from the leader", error)
+        self._replicas.failed(place.tp, monotonic_ms())
+        self._network.metadata.need_update()
+
     def _rest(self, tp: TopicPartition) -> None:
         self._resting[tp] = monotonic_ms() + self._backoff_ms
-
-    def _ask_offsets(self, now_ms: int) -> bool:
-        """Ask leaders for the offsets that places look for. True when some can't be asked yet."""
-        wanted: dict[tuple[Address, int], list[Place]] = {}
-        blocked = False
-        for place in self._subscription:
-            if place.position is not None:
-                continue
-            try:
-                ends = place.questions()
-            except OffsetOutOfRange as error:
-                self._complain(place.tp, error)
-                continue
-            for end in ends:
-                if self._asking.get((place.tp, end)) == place.generation:
-                    continue
-                address = self._leader(place.tp, now_ms)
-                if address is None or self._rests(place.tp, now_ms) or not self._network.ready(address):
-                    blocked = True
-                else:
-                    wanted.setdefault((address, end), []).append(place)
-        for (address, end), places in wanted.items():
-            for place in places:
-                self._asking[place.tp, end] = place.generation
-            view = self._network.metadata.view
-            message = list_offsets_request(
-                {place.tp: end for place in places}, {place.tp: view.leader_of(place.tp)[1] for place in places}
-            )
-            self._network.send(address, message, _Question(end, {p.tp: p.generation for p in places}))
-        return blocked
-
-    def _take_offsets(self, reply: Reply, question: _Question) -> None:
-        for tp, generation in question.generations.items():
-            if self._asking.get((tp, question.end)) == generation:
-                del self._asking[tp, question.end]
-        try:
-            answers = read_list_offsets(reply)
-        except RaylogError as error:
-            self._network.metadata.need_update()
-            answers = dict.fromkeys(question.generations, error)
-        for tp, answer in answers.items():
-            place = self._subscription.get(tp)
-            if place is None or place.generation != question.generations.get(tp) or place.position is not None:
-                continue
-            if isinstance(answer, RaylogError):
-                self._network.metadata.need_update()
-                self._rest(tp)
-                if not is_retriable(answer):
-                    self.errors.append(answer)
-                continue
-            try:
-                jump = place.answer(question.end, answer[0], answer[2])
-            except OffsetOutOfRange as error:
-                self._complain(tp, error)
-            else:
-                if jump is not None:
-                    log.warning("%s; reading on from offset %d", jump.lost, jump.position)
 
     def _complain(self, tp: TopicPartition, error: RaylogError) -> None:
         """Tell the user, once until it was read, of a partition that can't be read."""

@@ -70,6 +70,16 @@ class Network:
             self.metadata.need_update()
         return False
 
+    def reachable(self, broker_id: int) -> Address | None:
+        """Where the broker listens, if it is connected, or being connected to; None, and fresh metadata is asked for,
+        when it isn't known or its last connection failed."""
+        address = self.address_of(broker_id)
+        pool = self.pool
+        if address is not None and (pool.ready(address) or pool.connecting_ms(address) is not None):
+            return address
+        self.metadata.need_update()
+        return None
+
     def any_ready(self) -> Address | None:
         """Some broker that a request can be sent to now; None when a connection is still being made, or none
         can be. One that doesn't take the connection for a moment does not keep us from the next."""

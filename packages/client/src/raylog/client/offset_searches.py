@@ -1,0 +1,102 @@
+"""Where places begin that have no position yet: at an end of the log, or beside what was lost, as leaders tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raylog.client.connection import Address, Reply
+from raylog.client.network import Network
+from raylog.client.offset_queries import list_offsets_request, read_list_offsets
+from raylog.client.subscription import Place, Subscription
+from raylog.protocol.errors import OffsetOutOfRange, RaylogError, is_retriable
+from raylog.protocol.ids import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class OffsetQuestion(NamedTuple):
+    """What a ListOffsets under way asked for."""
+
+    end: int
+    generations: dict[TopicPartition, int]
+
+
+class OffsetSearches:
+    """Asks for the offsets that places of ``subscription`` look for. ``leader`` and ``rests`` say whom to ask for a
+    partition, and whether it is left alone, at a time; what the user must be told goes to ``complain``."""
+
+    def __init__(
+        self,
+        network: Network,
+        subscription: Subscription,
+        leader: Callable[[TopicPartition, int], Address | None],
+        rests: Callable[[TopicPartition, int], bool],
+        rest: Callable[[TopicPartition], None],
+        complain: Callable[[TopicPartition, RaylogError], None],
+    ) -> None:
+        self._network = network
+        self._subscription = subscription
+        self._leader = leader
+        self._rests = rests
+        self._rest = rest
+        self._complain = complain
+        self._asking: dict[tuple[TopicPartition, int], int] = {}
+        """Offsets asked for and not answered: the generation that asked."""
+
+    def ask(self, now_ms: int) -> bool:
+        """Ask leaders. True when some can't be asked yet."""
+        wanted: dict[tuple[Address, int], list[Place]] = {}
+        blocked = False
+        for place in self._subscription:
+            if place.position is not None:
+                continue
+            try:
+                ends = place.questions()
+            except OffsetOutOfRange as error:
+                self._complain(place.tp, error)
+                continue
+            for end in ends:
+                if self._asking.get((place.tp, end)) == place.generation:
+                    continue
+                address = self._leader(place.tp, now_ms)
+                if address is None or self._rests(place.tp, now_ms) or not self._network.ready(address):
+                    blocked = True
+                else:
+                    wanted.setdefault((address, end), []).append(place)
+        for (address, end), places in wanted.items():
+            for place in places:
+                self._asking[place.tp, end] = place.generation
+            epochs = {place.tp: self._network.metadata.view.leader_of(place.tp)[1] for place in places}
+            message = list_offsets_request({place.tp: end for place in places}, epochs)
+            self._network.send(address, message, OffsetQuestion(end, {p.tp: p.generation for p in places}))
+        return blocked
+
+    def take(self, reply: Reply, question: OffsetQuestion) -> None:
+        """The answer, or what came instead of it."""
+        for tp, generation in question.generations.items():
+            if self._asking.get((tp, question.end)) == generation:
+                del self._asking[tp, question.end]
+        try:
+            answers = read_list_offsets(reply)
+        except RaylogError as error:
+            self._network.metadata.need_update()
+            answers = dict.fromkeys(question.generations, error)
+        for tp, answer in answers.items():
+            place = self._subscription.get(tp)
+            if place is None or place.generation != question.generations.get(tp) or place.position is not None:
+                continue
+            if isinstance(answer, RaylogError):
+                self._network.metadata.need_update()
+                self._rest(tp)
+                if not is_retriable(answer):
+                    self._complain(tp, answer)
+                continue
+            try:
+                jump = place.answer(question.end, answer[0], answer[2])
+            except OffsetOutOfRange as error:
+                self._complain(tp, error)
+            else:
+                if jump is not None:
+                    log.warning("%s; reading on from offset %d", jump.lost, jump.position)
