@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS_ALL, AppendInfo
+from raylog.broker.storage.health import Health
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.peer_control import AckStatus, Receiver
-from raylog.coordination.proposals import Drain
+from raylog.coordination.proposals import Drain, DrainAnswer, Verdict
 from raylog.coordination.registration import BrokerRegistration, ensure_cluster
 from raylog.coordination.store import (
     NodeChange,
@@ -27,7 +30,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
 )
 from raylog.protocol.errors import NotLeaderOrFollower, RaylogError, RequestTimedOut, UnknownTopicOrPartition
-from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 from .clients import Leader, ProduceRequest
 from .controlling import Controlling
@@ -63,7 +66,7 @@ class DiskSession:
 class Waiting:
     """A produce that waits for its commit."""
 
-    tp: TopicPartition
+    partition: Partition
     info: AppendInfo
     answer: Answer
     deadline: int
@@ -98,6 +101,10 @@ class SimBroker:
             clean_stop=self.disk.clean,
         )
         self.disk.clean = False
+        self.disk.health = Health(Path(f"broker {broker_id}"))
+        self._is_drained = self._was_drained = False
+        self._told: tuple[int, int] | None = None
+        """The controller's epoch and our incarnation of the last one that knows whether it is drained."""
         self.lease = design.lease()
         self.receiver = Receiver(broker_id)
         self.is_synced = False
@@ -166,6 +173,7 @@ class SimBroker:
 
     def _keep_on(self) -> None:
         self._keep()
+        self._keep_drained()
         self.engine.at(RENEW_MS if self.registration.is_current else RETRY_MS, self._membership, self._keep_on)
 
     def _keep(self) -> None:
@@ -214,19 +222,35 @@ class SimBroker:
         self.process.alive = False
         self.store.abandon()
 
-    def drain(self, then: Callable[[], None]) -> None:
-        """Ask the controller to let others lead, and go on when it has, or does not answer."""
-        state = self.receiver.state
-        message = Drain(self.id, self.info.epoch, state.controller_epoch)
-        self.network.call(
-            self.id,
-            self.serving,
-            state.controller_id,
-            "propose",
-            message.encode(),
-            DRAIN_TIMEOUT_MS,
-            lambda answer: then(),
-        )
+    def drain(self, then: Callable[[bytes | None], None], *, cancel: bool = False) -> None:
+        """Ask the controller to let others lead (or no longer), and go on with its answer, or without one."""
+        state, serving = self.receiver.state, self.serving
+        message = Drain(self.id, self.info.epoch, state.controller_epoch, cancel).encode()
+        self.network.call(self.id, serving, state.controller_id, "propose", message, DRAIN_TIMEOUT_MS, then)
+
+    def set_drained(self, *, is_drained: bool) -> None:
+        """It is to lead nothing any more though it stays, or is to take part again."""
+        if self._is_drained is not is_drained:
+            self._is_drained, self._told = is_drained, None
+        self._keep_drained()
+
+    def _keep_drained(self) -> None:
+        """As Draining.keep: tell a controller that has not heard of it."""
+        about = (self.receiver.state.controller_epoch, self.info.epoch)
+        if self._told == about or (self._told is None and not self._is_drained and not self._was_drained):
+            return
+        self._was_drained = True
+
+        def done(answer: bytes | None) -> None:
+            if (
+                answer is not None
+                and DrainAnswer.decode(answer).verdict is Verdict.OK
+                and is_drained is self._is_drained
+            ):
+                self._told = about
+
+        is_drained = self._is_drained
+        self.drain(done, cancel=not is_drained)
 
     def stop_clean(self) -> None:
         """Flush, sign off, end."""
@@ -234,6 +258,7 @@ class SimBroker:
         self.replicas.resign_all()
         for replica in self.replicas.partitions.values():
             replica.log.flush()
+            replica.save_start()
         self.disk.clean = True
         self.store.thread = self._membership
         try:
@@ -263,6 +288,8 @@ class SimBroker:
                 self.replicas.consume(request, answer)
             case "replicate":
                 self.replicas.replicate(request, answer)
+            case "delete":
+                self.replicas.delete_records(request, answer)
             case "ends":
                 self._answering(answer, lambda: self.replicas.ends(request))
 
@@ -292,11 +319,12 @@ class SimBroker:
         try:
             self.check_lease()
             batch = memoryview(bytearray(request.batch))
-            info = self.replicas.leading(request.tp).append(batch, acks=ACKS_ALL, now_ms=TimestampMs(0))
+            partition = self.replicas.leading(request.tp, request.topic_id)
+            info = partition.append(batch, acks=ACKS_ALL, now_ms=TimestampMs(0))
         except RaylogError as error:
             answer(error)
             return
-        self._waiting.append(Waiting(request.tp, info, answer, self.engine.now + request.timeout_ms))
+        self._waiting.append(Waiting(partition, info, answer, self.engine.now + request.timeout_ms))
         self.engine.at(request.timeout_ms, self.serving, self.settle)
         self.settle()
 
@@ -310,10 +338,10 @@ class SimBroker:
                 self._waiting.append(each)
 
     def _settled(self, waiting: Waiting) -> bool:
-        tp, info = waiting.tp, waiting.info
-        partition = self.replicas.partitions.get(tp)
+        partition, info = waiting.partition, waiting.info
+        tp = partition.tp
         try:
-            if partition is None:
+            if self.replicas.partitions.get(tp) is not partition:
                 raise UnknownTopicOrPartition(f"{tp} is gone")
             if not partition.check_committed(info):
                 if self.engine.now < waiting.deadline:
@@ -323,7 +351,7 @@ class SimBroker:
         except RaylogError as error:
             waiting.answer(error)
             return True
-        self.world.checker.acks(tp, self.id, info.base_offset)
+        self.world.checker.acks(tp, partition.topic_id, self.id, info.base_offset)
         if self.engine.lines is not None:
             self.engine.note(f"broker {self.id}: acks {tp} at {info.base_offset}, epoch {partition.leader_epoch}")
         waiting.answer(info.base_offset)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import logging
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from .planted import PLANTED
@@ -35,6 +37,7 @@ def replay(seed: int, design: Design, *, whole: bool) -> int:
         f"seed {seed}: {outcome.steps} steps, {len(outcome.faults)} faults, {outcome.elections} elections, "
         f"{outcome.acked} batches acknowledged"
     )
+    say(coverage(outcome.counts))
     if whole:
         say(f"trace {digest(outcome)}")
         for line in [*map(str, outcome.faults), *outcome.lines]:
@@ -55,11 +58,13 @@ def search(seeds: Iterable[int], design: Design) -> int:
     """Runs seed after seed until one fails, or until interrupted (SIGINT)."""
     begun = told = time.monotonic()
     count = steps = acked = 0
+    counts: Counter[str] = Counter()
     last = -1
     try:
         for seed in seeds:
             outcome = run(seed, design)
             count, steps, acked, last = count + 1, steps + outcome.steps, acked + outcome.acked, seed
+            counts += outcome.counts
             if outcome.violation is not None:
                 report(shrink(outcome, design), design, say)
                 return 1
@@ -69,7 +74,13 @@ def search(seeds: Iterable[int], design: Design) -> int:
     except KeyboardInterrupt:
         pass
     say(_figures(count, steps, acked, time.monotonic() - begun, last))
+    say(coverage(counts))
     return 0
+
+
+def coverage(counts: Counter[str]) -> str:
+    """How often what happened."""
+    return "what happened: " + ", ".join(f"{what} {times}" for what, times in sorted(counts.items()))
 
 
 def _figures(count: int, steps: int, acked: int, seconds: float, last: int) -> str:
@@ -104,12 +115,14 @@ def prove(seeds: int = PROOF_SEEDS) -> int:
 
 
 def main() -> int:
+    logging.disable(logging.CRITICAL)  # of disks that fail: the trace tells
     parser = argparse.ArgumentParser(description="Simulates whole clusters, each run under one seed.")
     parser.add_argument("--seed", type=int, help="replay this run")
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens, failure or not")
     parser.add_argument("--bug", default="", help="with a planted bug: " + ", ".join(PLANTED))
     parser.add_argument("--long", action="store_true", help="run seeds until interrupted")
     parser.add_argument("--first", type=int, help="with --long: the first seed (default: drawn)")
+    parser.add_argument("--count", type=int, help="with --long: run so many")
     parser.add_argument("--proof", action="store_true", help="find the planted bugs")
     options = parser.parse_args()
     design = PLANTED[options.bug].design if options.bug else Design()
@@ -120,7 +133,7 @@ def main() -> int:
     if not options.long:
         parser.error("say --seed N, --long or --proof")
     first = secrets.randbelow(2**40) if options.first is None else options.first
-    return search(itertools.count(first), design)
+    return search(itertools.islice(itertools.count(first), options.count), design)
 
 
 if __name__ == "__main__":

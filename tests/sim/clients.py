@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 from raylog.protocol.errors import (
     DuplicateSequence,
-    OffsetOutOfRange,
     OutOfOrderSequence,
     RaylogError,
 )
-from raylog.protocol.ids import NO_LEADER, BrokerId, LeaderEpoch, Offset, TopicPartition
+from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from raylog.protocol.records import Record, encode_batch
 
 from .disk import Stored, stored
@@ -31,16 +30,30 @@ BACKOFFS_MS = (5, 20, 60, 100)
 
 
 class ProduceRequest(NamedTuple):
+    """Produce v13, which names the topic by its id."""
+
     tp: TopicPartition
+    topic_id: TopicId
     batch: bytes
     timeout_ms: int
 
 
 class ConsumeRequest(NamedTuple):
+    """Fetch v13, which names the topic by its id."""
+
     tp: TopicPartition
+    topic_id: TopicId
     offset: Offset
     leader_epoch: LeaderEpoch
     max_wait_ms: int
+
+
+class Ends(NamedTuple):
+    """The answer to a question for ends, by whom, and of which life of the topic: old clients cannot tell."""
+
+    end: Offset
+    who: tuple[BrokerId, BrokerEpoch]
+    topic_id: TopicId
 
 
 class EndsRequest(NamedTuple):
@@ -51,6 +64,21 @@ class EndsRequest(NamedTuple):
 class Consumed(NamedTuple):
     data: bytes
     high_watermark: Offset
+
+
+class OutOfRange(NamedTuple):
+    """The answer to a fetch outside the log."""
+
+    start: Offset
+    error: RaylogError
+
+
+class DeleteRequest(NamedTuple):
+    """DeleteRecords: all before ``offset``, -1 for the high watermark."""
+
+    tp: TopicPartition
+    offset: Offset
+    timeout_ms: int
 
 
 class Leader(NamedTuple):
@@ -71,6 +99,8 @@ class Client:
         self.checker = checker
         self.thread = Thread(Process(f"client {number}"))
         self.stopped = False
+        self.topic_is_gone = False
+        """What it was about is deleted: it asks for nothing more."""
         self._leaders: dict[TopicPartition, Leader] = {}
         self._asking = False
 
@@ -114,9 +144,12 @@ class Batch:
 class Producer(Client):
     """Sends to one partition, in order, with up to ``max_in_flight`` requests under way."""
 
-    def __init__(self, *client: Any, tp: TopicPartition, max_in_flight: int, interval_ms: int) -> None:
+    def __init__(
+        self, *client: Any, tp: TopicPartition, topic_id: TopicId, max_in_flight: int, interval_ms: int
+    ) -> None:
         super().__init__(*client)
         self.tp = tp
+        self.topic_id = topic_id
         self.acked = 0
         self._max_in_flight = max_in_flight
         self._interval_ms = interval_ms
@@ -143,6 +176,8 @@ class Producer(Client):
         self.engine.at(1 + self.engine.random.randrange(2 * self._interval_ms), self.thread, self._produce)
 
     def _send(self, batch: Batch) -> None:
+        if self.topic_is_gone:
+            return
         leader = self.leader(self.tp)
         if leader is None:
             self.refresh()
@@ -154,14 +189,14 @@ class Producer(Client):
         def done(answer: Offset | RaylogError | None) -> None:
             self._answered(batch, answer, is_first=is_first)
 
-        self.call(leader.broker, "produce", ProduceRequest(self.tp, batch.data, 1_000), done)
+        self.call(leader.broker, "produce", ProduceRequest(self.tp, self.topic_id, batch.data, 1_000), done)
 
     def _answered(self, batch: Batch, answer: Offset | RaylogError | None, *, is_first: bool) -> None:
         if not any(batch is each for each in self._pending):
             return
         match answer:
             case int():
-                self.checker.heard_ack(self.tp, answer, self.number, batch.sequence)
+                self.checker.heard_ack(self.tp, self.topic_id, answer, self.number, batch.sequence)
                 self._settle(batch)
             case DuplicateSequence():
                 self._settle(batch)
@@ -183,42 +218,48 @@ class Producer(Client):
 class Consumer(Client):
     """Reads its partitions from the beginning, and checks that it misses nothing and sees nothing twice."""
 
-    def __init__(self, *client: Any, tps: Sequence[TopicPartition]) -> None:
+    def __init__(self, *client: Any, tps: Sequence[TopicPartition], topic_id: TopicId) -> None:
         super().__init__(*client)
-        self.positions = {tp: Offset(0) for tp in tps}
+        self.topic_id = topic_id
+        self.positions: dict[TopicPartition, Offset] = {}
         for index, tp in enumerate(tps):
-            self.engine.at(11 + index, self.thread, partial(self._fetch, tp))
+            self.read(tp, 11 + index)
+
+    def read(self, tp: TopicPartition, delay: int = 1) -> None:
+        """Read another one, too."""
+        self.positions[tp] = Offset(0)
+        self.engine.at(delay, self.thread, partial(self._fetch, tp))
 
     def _fetch(self, tp: TopicPartition) -> None:
-        if self.stopped:
+        if self.stopped or self.topic_is_gone:
             return
         leader = self.leader(tp)
         if leader is None:
             self.refresh()
             self._again(tp)
             return
-        request = ConsumeRequest(tp, self.positions[tp], leader.epoch, 500)
+        request = ConsumeRequest(tp, self.topic_id, self.positions[tp], leader.epoch, 500)
         # Any replica serves consumers, below its own high watermark (KIP-392).
         at = self.engine.random.choice(self.brokers) if self.engine.chance(0.2) else leader.broker
-        self.call(at, "consume", request, partial(self._fetched, tp))
+        told = self.checker.of(tp, self.topic_id).deleted
+        self.call(at, "consume", request, partial(self._fetched, tp, told))
 
     def _again(self, tp: TopicPartition) -> None:
         self.engine.at(self.backoff(), self.thread, lambda: self._fetch(tp))
 
-    def _fetched(self, tp: TopicPartition, answer: Consumed | RaylogError | None) -> None:
+    def _fetched(self, tp: TopicPartition, told: int, answer: Consumed | OutOfRange | RaylogError | None) -> None:
         match answer:
             case Consumed(data, _):
                 for batch in split(data):
-                    if batch.base < self.positions[tp]:
+                    if batch.end <= self.positions[tp]:
                         continue
-                    self.checker.consumed(tp, self.positions[tp], batch)
+                    self.checker.consumed(tp, self.topic_id, self.positions[tp], batch)
                     self.positions[tp] = Offset(batch.end)
                 self.engine.at(1, self.thread, lambda: self._fetch(tp))
-            case OffsetOutOfRange():
-                raise Violation(
-                    "consumers see only committed",
-                    f"{tp}: OFFSET_OUT_OF_RANGE at {self.positions[tp]}, up to where a consumer has read: {answer}",
-                )
+            case OutOfRange(start, _):
+                self.checker.out_of_range(tp, self.topic_id, self.positions[tp], start, told)
+                self.positions[tp] = start
+                self._again(tp)
             case _:
                 self.refresh()
                 self._again(tp)
@@ -252,11 +293,12 @@ class EndReader(Client):
         if leader is None or self.engine.chance(0.1):
             self.refresh()
         else:
-            floor = self.checker.known_end(tp)
+            asked = self.checker.partitions[tp]
+            floor, since = asked.known_end, self.engine.now
 
-            def done(answer: tuple[Offset, tuple[int, int]] | RaylogError | None) -> None:
-                if isinstance(answer, tuple):
-                    self.checker.heard_end(tp, answer[0], answer[1], floor)
+            def done(answer: Ends | RaylogError | None) -> None:
+                if isinstance(answer, Ends):
+                    self.checker.heard_end(tp, answer.topic_id, answer.end, answer.who, asked, floor, since)
                 else:
                     self.refresh()
 

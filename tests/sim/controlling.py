@@ -23,7 +23,7 @@ from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 from .engine import Engine, Thread
 from .network import Answer, Network
-from .zookeeper import SimSink, SimStore
+from .zookeeper import SESSION_TIMEOUT_MS, SimSink, SimStore
 
 TICK_MS = 200
 RETRY_MS = 200
@@ -53,6 +53,8 @@ class Controlling:
         self._sink = make_sink(thread, self._store_event)
         self._mandate: Mandate | None = None
         self._campaign_at: int | None = 0
+        self._stands_back_until = 0
+        """Resigned: until then it does not try to be elected."""
         self._tokens = itertools.count(1)
         self._answers: dict[object, Answer] = {}
         self.on_brokers: Callable[[Any], None] = lambda brokers: None
@@ -74,9 +76,10 @@ class Controlling:
     def create(self, topic: core.NewTopic, topic_id: Any, answer: Answer) -> None:
         self._post(lambda: self._take_creation(topic, topic_id, answer))
 
-    def reassign(self, change: core.NewReplicas) -> None:
+    def ask(self, request: Callable[[object, MonotonicMs], core.Event]) -> None:
+        """Somebody asks for what ``request`` makes, given a token and a deadline; nobody waits for the answer."""
         deadline = MonotonicMs(self._member.clock() + 5_000)
-        self._post(lambda: self._feed(core.ReassignmentRequested(next(self._tokens), (change,), deadline)))
+        self._post(lambda: self._feed(request(next(self._tokens), deadline)))
 
     def fence(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
         """A liveness connection says that this incarnation is dead."""
@@ -107,7 +110,8 @@ class Controlling:
         self._turn(lambda: self._feed(core.Tick(self._member.clock())) if self._machine.is_active else None)
 
     def _campaign_when_due(self) -> None:
-        if self._campaign_at is None or self._member.engine.now < self._campaign_at:
+        now = self._member.engine.now
+        if self._campaign_at is None or now < max(self._campaign_at, self._stands_back_until):
             return
         self._campaign_at = None
         engine, member = self._member.engine, self._member
@@ -196,6 +200,12 @@ class Controlling:
                 return self._load()
             case core.Notice(text, fields):
                 self._member.engine.note(f"controller at {self._member.id}: {text}: {dict(fields)}")
+            case core.Resign():
+                self._member.engine.note(f"controller at {self._member.id}: resigns, it reaches too few brokers")
+                self._mandate = None
+                self._campaign_at = self._stands_back_until = self._member.engine.now + SESSION_TIMEOUT_MS
+                election.resign(self._store)
+                return core.Deposed()
             case core.StepDown():
                 self._member.engine.note(f"controller at {self._member.id}: deposed")
                 self._mandate = None

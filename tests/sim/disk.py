@@ -11,10 +11,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Never
 from uuid import UUID
 
 from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.health import Health
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
@@ -74,10 +76,25 @@ class Files:
     epochs: list[tuple[LeaderEpoch, Offset]] = field(default_factory=list)
     high_watermark: int = 0
     """As checkpointed."""
+    start: int = 0
+    """As checkpointed: records before it are deleted."""
+    skipped: int = 0
+    """So many batches of the partition are not in ``batches``: the log began anew after them."""
+    origin: int = 0
+    """Where it ends without any."""
 
     @property
     def end(self) -> int:
-        return self.batches[-1].end if self.batches else 0
+        return self.batches[-1].end if self.batches else self.origin
+
+    def lacks(self, number: int, batch: Stored) -> bool:
+        """Whether the partition's batch of that number, counted from 0, is another one here or none; one that lies
+        before the log's start is not missed.
+        """
+        index = number - self.skipped
+        if index < 0 or batch.end <= self.start:
+            return False
+        return index >= len(self.batches) or self.batches[index][:3] != batch[:3]
 
 
 @dataclass
@@ -90,12 +107,18 @@ class Disk:
     boot: int = 0
     clean: bool = False
     """Whether the last process closed its logs in an orderly way."""
+    health: Health = field(default_factory=lambda: Health(Path("disk")))
+    """As the process sees it: offline for good after the first error. The next process looks anew."""
 
     def crash_machine(self) -> None:
         """Keep the synced batches only. Epochs are durable at once, as ``leader-epoch-checkpoint`` is."""
         self.boot += 1
         for files in self.files.values():
+            deleted = files.skipped + sum(batch.end <= files.start for batch in files.batches)
             del files.batches[files.synced :]
+            if files.end < files.start:
+                files.batches.clear()
+                files.synced, files.origin, files.skipped = 0, files.start, deleted
 
     def wipe(self, directory: UUID) -> None:
         """Another, empty disk."""
@@ -104,17 +127,21 @@ class Disk:
         self.files.clear()
         self.session = None
         self.clean = False
+        self.health = Health(Path("disk"))
 
 
 class SimLog:
     """One partition's log in a running process. Nothing here takes time."""
 
-    def __init__(self, tp: TopicPartition, files: Files, config: LogConfig) -> None:
+    def __init__(self, tp: TopicPartition, files: Files, config: LogConfig, health: Health) -> None:
         """Opens what the disk has, as recovery does: epochs that begin beyond the end are forgotten, the high
         watermark is the checkpointed one, the producers are those of the batches."""
         self.tp = tp
         self.files = files
         self.config = config
+        self.health = health
+        self.segments: tuple[()] = ()
+        """Deleting records deletes no file here."""
         self.lock = nullcontext()
         self.flush_lock = nullcontext()
         self.epochs = LeaderEpochs()
@@ -123,15 +150,16 @@ class SimLog:
         self.epochs.truncate_from_end(Offset(files.end))
         self.producers = Producers()
         self._producers_of(files.batches)
-        hw = mark(min(files.high_watermark, files.end))
-        self._offsets = LogOffsets(Offset(0), hw, hw, mark(files.end))
+        hw = mark(max(files.start, min(files.high_watermark, files.end)))
+        self._offsets = LogOffsets(Offset(files.start), hw, hw, mark(files.end))
         self._ends = [batch.end for batch in files.batches]
         self.closed = False
         self.on_start: Callable[[], None] = lambda: None
         self.on_append: Callable[[SimLog, Sequence[Stored]], None] = lambda log, batches: None
         self.on_truncate: Callable[[SimLog, int], None] = lambda log, offset: None
         self.on_publish: Callable[[SimLog], None] = lambda log: None
-        self.save_checkpoints: Callable[[], None] = lambda: None
+        self.on_start_anew: Callable[[SimLog, int], int] = lambda log, offset: 0
+        """Answers how many of the partition's batches lie before the offset."""
 
     def _producers_of(self, batches: Sequence[Stored]) -> None:
         for batch in batches:
@@ -147,7 +175,7 @@ class SimLog:
     @property
     def recovery_point(self) -> Offset:
         files = self.files
-        return Offset(files.batches[files.synced - 1].end if files.synced else 0)
+        return Offset(files.batches[files.synced - 1].end if files.synced else files.origin)
 
     def publish(
         self,
@@ -174,6 +202,7 @@ class SimLog:
     def check_open(self) -> None:
         if self.closed:
             raise StorageError(f"{self.tp} is closed here")
+        self.health.check()
 
     def configure(self, config: LogConfig) -> None:
         self.config = config
@@ -229,13 +258,16 @@ class SimLog:
 
     def assign_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         if self.epochs.assign(epoch, start):
-            self.files.epochs = self.epochs.rows()
+            self.save_epochs()
 
     def truncate(self, offset: Offset, now_ms: TimestampMs) -> Offset:
         """Remove the batches that end beyond ``offset``, durably; answers the new end."""
-        files = self.files
+        self.check_open()
+        files, start = self.files, self._offsets.start
         keep = bisect_right(self._ends, offset)
         if keep < len(files.batches):
+            if self._ends[keep - 1 : keep] <= [start]:  # only deleted records would be left
+                keep, files.origin, files.skipped = 0, start, files.skipped + bisect_right(self._ends, start)
             self.on_truncate(self, files.batches[keep].base)
             del files.batches[keep:], self._ends[keep:]
             files.synced = min(files.synced, keep)
@@ -243,24 +275,43 @@ class SimLog:
             self._producers_of(files.batches)
         end = mark(files.end)
         if self.epochs.truncate_from_end(end.offset):
-            files.epochs = self.epochs.rows()
+            self.save_epochs()
         hw = min(self._offsets.high_watermark.offset, end.offset)
         self.publish(end=end, high_watermark=mark(hw))
         return end.offset
 
     def start_anew(self, offset: Offset, now_ms: TimestampMs) -> None:
-        """Logs here begin at 0: nobody deletes records."""
-        raise AssertionError(f"{self.tp}: starts anew at {offset}")
+        """Nothing is left; the log begins, empty, at ``offset``."""
+        self.check_open()
+        files = self.files
+        files.skipped, files.origin = self.on_start_anew(self, offset), offset
+        files.batches.clear()
+        self._ends.clear()
+        files.synced = 0
+        self.epochs, self.producers = LeaderEpochs(), Producers()
+        self.save_epochs()
+        self.publish(start=offset, end=mark(offset), high_watermark=mark(offset))
+        self.save_checkpoints()
+
+    def set_segments(self, segments: Sequence[Never]) -> None: ...
+
+    def save_epochs(self) -> None:
+        self.files.epochs = self.epochs.rows()
+
+    def save_checkpoints(self) -> None:
+        self.files.start = self._offsets.start
 
     def flush(self, *, sealed_only: bool = False) -> None:
+        self.health.check()
         self.files.synced = len(self.files.batches)
 
     # --- reading
 
     def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> Slice | None:
         self.check_open()
-        if not 0 <= offset <= self._offsets.end.offset:
-            raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, which ends at {self._offsets.end}")
+        offsets = self._offsets
+        if not offsets.start <= offset <= offsets.end.offset:
+            raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, {offsets}")
         found: list[bytes] = []
         size = 0
         for batch in self.from_offset(offset):

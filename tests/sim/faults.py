@@ -1,7 +1,12 @@
 """What goes wrong in a run: a plan, made from the seed before anything happens, so that parts of it can be left out.
 
-Each fault begins at a moment and most end at another. A plan is a story of one to a few *episodes*, some of one kind
-only: faults that come in a crowd hide each other, and many bugs need one broker to be slow for long while another dies.
+Each fault begins at a time and most end at another. Some plans are of a few kinds only: faults that come in a crowd
+hide each other, and many bugs need one broker to be slow for long while another dies.
+
+Most windows in which a protocol can go wrong are a few milliseconds long, and begin with a step that is rare: an ISR
+changed, somebody was elected, a registration is half done. So a fault may wait for such a *moment*, and strike then:
+whoever it is about, the leader that it concerns, or the controller. Which moments there are has nothing to do with any
+mistake in particular: they are all the steps of the protocol (``world.MOMENTS``).
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from typing import NamedTuple
 
 from raylog.protocol.ids import BrokerId
 
-from .world import REPLICAS, World
+from .world import MOMENTS, REPLICAS, Moment, World
 
 START_MS = 1_500
 """The cluster comes up in peace."""
@@ -24,12 +29,19 @@ CONTROLLER = 0
 """As a broker's number: the controller of that moment."""
 LEADERS = (-1, -2)
 """The leaders of the first and the last partition."""
+FOLLOWERS = (-3, -4)
+"""The last replica of each of these that does not lead."""
+SUBJECT = -5
+"""Whom the moment is about; the controller without one."""
+ITS_LEADER = -6
+"""The leader of the partition that the moment is about."""
 
 
 class Fault(NamedTuple):
     """One thing that goes wrong. ``broker``, ``other``, ``rate`` mean what ``kind`` makes of them.
 
-    Brokers are numbers or roles (CONTROLLER, LEADERS): who has the role when it begins.
+    Brokers are numbers or roles (CONTROLLER, LEADERS, ...): who has the role when it begins. With a ``moment`` it
+    begins ``after`` milliseconds after the first such moment since ``at``.
     """
 
     at: int
@@ -38,16 +50,27 @@ class Fault(NamedTuple):
     length: int
     other: int
     rate: float
+    moment: str = ""
+    after: int = 0
 
     def __str__(self) -> str:
-        return f"{self.at:>6} ms  {DESCRIPTIONS[self.kind].format(**self._named())}"
+        when = f"{self.after} ms after {MOMENTS[self.moment]} next: " if self.moment else ""
+        return f"{self.at:>6} ms  {when}{DESCRIPTIONS[self.kind].format(**self._named())}"
 
     def _named(self) -> dict[str, object]:
         names = {"broker": NAMES.get(self.broker, self.broker), "other": NAMES.get(self.other, self.other)}
         return self._asdict() | names
 
 
-NAMES = {CONTROLLER: "<controller>", LEADERS[0]: "<leader of the first>", LEADERS[1]: "<leader of the last>"}
+NAMES = {
+    CONTROLLER: "<controller>",
+    LEADERS[0]: "<leader of the first>",
+    LEADERS[1]: "<leader of the last>",
+    FOLLOWERS[0]: "<follower of the first>",
+    FOLLOWERS[1]: "<follower of the last>",
+    SUBJECT: "<that one>",
+    ITS_LEADER: "<its leader>",
+}
 
 DESCRIPTIONS = {
     "kill": "broker {broker} is killed, and starts again after {length} ms",
@@ -65,6 +88,14 @@ DESCRIPTIONS = {
     "far": "all messages from and to broker {broker} are late for {length} ms",
     "zkslow": "calls to zookeeper take long for {length} ms",
     "sync": "broker {broker} writes its page cache back",
+    "disk": "the log directory of broker {broker} goes offline, and the broker starts anew after {length} ms",
+    "blackout": "all machines crash without their unsynced data, and are back after {length} ms",
+    "drain": "broker {broker} is drained for {length} ms",
+    "delete": "records of a partition are deleted (share {rate:.2f})",
+    "elect": "preferred leaders are asked for",
+    "recreate": "the topic is deleted, and made anew",
+    "grow": "one more partition is asked for",
+    "cancel": "reassignments are cancelled",
     "move": "the partitions are reassigned: broker {broker} is to be the last replica, or none",
 }
 
@@ -84,10 +115,61 @@ WEIGHTS = {
     "far": 4,
     "zkslow": 3,
     "sync": 3,
-    "move": 1,
+    "disk": 3,
+    "blackout": 1,
+    "drain": 2,
+    "delete": 3,
+    "elect": 1,
+    "grow": 1,
+    "recreate": 1,
+    "cancel": 1,
+    "move": 2,
 }
 
 LENGTHS = (50, 200, 600, 1_500, 2_500, 4_000, 6_000)
+LONG = (1_500, 2_500, 4_000, 6_000)
+SHORT = (50, 200, 600)
+AFTER_MS = (0, 0, 0, 1, 2, 5, 20, 100)
+
+
+class Scene(NamedTuple):
+    """How a moment is brought about, and whom it may strike."""
+
+    causes: tuple[str, ...]
+    of: tuple[int, ...]
+    lengths: tuple[int, ...]
+    whom: tuple[int, ...]
+
+
+BEHIND = Scene(("pause", "isolate", "far", "kill", "crash"), FOLLOWERS, LONG, (ITS_LEADER, ITS_LEADER, SUBJECT))
+REPLACED = Scene(("kill", "pause", "zk", "crash", "isolate"), LEADERS, LONG, (SUBJECT, *FOLLOWERS))
+RETURNS = Scene(("kill", "crash", "wipe", "expire", "hint"), (*LEADERS, *FOLLOWERS), SHORT, (SUBJECT, ITS_LEADER))
+DEPOSED = Scene(("pause", "zk", "hint", "expire"), (CONTROLLER,), LONG, (SUBJECT, *LEADERS))
+SCENES = {
+    "shrinks": BEHIND,
+    "grows": BEHIND,
+    "truncates": BEHIND,
+    "follows": REPLACED,
+    "leads": REPLACED,
+    "elected": REPLACED,
+    "registers": RETURNS,
+    "office": DEPOSED,
+}
+STRIKES = {
+    "kill": 4,
+    "crash": 3,
+    "wipe": 1,
+    "pause": 3,
+    "isolate": 2,
+    "zk": 1,
+    "expire": 1,
+    "hint": 1,
+    "zkslow": 2,
+    "disk": 1,
+}
+"""What strikes brokers at a moment."""
+COUPS = {"hint": 4, "pause": 3, "zk": 2, "expire": 2, "kill": 2, "isolate": 1}
+"""What strikes the controller: mostly what leaves it alive while another takes office."""
 
 
 def plan(random: Random, brokers: int) -> list[Fault]:
@@ -96,38 +178,85 @@ def plan(random: Random, brokers: int) -> list[Fault]:
     if random.random() < 0.5:  # a story of a few kinds
         kinds = random.sample(kinds, random.randint(1, 4))
     weights = [WEIGHTS[kind] for kind in kinds]
+    share = random.choice((0.0, 0.5, 1.0, 1.0))
+    """Of what waits for a moment."""
     faults: list[Fault] = []
     for _ in range(random.choice((2, 4, 8, 12, 20, 30))):
-        broker, other = random.sample([*range(1, brokers + 1), CONTROLLER, *LEADERS], 2)
         at = faults[-1].at + random.randint(0, 150) if faults and random.random() < 0.3 else random.randint(*FAULTS_MS)
-        kind, length = random.choices(kinds, weights)[0], random.choice(LENGTHS)
-        faults.append(Fault(min(at, FAULTS_MS[1]), kind, broker, length, other, random.choice((0.02, 0.1, 0.3))))
+        at = min(at, FAULTS_MS[1])
+        if random.random() < share:
+            faults += _episode(random, at, brokers)
+        else:
+            faults.append(_fault(random, at, random.choices(kinds, weights)[0], brokers))
     return sorted(faults)
+
+
+def _fault(random: Random, at: int, kind: str, brokers: int) -> Fault:
+    broker, other = random.sample([*range(1, brokers + 1), CONTROLLER, *LEADERS, *FOLLOWERS], 2)
+    return Fault(at, kind, broker, random.choice(LENGTHS), other, random.choice((0.02, 0.1, 0.3)))
+
+
+def _episode(random: Random, at: int, brokers: int) -> list[Fault]:
+    """Somebody is hindered, so that a moment comes; then one or two faults strike."""
+    moment = random.choice([*SCENES])
+    scene = SCENES[moment]
+    cause = _fault(random, at, random.choice(scene.causes), brokers)
+    faults = [cause._replace(broker=random.choice(scene.of), length=random.choice(scene.lengths))]
+    if random.random() < 0.2:
+        faults.append(_fault(random, at, random.choice(("zkslow", "storm", "far")), brokers))
+    for _ in range(random.choice((1, 1, 2))):
+        whom = CONTROLLER if random.random() < 0.25 else random.choice(scene.whom)
+        strikes = COUPS if whom == CONTROLLER else STRIKES
+        strike = _fault(random, at, random.choices([*strikes], [*strikes.values()])[0], brokers)
+        faults.append(strike._replace(broker=whom, moment=moment, after=random.choice(AFTER_MS)))
+    return faults
 
 
 def inject(world: World, faults: list[Fault]) -> None:
     """Put the faults on the world's queue; each puts its end there when it begins."""
     for fault in faults:
-        world.at(fault.at, partial(_begin, world, fault))
+        begin = partial(_await, world, fault) if fault.moment else partial(_begin, world, fault, None)
+        world.at(fault.at, begin)
 
 
-def _begin(world: World, fault: Fault) -> None:
-    broker, other = _resolve(world, fault.broker), _resolve(world, fault.other)
+def _await(world: World, fault: Fault) -> None:
+    def strike(moment: Moment) -> None:
+        world.at(world.engine.now + fault.after, partial(_begin, world, fault, moment))
+
+    world.await_moment(fault.moment, strike)
+
+
+def _begin(world: World, fault: Fault, moment: Moment | None) -> None:
+    if world.is_healed:
+        return
+    broker, other = _resolve(world, fault.broker, moment), _resolve(world, fault.other, moment)
+    world.counts[f"fault: {fault.kind}"] += 1
     end = _act(world, fault, broker, other)
     if end is not None:
-        world.at(min(fault.at + fault.length, HORIZON_MS), end)
+        world.at(min(world.engine.now + fault.length, HORIZON_MS), end)
 
 
-def _resolve(world: World, role: int) -> BrokerId:
-    """Who that is at this moment."""
-    if role == CONTROLLER:
-        return world.controller()
+def _resolve(world: World, role: int, moment: Moment | None) -> BrokerId:
+    """Who that is now."""
     if role in LEADERS:
         return world.leader(world.tps[LEADERS.index(role) % len(world.tps)])
+    if role in FOLLOWERS:
+        return world.follower(world.tps[FOLLOWERS.index(role) % len(world.tps)])
+    if role == ITS_LEADER:
+        return world.leader(moment.tp if moment is not None and moment.tp is not None else world.tps[0])
+    if role == SUBJECT and moment is not None:
+        return moment.broker
+    if role in (CONTROLLER, SUBJECT):
+        return world.controller()
     return BrokerId(role)
 
 
 Action = Callable[[], None]
+
+
+def _start_all(world: World) -> None:
+    for broker in world.ids:
+        world.start_broker(broker)
 
 
 def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Action | None:
@@ -173,10 +302,31 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             traffic.far.add(broker)
             return lambda: traffic.far.discard(broker)
         case "zkslow":
-            world.weather.is_slow = True
-            return lambda: setattr(world.weather, "is_slow", False)
+            world.weather.slow += 1
+            return partial(world.zookeeper_recovers)
         case "sync":
             world.sync(broker)
+        case "disk":
+            world.fail_disk(broker)
+            if fault.at + fault.length < HORIZON_MS:  # else it stays so: others must do without it
+                return partial(world.replace_disk, broker)
+        case "blackout":
+            for each in world.ids:
+                world.crash_machine(each)
+            return partial(_start_all, world)
+        case "drain":
+            world.drain(broker)
+            return partial(world.undrain, broker)
+        case "delete":
+            world.delete_records(world.tps[fault.length % len(world.tps)], fault.rate)
+        case "elect":
+            world.elect()
+        case "recreate":
+            world.delete_topic()
+        case "grow":
+            world.grow()
+        case "cancel":
+            world.reassign(None)
         case "move":
             others = [each for each in world.ids if each != broker]
             world.reassign(tuple(others if len(others) == REPLICAS else [*others, broker]))

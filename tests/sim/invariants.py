@@ -18,21 +18,33 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from raylog.coordination import paths
-from raylog.coordination.store import Create, Op, OpResult, Set
-from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
+from raylog.coordination.store import Create, Delete, Op, OpResult, Set
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 from .disk import Disk, Files, SimLog, Stored
 from .engine import Engine, Violation
+from .zookeeper import SESSION_TIMEOUT_MS
 
 ACKED = "acked is kept"
 ONE_LEADER = "one leader per epoch"
 MATCHING = "log matching"
 VISIBLE = "consumers see only committed"
+DELETED = "what is deleted stays deleted"
 ENDS = "ends never go back"
 FENCED = "a fenced controller writes nothing"
 INCARNATION = "a stale incarnation is refused"
@@ -83,6 +95,10 @@ class Partition:
         self.next_sequence: dict[int, int] = defaultdict(int)
         self.known_end = 0
         """The highest end that any client knows of."""
+        self.start = 0
+        """The highest start that any replica's log has."""
+        self.deleted = 0
+        """Up to where a client was told that records are deleted."""
 
     @property
     def committed_end(self) -> int:
@@ -97,36 +113,79 @@ class Checker:
         self._disks = disks
         self._min_isr = min_isr
         self.partitions: dict[TopicPartition, Partition] = defaultdict(Partition)
+        """As ZooKeeper has them now."""
+        self.topics: dict[TopicName, TopicId] = {}
+        self._lives: dict[tuple[TopicPartition, TopicId], Partition] = {}
+        """One for each life of a topic: what is deleted and made anew has nothing to do with what was."""
+        self.on_deleted: Callable[[TopicName], None] = lambda topic: None
         self.damaged: dict[int, int] = {}
         """The last incarnation of each broker in which its disk lost something."""
         self.broker_epochs: dict[int, int] = {}
         self.controller_epoch = 0
-        self.wrongly_fenced: set[tuple[int, int]] = set()
-        """Incarnations that a wrong hint fenced: until they learn of it, they may tell old ends."""
-        self.moved: set[tuple[TopicPartition, tuple[int, int]]] = set()
-        """Leaders that were replaced in life, by a drain or a reassignment: their lease runs until they hear of it."""
-        self.is_registered: Callable[[int], bool] = lambda broker: False
+        self.leases: dict[tuple[int, int], int] = {}
+        """Incarnations that were ended by others, and until when their lease may run: until then they may tell old
+        ends."""
         self.elections = 0
+        self.on_moment: Callable[[str, int, TopicPartition | None], None] = lambda name, broker, tp: None
+        """Told of the steps for which faults wait (world.MOMENTS)."""
+        self.on_new_partition: Callable[[TopicPartition], None] = lambda tp: None
+        self.counts: Counter[str] = Counter()
+        """How often what was seen."""
 
     # --- what ZooKeeper holds
 
     def stored(self, ops: Sequence[Op], results: Sequence[OpResult], session: int) -> None:
         """A multi was carried out."""
         for op, result in zip(ops, results, strict=True):
+            if isinstance(op, Delete) and op.path.startswith(paths.BROKER_TOPICS):
+                self._deleted(op.path)
             if not isinstance(op, (Set, Create)):
                 continue
             if op.path == paths.CONTROLLER_EPOCH:
                 self.controller_epoch = int(op.data)
+            elif op.path == paths.CONTROLLER and isinstance(op, Create):
+                self.on_moment("office", paths.decode_controller(op.data), None)
             elif op.path.startswith(paths.BROKER_EPOCHS) and isinstance(op, Set):
                 assert isinstance(result, int)
-                self.broker_epochs[int(op.path.rpartition("/")[2])] = result
+                broker = int(op.path.rpartition("/")[2])
+                if any(isinstance(other, Delete) for other in ops):
+                    self.counts["incarnation fenced"] += 1
+                    self.ended(broker)
+                self.broker_epochs[broker] = result
+            elif op.path.startswith(paths.BROKER_IDS + "/") and isinstance(op, Create):
+                self.on_moment("registers", int(op.path.rpartition("/")[2]), None)
+            elif op.path.startswith(paths.BROKER_TOPICS + "/") and op.path.count("/") == 3:
+                name = TopicName(op.path.rpartition("/")[2])
+                self.topics[name] = paths.decode_topic(name, op.data).topic_id
             elif op.path.endswith("/state"):
                 _, _, _, topic, _, index, _ = op.path.split("/")
                 self._state(TopicPartition(TopicName(topic), PartitionIndex(int(index))), State.of(op.data))
 
+    def ended(self, broker: int) -> None:
+        """Somebody else ends the broker's incarnation; its lease, if it has one, is younger than that."""
+        self.leases[broker, self.broker_epochs.get(broker, -1)] = self._engine.now + SESSION_TIMEOUT_MS
+
+    def of(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+        """What is known of the partition in that life of its topic."""
+        return self._lives.setdefault((tp, topic_id), Partition())
+
+    def _deleted(self, path: str) -> None:
+        """A topic's node, or one below it, is gone."""
+        _, _, _, topic, *below = path.split("/")
+        if below[2:] == ["state"]:
+            tp = TopicPartition(TopicName(topic), PartitionIndex(int(below[1])))
+            self.partitions.pop(tp, None)
+        elif not below:
+            self.counts["topic deleted"] += 1
+            self.topics.pop(TopicName(topic))
+            self._engine.note(f"zookeeper: topic {topic} is gone")
+            self.on_deleted(TopicName(topic))
+
     def _state(self, tp: TopicPartition, new: State) -> None:
-        partition = self.partitions[tp]
+        partition = self.partitions[tp] = self.of(tp, self.topics[tp.topic])
         old, partition.state = partition.state, new
+        if old.leader_epoch < 0:
+            self.on_new_partition(tp)
         if self._engine.lines is not None:
             self._engine.note(f"zookeeper: {tp} {new}, by controller epoch {new.controller_epoch}")
         if new.controller_epoch != self.controller_epoch or new.controller_epoch < old.controller_epoch:
@@ -152,12 +211,15 @@ class Checker:
                     INCARNATION,
                     f"{tp}: broker {broker} is in sync as incarnation {epoch}, it is {self.broker_epochs.get(broker)}",
                 )
-        if old.leader not in (NO_LEADER, new.leader) and self.is_registered(old.leader):
-            self.moved.add((tp, (old.leader, old.incarnations.get(old.leader, -1))))
-        if set(new.isr) - set(old.isr):
+        joined, left = sorted(set(new.isr) - set(old.isr)), sorted(set(old.isr) - set(new.isr))
+        if joined:
             self._on_every_member(tp, partition)
+            self.on_moment("grows", joined[0], tp)
+        if left:
+            self.on_moment("shrinks", left[0], tp)
         if new.leader != old.leader:
             self.elections += 1
+            self.on_moment("elected", new.leader if new.leader != NO_LEADER else old.leader, tp)
 
     def sound(self, tp: TopicPartition, but: int = NO_LEADER) -> list[int]:
         """Members whose disk lost nothing since they were in sync, without ``but``."""
@@ -184,10 +246,17 @@ class Checker:
     # --- what happens in logs
 
     def leads(
-        self, tp: TopicPartition, broker: BrokerId, incarnation: BrokerEpoch, epoch: LeaderEpoch, files: Files
+        self,
+        tp: TopicPartition,
+        broker: BrokerId,
+        incarnation: BrokerEpoch,
+        epoch: LeaderEpoch,
+        files: Files,
+        start: int,
     ) -> None:
-        """A broker begins to lead."""
-        partition = self.partitions[tp]
+        """A broker begins to lead; ``start``: where its log begins."""
+        partition = self.of(tp, files.topic_id)
+        self.on_moment("leads", broker, tp)
         if self._engine.lines is not None:
             self._engine.note(f"broker {broker}: leads {tp} in epoch {epoch}, log ends at {files.end}")
         me = (broker, incarnation)
@@ -196,21 +265,27 @@ class Checker:
         if epoch < max(partition.leaders):
             return  # a late one: it will be fenced, and what was committed since need not be here
         self.holds(tp, files, len(partition.committed), f"broker {broker} leads in epoch {epoch}")
+        if start < partition.deleted:
+            raise Violation(
+                DELETED,
+                f"{tp}: broker {broker} leads in epoch {epoch} from {start} on, and all before {partition.deleted} "
+                "was told to be deleted",
+            )
 
     def holds(self, tp: TopicPartition, files: Files, count: int, who: str) -> None:
         """The log must have the first ``count`` committed batches; by log matching, the last one tells."""
         if not count:
             return
-        last, batches = self.partitions[tp].committed[count - 1], files.batches
-        if len(batches) < count or batches[count - 1][:3] != last[:3]:
+        last = self.of(tp, files.topic_id).committed[count - 1]
+        if files.lacks(count - 1, last):
             end = files.end
             raise Violation(
                 ACKED,
                 f"{tp}: {who}, and lacks the batch committed at {last.base} (epoch {last.epoch}); it ends at {end}",
             )
 
-    def appended(self, tp: TopicPartition, broker: BrokerId, batches: Sequence[Stored]) -> None:
-        partition = self.partitions[tp]
+    def appended(self, tp: TopicPartition, broker: BrokerId, log: SimLog, batches: Sequence[Stored]) -> None:
+        partition = self.of(tp, log.files.topic_id)
         for batch in batches:
             key, value = (batch.base, batch.epoch), (batch.end, batch.producer, batch.sequence)
             if partition.written.setdefault(key, value) != value:
@@ -223,18 +298,24 @@ class Checker:
 
     def published(self, tp: TopicPartition, broker: BrokerId, log: SimLog, *, leads: bool) -> None:
         """A high watermark moved."""
-        partition, hw = self.partitions[tp], log.offsets.high_watermark.offset
-        batches = log.files.batches
+        partition, hw = self.of(tp, log.files.topic_id), log.offsets.high_watermark.offset
+        if log.offsets.start > partition.start:
+            partition.start = log.offsets.start
+            if hw > partition.committed_end or partition.start > partition.committed_end:
+                raise Violation(DELETED, f"{tp}: broker {broker} deletes up to {partition.start}, nothing above "
+                                f"{partition.committed_end} is committed")  # fmt: skip
+        files = log.files
         count = bisect_right(partition.ends, hw)
-        if count and (len(batches) < count or batches[count - 1][:3] != partition.committed[count - 1][:3]):
-            self.holds(tp, log.files, count, f"broker {broker} has high watermark {hw}")
+        if count:
+            self.holds(tp, files, count, f"broker {broker} has high watermark {hw}")
         if hw <= partition.committed_end:
             return
         if not leads:
             raise Violation(VISIBLE, f"{tp}: follower {broker} has high watermark {hw}, nothing above "
                             f"{partition.committed_end} is committed")  # fmt: skip
-        fresh = batches[count : bisect_right([batch.end for batch in batches], hw)]
-        for batch in fresh:
+        for batch in islice(files.batches, count - files.skipped, None):
+            if batch.end > hw:
+                break
             self._commit(tp, partition, batch)
         if self._engine.lines is not None:
             self._engine.note(f"broker {broker}: {tp} is committed up to {hw}")
@@ -254,7 +335,7 @@ class Checker:
 
     def _on_every_member(self, tp: TopicPartition, partition: Partition) -> None:
         """What is committed is on the disk of every sound member of the ISR that ZooKeeper knows."""
-        if not partition.committed:
+        if not partition.committed or partition is not self.partitions.get(tp):
             return
         count, last = len(partition.committed), partition.committed[-1]
         state = partition.state
@@ -262,8 +343,8 @@ class Checker:
             if state.incarnations.get(broker, -1) <= self.damaged.get(broker, -1):
                 continue
             files = self._disks[BrokerId(broker)].files.get(tp)
-            batches = files.batches if files else []
-            if len(batches) < count or batches[count - 1][:3] != last[:3]:
+            is_here = files is not None and files.topic_id == self.topics.get(tp.topic)
+            if files is None or not is_here or files.lacks(count - 1, last):
                 raise Violation(
                     ACKED,
                     f"{tp}: committed up to {last.end}, and in-sync replica {broker} does not have the batch at "
@@ -274,19 +355,30 @@ class Checker:
         """A log is about to lose everything from ``offset`` on."""
         if self._engine.lines is not None:
             self._engine.note(f"broker {broker}: {tp} truncated to {offset}, from {log.files.end}")
-        partition = self.partitions[tp]
-        if broker not in partition.state.isr or broker not in self.sound(tp):
+        self.on_moment("truncates", broker, tp)
+        partition = self.of(tp, log.files.topic_id)
+        if (
+            partition is not self.partitions.get(tp)
+            or broker not in partition.state.isr
+            or broker not in self.sound(tp)
+        ):
             return
-        kept = bisect_right(partition.ends, offset)
-        batches = log.files.batches
-        if kept < min(len(partition.committed), len(batches)) and batches[kept][:3] == partition.committed[kept][:3]:
+        kept = bisect_right(partition.ends, max(offset, log.offsets.start))
+        if kept < len(partition.committed) and not log.files.lacks(kept, partition.committed[kept]):
             raise Violation(ACKED, f"{tp}: in-sync replica {broker} truncates to {offset} what is committed there")
+
+    def starts_anew(self, tp: TopicPartition, broker: BrokerId, log: SimLog, offset: int) -> int:
+        """A log is dropped, to begin empty at ``offset``; how many of the partition's batches lie before it."""
+        self.counts["logs begun anew"] += 1
+        if self._engine.lines is not None:
+            self._engine.note(f"broker {broker}: {tp} begins anew at {offset}, was {log.offsets}")
+        return bisect_right(self.of(tp, log.files.topic_id).ends, offset)
 
     # --- what clients are told
 
-    def acks(self, tp: TopicPartition, broker: BrokerId, base: int) -> None:
+    def acks(self, tp: TopicPartition, topic_id: TopicId, broker: BrokerId, base: int) -> None:
         """A leader acknowledges, with acks=all, the batch at ``base`` of its log."""
-        partition = self.partitions[tp]
+        partition = self.of(tp, topic_id)
         index = bisect_right(partition.ends, base)
         if index >= len(partition.committed):
             raise Violation(ACKED, f"{tp}: broker {broker} acknowledges {base}, nothing there is committed")
@@ -299,9 +391,9 @@ class Checker:
                 f"min.insync.replicas is {self._min_isr}",
             )
 
-    def heard_ack(self, tp: TopicPartition, offset: int, producer: int, sequence: int) -> None:
+    def heard_ack(self, tp: TopicPartition, topic_id: TopicId, offset: int, producer: int, sequence: int) -> None:
         """A producer has its answer: its batch must be committed at ``offset``."""
-        partition = self.partitions[tp]
+        partition = self.of(tp, topic_id)
         index = bisect_left(partition.ends, offset + 1)
         batch = partition.committed[index] if index < len(partition.committed) else None
         if batch is None or (batch.producer, batch.sequence, batch.base) != (producer, sequence, offset):
@@ -311,8 +403,8 @@ class Checker:
             )
         partition.known_end = max(partition.known_end, batch.end)
 
-    def consumed(self, tp: TopicPartition, position: int, batch: Stored) -> None:
-        partition = self.partitions[tp]
+    def consumed(self, tp: TopicPartition, topic_id: TopicId, position: int, batch: Stored) -> None:
+        partition = self.of(tp, topic_id)
         index = bisect_left(partition.ends, position + 1)
         if index >= len(partition.committed) or partition.committed[index][:5] != batch[:5]:
             raise Violation(
@@ -320,13 +412,42 @@ class Checker:
             )
         partition.known_end = max(partition.known_end, batch.end)
 
-    def known_end(self, tp: TopicPartition) -> int:
-        return self.partitions[tp].known_end
+    def heard_deleted(self, tp: TopicPartition, topic_id: TopicId, start: int) -> None:
+        """An admin client has the answer that all before ``start`` is deleted."""
+        self.counts["records deleted"] += 1
+        partition = self.of(tp, topic_id)
+        partition.deleted = max(partition.deleted, start)
 
-    def heard_end(self, tp: TopicPartition, end: int, who: tuple[int, int], floor: int) -> None:
-        """``floor``: what clients knew when they asked."""
-        if end < floor and who not in self.wrongly_fenced and (tp, who) not in self.moved:
+    def out_of_range(self, tp: TopicPartition, topic_id: TopicId, position: int, start: int, told: int) -> None:
+        """A consumer that has read up to ``position`` is told that the log begins at ``start``; ``told``: what was
+        deleted for all to know when it asked.
+        """
+        if not position < start <= self.of(tp, topic_id).start:
+            raise Violation(VISIBLE, f"{tp}: OFFSET_OUT_OF_RANGE at {position}, up to where a consumer has read, "
+                            f"by a replica that begins at {start}")  # fmt: skip
+        if start < told:
+            raise Violation(DELETED, f"{tp}: a log begins at {start}, and all before {told} was told to be deleted")
+        self.counts["consumers found records deleted"] += 1
+
+    def heard_end(
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        end: int,
+        who: tuple[int, int],
+        asked: Partition,
+        floor: int,
+        since: int,
+    ) -> None:
+        """``floor``: what clients knew of ``asked``, the partition, when they asked at the time ``since``. An answer
+        about a topic that was deleted meanwhile tells nothing.
+        """
+        partition = self.of(tp, topic_id)
+        if partition is not asked:
+            self.counts["ends of a topic that was deleted"] += 1
+            return
+        if end < floor and since > self.leases.get(who, -1):
             raise Violation(ENDS, f"{tp}: broker {who[0]} says that the log ends at {end}, and {floor} was told before")
-        if end > self.partitions[tp].committed_end:
+        if end > partition.committed_end:
             raise Violation(VISIBLE, f"{tp}: broker {who[0]} says that the log ends at {end}, beyond what is committed")
-        self.partitions[tp].known_end = max(self.partitions[tp].known_end, end)
+        partition.known_end = max(partition.known_end, end)

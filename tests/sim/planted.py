@@ -27,6 +27,7 @@ from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Mo
 
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
 from .world import Design
+from .zookeeper import SESSION_TIMEOUT_MS
 
 
 class Planted(NamedTuple):
@@ -155,7 +156,8 @@ class UncheckedWrites(Writes):
 
 
 def unchecked_controller(min_isr: int) -> Controller:
-    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr), writes=UncheckedWrites)
+    rules = ElectionRules(min_isr=lambda topic, state: min_isr)
+    return Controller(rules=rules, writes=UncheckedWrites, silence_ms=SESSION_TIMEOUT_MS)
 
 
 class EndlessLease(Lease):
@@ -174,7 +176,7 @@ PLANTED = {
     for planted in (
         _planted("truncate-to-hw", ACKED, partition=TruncatingPartition),
         _planted("isr-joined-at-hw", ACKED, partition=JoiningPartition),
-        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, partition=FetchedWithoutEpoch),
+        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, PROGRESS, partition=FetchedWithoutEpoch),
         _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
         _planted(
             "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration

@@ -8,17 +8,33 @@ Fetch does. A request that was overtaken still arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raylog.broker.config import BROKER_SETTINGS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, TOPIC_SETTINGS
+from raylog.broker.config import (
+    BROKER_SETTINGS,
+    FLUSH_MESSAGES,
+    MIN_INSYNC_REPLICAS,
+    REPLICA_LAG_TIME_MAX_MS,
+    TOPIC_SETTINGS,
+)
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.storage.log_config import LogConfig
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.peer_control import LocalChanges, local_changes
-from raylog.coordination.proposals import IsrAnswer, IsrChange, Outcome, ProposeIsr, Verdict
+from raylog.coordination.proposals import (
+    IsrAnswer,
+    IsrChange,
+    OfflineReplica,
+    Outcome,
+    ProposeIsr,
+    ReplicasOffline,
+    Verdict,
+)
 from raylog.protocol.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
+    OffsetOutOfRange,
     RaylogError,
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
@@ -27,7 +43,7 @@ from raylog.protocol.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
-from .clients import Consumed, ConsumeRequest, EndsRequest
+from .clients import Consumed, ConsumeRequest, DeleteRequest, Ends, EndsRequest, OutOfRange
 from .disk import Files, SimLog
 from .network import Answer
 
@@ -51,6 +67,7 @@ class ReplicaFetch(NamedTuple):
     offset: Offset
     leader_epoch: LeaderEpoch
     last_fetched_epoch: LeaderEpoch
+    log_start: Offset
 
 
 @dataclass
@@ -80,7 +97,7 @@ class Replicas:
         world = broker.world
         self._settings = Settings(
             TOPIC_SETTINGS,
-            {MIN_INSYNC_REPLICAS.name: world.min_isr},
+            {MIN_INSYNC_REPLICAS.name: world.min_isr} | ({FLUSH_MESSAGES.name: 1} if world.flushes else {}),
             parent=Settings(BROKER_SETTINGS, {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms}),
         )
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -96,6 +113,8 @@ class Replicas:
     def apply(self, before: ClusterState, after: ClusterState) -> None:
         changes: LocalChanges = local_changes(self._broker.id, before, after)
         now_ms = self._broker.clock()
+        if not self._broker.is_synced:
+            self._set_strays_aside(after)
         for tp, topic_id in (*changes.deleted, *changes.no_replica):
             self._delete(tp, topic_id)
         for tp in changes.resigned:
@@ -109,8 +128,9 @@ class Replicas:
             except RaylogError as error:
                 self._engine.note(f"broker {self._broker.id}: cannot lead {tp}, {error}")
             else:
-                broker = self._broker
-                broker.world.checker.leads(tp, broker.id, broker.info.epoch, state.leader_epoch, broker.disk.files[tp])
+                broker, start = self._broker, partition.log_start_offset
+                files, epoch = broker.disk.files[tp], state.leader_epoch
+                broker.world.checker.leads(tp, broker.id, broker.info.epoch, epoch, files, start)
         for tp, _, state in changes.updated:
             self.partitions[tp].update(state, now_ms)
         for tp, topic_id, state in changes.follow:
@@ -121,6 +141,7 @@ class Replicas:
             except RaylogError as error:
                 self._engine.note(f"broker {self._broker.id}: cannot follow {tp}, {error}")
                 continue
+            self._broker.world.moment("follows", self._broker.id, tp)
             leader = after.brokers.get(state.leader)
             if leader is not None:
                 self._followed[tp] = followed = Followed(leader, state.leader_epoch)
@@ -138,20 +159,35 @@ class Replicas:
             partition.resign()
             del self.partitions[tp], self._broker.disk.files[tp]
 
+    def _set_strays_aside(self, state: ClusterState) -> None:
+        """As in PartitionTable: logs of topics that the cluster does not have."""
+        files = self._broker.disk.files
+        for tp in [tp for tp, of_it in files.items() if state.topic_by_id(of_it.topic_id) is None]:
+            if tp in self.partitions:
+                self._delete(tp, files[tp].topic_id)
+            else:
+                del files[tp]
+
     def _unfollow(self, tp: TopicPartition) -> None:
         self._followed.pop(tp, None)
 
     def _local(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         partition = self.partitions.get(tp)
+        if partition is not None and partition.topic_id != topic_id:
+            self._delete(tp, partition.topic_id)
+            partition = None
         if partition is None:
             partition = self.partitions[tp] = self._open(tp, topic_id)
         return partition
 
     def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         broker, checker = self._broker, self._broker.world.checker
-        files = broker.disk.files.setdefault(tp, Files(topic_id))
-        log = SimLog(tp, files, LogConfig.of(self._settings))
-        log.on_append = lambda log, batches: checker.appended(tp, broker.id, batches)
+        files = broker.disk.files.get(tp)
+        if files is None or files.topic_id != topic_id:
+            files = broker.disk.files[tp] = Files(topic_id)
+        log = SimLog(tp, files, LogConfig.of(self._settings), broker.disk.health)
+        log.on_append = lambda log, batches: checker.appended(tp, broker.id, log, batches)
+        log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
         partition = broker.world.design.partition(tp, topic_id, log, self._settings)
         log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
@@ -160,10 +196,12 @@ class Replicas:
         partition.on_caught_up = lambda tp: self._engine.at(0, broker.serving, lambda: self._propose(tp))
         return partition
 
-    def leading(self, tp: TopicPartition) -> Partition:
-        """As PartitionTable.get. Raises UnknownTopicOrPartition, NotLeaderOrFollower."""
+    def leading(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
+        """As PartitionTable.get, and for those who name the topic's id. Raises UnknownTopicOrPartition,
+        NotLeaderOrFollower.
+        """
         partition = self.partitions.get(tp)
-        if partition is None:
+        if partition is None or topic_id not in (None, partition.topic_id):
             raise UnknownTopicOrPartition(f"{tp} is not here")
         if not partition.is_leader:
             raise NotLeaderOrFollower(f"{tp} is led elsewhere")
@@ -189,7 +227,7 @@ class Replicas:
                 found = self._read_for_consumer(request)
             broker.check_lease()
         except RaylogError as error:
-            parked.answer(error)
+            parked.answer(self._as_answer(request, error))
             return True
         if not _has_some(found) and self._engine.now < parked.deadline:
             if is_first:
@@ -199,12 +237,19 @@ class Replicas:
         parked.answer(found)
         return True
 
+    def _as_answer(self, request: ReplicaFetch | ConsumeRequest, error: RaylogError) -> Any:
+        """The log's start goes with it, as in Fetch."""
+        partition = self.partitions.get(request.tp)
+        if not isinstance(error, OffsetOutOfRange) or partition is None:
+            return error
+        return OutOfRange(partition.log_start_offset, error)
+
     def _read_for_replica(self, request: ReplicaFetch, *, is_first: bool) -> FetchedPartition[memoryview]:
         broker = self._broker
         known = broker.receiver.state.brokers.get(request.replica)
         if known is not None and request.epoch < known.epoch:
             raise StaleBrokerEpoch(f"broker {request.replica} fetched in incarnation {request.epoch}")
-        partition = self.leading(request.tp)
+        partition = self.leading(request.tp, request.topic_id)
         read = partition.read(
             request.offset,
             MAX_BYTES,
@@ -217,7 +262,7 @@ class Replicas:
                 request.replica,
                 request.epoch,
                 request.offset,
-                Offset(0),
+                request.log_start,
                 broker.clock(),
                 leader_epoch=request.leader_epoch,
             )
@@ -229,19 +274,19 @@ class Replicas:
 
     def _read_for_consumer(self, request: ConsumeRequest) -> Consumed:
         partition = self.partitions.get(request.tp)
-        if partition is None:
+        if partition is None or partition.topic_id != request.topic_id:
             raise UnknownTopicOrPartition(f"{request.tp} is not here")
         read = partition.read(request.offset, MAX_BYTES, current_leader_epoch=request.leader_epoch)
         return Consumed(b"" if read.data is None else read.data.read(), read.high_watermark)
 
-    def ends(self, request: EndsRequest) -> tuple[Offset, tuple[BrokerId, BrokerEpoch]]:
+    def ends(self, request: EndsRequest) -> Ends:
         """As the ListOffsets handler (KIP-207). Raises OffsetNotAvailable and what has the client look elsewhere."""
         partition = self.leading(request.tp)
         partition.check_leader_epoch(request.leader_epoch)
         end = partition.high_watermark
         if end < partition.epoch_start_offset:
             raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.epoch_start_offset}")
-        return end, (self._broker.id, self._broker.info.epoch)
+        return Ends(end, (self._broker.id, self._broker.info.epoch), partition.topic_id)
 
     def _advanced(self) -> None:
         self._broker.settle()
@@ -268,9 +313,10 @@ class Replicas:
             partition.log_end_offset,
             followed.leader_epoch,
             partition.last_fetched_epoch,
+            partition.log_start_offset,
         )
 
-        def done(answer: FetchedPartition[memoryview] | RaylogError | None) -> None:
+        def done(answer: FetchedPartition[memoryview] | OutOfRange | RaylogError | None) -> None:
             if self._followed.get(tp) is followed:
                 self._fetched(tp, partition, followed, answer)
 
@@ -281,26 +327,81 @@ class Replicas:
         tp: TopicPartition,
         partition: Partition,
         followed: Followed,
-        answer: FetchedPartition[memoryview] | RaylogError | None,
+        answer: FetchedPartition[memoryview] | OutOfRange | RaylogError | None,
     ) -> None:
         pause = 0
         try:
             match answer:
                 case None:
                     pause = BACKOFF_MS
+                case OutOfRange(start, error):
+                    found = FetchedPartition[memoryview](tp.partition, log_start_offset=start)
+                    partition.fetch_failed(error, found, followed.leader_epoch, TimestampMs(0))
                 case RaylogError():
-                    partition.fetch_failed(
-                        answer, FetchedPartition(tp.partition), followed.leader_epoch, TimestampMs(0)
-                    )
+                    found = FetchedPartition(tp.partition)
+                    partition.fetch_failed(answer, found, followed.leader_epoch, TimestampMs(0))
                 case _:
                     partition.fetched(answer, followed.leader_epoch, TimestampMs(0))
         except RaylogError:
             pause = BACKOFF_MS
         self._engine.at(pause, self._broker.serving, lambda: self._fetch(tp, followed))
 
+    # --- deleting records
+
+    def delete_records(self, request: DeleteRequest, answer: Answer) -> None:
+        """As the DeleteRecords handler: durable here, then known to have come to all in-sync replicas."""
+        broker = self._broker
+        try:
+            broker.check_lease()
+            partition = self.leading(request.tp)
+            asked = partition.high_watermark if request.offset < 0 else request.offset
+            start = partition.delete_records(asked)
+            partition.save_start()
+        except RaylogError as error:
+            answer(error)
+            return
+        self._await_deleted(partition, start, self._engine.now + request.timeout_ms, answer)
+
+    def _await_deleted(self, partition: Partition, start: Offset, deadline: int, answer: Answer) -> None:
+        try:
+            is_everywhere = partition.low_watermark >= start
+        except RaylogError as error:
+            answer(error)
+            return
+        if is_everywhere:
+            answer((start, partition.topic_id))
+        elif self._engine.now < deadline:
+            again = partial(self._await_deleted, partition, start, deadline, answer)
+            self._engine.at(20, self._broker.serving, again)
+        else:
+            answer(None)
+
+    # --- failed disks
+
+    def give_up_failed(self) -> None:
+        """As IsrChanges: fetch nothing any more, and tell the controller while it still counts on this broker."""
+        broker, state = self._broker, self._broker.receiver.state
+        reason = broker.disk.health.failure
+        if not reason:
+            return
+        self._followed.clear()
+        lost = tuple(
+            OfflineReplica(tp, topic.id)
+            for topic in state.topics.values()
+            for tp, partition in topic.topic_partitions()
+            if broker.id in (partition.leader, *partition.isr, *partition.elr)
+        )
+        if lost:
+            message = ReplicasOffline(broker.id, broker.info.epoch, state.controller_epoch, lost, reason)
+            controller, payload = state.controller_id, message.encode()
+            broker.network.call(
+                broker.id, broker.serving, controller, "propose", payload, PROPOSE_TIMEOUT_MS, lambda answer: None
+            )
+
     # --- proposing
 
     def _look_at_isrs(self) -> None:
+        self.give_up_failed()
         for tp, partition in self.partitions.items():
             if partition.is_leader:
                 self._propose(tp)

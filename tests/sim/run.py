@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from .engine import Violation
 from .faults import HORIZON_MS, Fault, inject, plan
@@ -24,20 +26,39 @@ class Outcome:
     steps: int
     acked: int
     elections: int
+    counts: Counter[str]
+    """How often each fault struck, and each moment and state of interest came."""
     faults: Sequence[Fault]
     violation: Violation | None
     lines: list[str]
+
+
+class Cluster(NamedTuple):
+    """What a run's cluster is like (see World)."""
+
+    brokers: int
+    partitions: int
+    flushes: bool
+
+
+def _drawn(seed: int) -> tuple[Cluster, list[Fault]]:
+    random = Random(f"plan {seed}")
+    cluster = Cluster(random.choice((3, 3, 4)), random.choice((1, 1, 2)), random.random() < 0.2)
+    return cluster, plan(random, cluster.brokers)
+
+
+def planned(seed: int) -> list[Fault]:
+    """The faults of a run."""
+    return _drawn(seed)[1]
 
 
 def run(
     seed: int, design: Design | None = None, faults: Sequence[Fault] | None = None, *, trace: bool = False
 ) -> Outcome:
     """One run. ``faults``: only these of its plan."""
-    random = Random(f"plan {seed}")
-    brokers, partitions = random.choice((3, 3, 4)), random.choice((1, 1, 2))
-    planned = plan(random, brokers)
-    chosen = planned if faults is None else list(faults)
-    world = World(seed, design or Design(), brokers=brokers, partitions=partitions, trace=trace)
+    cluster, plan_of_it = _drawn(seed)
+    chosen = plan_of_it if faults is None else list(faults)
+    world = World(seed, design or Design(), **cluster._asdict(), trace=trace)
     inject(world, chosen)
     violation = None
     try:
@@ -50,8 +71,9 @@ def run(
     return Outcome(
         seed,
         world.engine.steps,
-        sum(producer.acked for producer in world.producers),
+        world.acked,
         world.checker.elections,
+        world.counts,
         chosen,
         violation,
         world.engine.lines or [],
@@ -59,22 +81,30 @@ def run(
 
 
 def heal(world: World) -> None:
-    """Everything works again: then everybody makes progress, and in the end all replicas are equal."""
+    """Everything works again: then everybody makes progress, and in the end all replicas are equal.
+
+    Failed disks come last: before, others must do without them.
+    """
     world.heal()
-    engine = world.engine
-    engine.note("everything is healed")
-    until = engine.now + HEAL_MS
-    while (missing := world.unhealed()) and engine.now < until:
-        engine.run_until(engine.now + CHECK_MS)
-    if missing:
-        raise Violation(PROGRESS, missing)
+    world.engine.note("everything is healed but disks")
+    _await(world, world.unmoved)
+    world.engine.note("everything is healed")
+    for broker in world.ids:
+        world.replace_disk(broker)
+    _await(world, world.unhealed)
     world.stop_producing()
-    until = engine.now + HEAL_MS
-    while (missing := world.unfinished()) and engine.now < until:
-        engine.run_until(engine.now + CHECK_MS)
-    if missing:
-        raise Violation(PROGRESS, missing)
+    _await(world, world.unfinished)
     world.compare()
+
+
+def _await(world: World, missing: Callable[[], str]) -> None:
+    """Let the cluster run until nothing is missing."""
+    engine = world.engine
+    until = engine.now + HEAL_MS
+    while (what := missing()) and engine.now < until:
+        engine.run_until(engine.now + CHECK_MS)
+    if what:
+        raise Violation(PROGRESS, what)
 
 
 def shrink(outcome: Outcome, design: Design, budget: int = 120) -> Outcome:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from sim.cli import PROOF_SEEDS
-from sim.faults import Fault
+from sim.faults import WEIGHTS, Fault
 from sim.planted import PLANTED
-from sim.run import Outcome, report, run, shrink
-from sim.world import Design
+from sim.run import Outcome, planned, report, run, shrink
+from sim.world import MOMENTS, Design
 
 SEEDS = range(1_000, 1_100)
 GROUP = 10
@@ -63,12 +63,25 @@ def test_what_was_found_before_stays_away(bug: str) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     planted = PLANTED[name]
-    found = next((seed for seed in range(PROOF_SEEDS) if run(seed, planted.design).violation), None)
+    outcomes = (run(seed, planted.design) for seed in range(PROOF_SEEDS))
+    found = next((outcome for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None, f"not found in {PROOF_SEEDS} seeds"
-    violation = run(found, planted.design).violation
-    assert violation is not None
-    assert violation.invariant in planted.invariants, f"found by accident: {violation}"
-    assert_clean(run(found))
+    assert found.violation is not None
+    assert found.violation.invariant in planted.invariants, f"found by accident: {found.violation}"
+    assert_clean(run(found.seed))
+
+
+def test_the_fixed_seeds_plan_every_fault_and_wait_for_every_moment() -> None:
+    faults = [fault for seed in SEEDS for fault in planned(seed)]
+    assert {fault.kind for fault in faults} == set(WEIGHTS)
+    assert {fault.moment for fault in faults} == {"", *MOMENTS}
+
+
+def test_a_run_tells_what_it_has_tried() -> None:
+    counts = run(0, faults=[Fault(5_000, "kill", 1, 600, 2, 0.0), Fault(8_000, "pause", -1, 4_000, 2, 0.0)]).counts
+    assert counts["fault: kill"] == counts["fault: pause"] == 1
+    assert counts["an ISR shrinks"] >= 1
+    assert counts["a broker registers"] >= 4
 
 
 def test_a_failing_run_is_made_small() -> None:

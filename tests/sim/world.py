@@ -6,37 +6,70 @@ ten others, each with one mistake.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import EIO
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from raylog.broker.partition import Partition
-from raylog.coordination import paths
 from raylog.coordination.controller import Controller
-from raylog.coordination.controller_events import NewReplicas, NewTopic
+from raylog.coordination.controller_events import (
+    ElectionRequested,
+    Event,
+    NewPartitions,
+    NewReplicas,
+    NewTopic,
+    PartitionsCreateRequested,
+    ReassignmentRequested,
+    TopicDeleteRequested,
+)
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.lease import Lease
 from raylog.coordination.registration import BrokerRegistration
-from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, MonotonicMs, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
-from .clients import Client, Consumer, EndReader, Producer
+from .clients import Consumer, DeleteRequest, EndReader, Producer
 from .disk import Disk
 from .engine import Engine, Process, Thread, Violation
 from .invariants import MATCHING, Checker
 from .network import Network, Traffic
-from .zookeeper import Ensemble, Weather
+from .zookeeper import SESSION_TIMEOUT_MS, Ensemble, Weather
 
 TOPIC = TopicName("flights")
 MIN_ISR = 2
 LAG_MS = 1_200
 """replica.lag.time.max.ms"""
 REPLICAS = 3
+MAX_PARTITIONS = 3
+
+
+MOMENTS = {
+    "registers": "a broker registers",
+    "elected": "a partition gets another leader",
+    "shrinks": "an ISR shrinks",
+    "grows": "an ISR grows",
+    "office": "a controller takes office",
+    "leads": "a broker begins to lead",
+    "follows": "a broker begins to follow",
+    "truncates": "a log is truncated",
+}
+"""Steps of the protocol for which faults may wait."""
+
+
+class Moment(NamedTuple):
+    """One of them has come."""
+
+    broker: BrokerId
+    """Whom it is about: who registered, leads, joined, left."""
+    tp: TopicPartition | None = None
 
 
 def controller(min_isr: int) -> Controller:
-    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr))
+    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr), silence_ms=SESSION_TIMEOUT_MS)
 
 
 @dataclass(frozen=True)
@@ -53,12 +86,22 @@ class Design:
 class World:
     """One run's cluster."""
 
-    def __init__(self, seed: int, design: Design, *, brokers: int, partitions: int, trace: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        design: Design,
+        *,
+        brokers: int,
+        partitions: int,
+        flushes: bool = False,
+        trace: bool = False,
+    ) -> None:
+        """``flushes``: flush.messages is 1."""
         from .broker import SimBroker  # noqa: PLC0415 (a broker knows its world)
 
         self._make_broker = SimBroker
         self.design = design
-        self.min_isr, self.lag_ms = MIN_ISR, LAG_MS
+        self.min_isr, self.lag_ms, self.flushes = MIN_ISR, LAG_MS, flushes
         self.engine = Engine(seed)
         if trace:
             self.engine.lines = []
@@ -70,43 +113,89 @@ class World:
         self.ids = [BrokerId(n) for n in range(1, brokers + 1)]
         self.disks = {broker: Disk(UUID(int=broker)) for broker in self.ids}
         self.brokers: dict[BrokerId, SimBroker] = {}
+        self._awaited: dict[str, deque[Callable[[Moment], None]]] = defaultdict(deque)
+        self.is_healed = False
+        self.crashed = False
+        """Whether a machine has."""
         self.checker = Checker(self.engine, self.disks, self.min_isr)
+        self.checker.on_moment = self.moment
+        self.checker.on_new_partition = self._appears
+        self.checker.on_deleted = self._disappears
+        self.counts = self.checker.counts
+        """How often what happened: what a run has tried."""
+        if flushes:
+            self.counts["flush.messages=1"] += 1
         self.ensemble.on_write = self.checker.stored
-        self.checker.is_registered = lambda broker: self.ensemble.get(paths.broker(BrokerId(broker))) is not None
+        self._partitions, self._topic_ids = partitions, 1
         self.tps = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(partitions)]
         self._lives = 0
-        self.is_healed = False
         self._admin = Thread(Process("admin"))
+        self._clients = 0
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.former_producers: list[Producer] = []
+        """Those of topics that are deleted."""
         for broker in self.ids:
             self.start_broker(broker)
-        self.producers = [
-            Producer(*self._client(100 + n), tp=tp, max_in_flight=1 + n % 3, interval_ms=40)
-            for n, tp in enumerate([*self.tps, *self.tps])
-        ]
-        self.consumers = [Consumer(*self._client(200 + n), tps=self.tps) for n in range(2)]
         self.readers = [EndReader(*self._client(300 + n), tps=self.tps) for n in range(2)]
         self._create_topic()
+
+    def _appears(self, tp: TopicPartition) -> None:
+        """A partition is there: the topic is new, or has grown. It gets its clients."""
+        if tp not in self.tps:
+            self.tps.append(tp)  # those who read ends have this list
+        topic_id = self.checker.topics[tp.topic]
+        for _ in range(2):
+            number = 100 + self._clients
+            self._clients += 1
+            more = {"tp": tp, "topic_id": topic_id, "max_in_flight": 1 + number % 3, "interval_ms": 40}
+            self.producers.append(Producer(*self._client(number), **more))
+        if not self.consumers:
+            numbers = (10_000 + self._clients, 20_000 + self._clients)
+            self.consumers += [Consumer(*self._client(number), tps=(), topic_id=topic_id) for number in numbers]
+        for consumer in self.consumers:
+            consumer.read(tp)
+
+    def _disappears(self, topic: TopicName) -> None:
+        """Its clients go, and it is made anew."""
+        for client in (*self.producers, *self.consumers):
+            client.topic_is_gone = True
+        self.former_producers += self.producers
+        self.producers.clear()
+        self.consumers.clear()
+        del self.tps[self._partitions :]
+        self._topic_ids += 1
+        self.engine.at(100, self._admin, self._create_topic)
 
     def _client(self, number: int) -> tuple[Any, ...]:
         return number, self.engine, self.network, self.ids, self.checker
 
-    @property
-    def clients(self) -> list[Client]:
-        return [*self.producers, *self.consumers, *self.readers]
-
     def _create_topic(self) -> None:
         """Ask every broker until the topic is there: one of them is the controller."""
-        if all(self.checker.partitions[tp].state.leader_epoch >= 0 for tp in self.tps):
+        if all(
+            tp in self.checker.partitions and self.checker.partitions[tp].state.leader_epoch >= 0 for tp in self.tps
+        ):
             return
-        new = NewTopic(TOPIC, len(self.tps), REPLICAS)
+        new = NewTopic(TOPIC, self._partitions, REPLICAS)
         for broker in self.ids:
-            request = (new, TopicId(UUID(int=1)))
+            request = (new, TopicId(UUID(int=self._topic_ids)))
             self.network.call(400, self._admin, broker, "create", request, 1_000, lambda answer: None)
         self.engine.at(500, self._admin, self._create_topic)
 
     def at(self, time: int, action: Callable[[], None]) -> None:
         """Let something happen to the cluster at that moment."""
         self.engine.at(time - self.engine.now, self._admin, action)
+
+    def await_moment(self, name: str, strike: Callable[[Moment], None]) -> None:
+        """Call ``strike`` when the next such moment comes."""
+        self._awaited[name].append(strike)
+
+    def moment(self, name: str, broker: int, tp: TopicPartition | None = None) -> None:
+        """Such a moment has come."""
+        self.counts[MOMENTS[name]] += 1
+        if self._awaited[name] and not self.is_healed:
+            self.ensemble.strikes = True
+            self._awaited[name].popleft()(Moment(BrokerId(broker), tp))
 
     def controller(self) -> BrokerId:
         """The broker that thinks it is the controller, the first one when there is none."""
@@ -116,6 +205,11 @@ class World:
         """As ZooKeeper says; the first broker while there is none."""
         leader = self.checker.partitions[tp].state.leader
         return BrokerId(leader) if leader >= 0 else self.ids[0]
+
+    def follower(self, tp: TopicPartition) -> BrokerId:
+        """The last in-sync replica that does not lead, or else the last broker that does not."""
+        state = self.checker.partitions[tp].state
+        return next(b for b in map(BrokerId, (*reversed(state.isr), *reversed(self.ids))) if b != state.leader)
 
     # --- what happens to brokers
 
@@ -139,19 +233,24 @@ class World:
             self._hint(broker)
 
     def crash_machine(self, broker: BrokerId) -> None:
-        """The machine dies: what was not synced is gone, and nobody is told."""
-        if not self.checker.may_damage(broker):
-            return
+        """The machine dies: what was not synced is gone, and nobody is told. Where each append is flushed that harms
+        nothing that counts.
+        """
+        if self.checker.damaged if self.flushes else not self.checker.may_damage(broker):
+            return  # with flush.messages=1: an emptied disk and an unsynced one are the same to the controller
+        self.crashed = True
+        self.counts["unsynced data is lost"] += 1
         self.engine.note(f"broker {broker}: its machine crashes, unsynced data is lost")
         if self.is_up(broker):
             self.brokers[broker].crash()
         self.network.servers.pop(broker, None)
-        self._damage(broker)
+        if not self.flushes:
+            self._damage(broker)
         self.disks[broker].crash_machine()
 
     def wipe(self, broker: BrokerId) -> None:
         """The machine dies and comes back with an empty disk."""
-        if not self.checker.may_damage(broker):
+        if not self.checker.may_damage(broker) or (self.flushes and self.crashed):
             return
         self.engine.note(f"broker {broker}: its disk is wiped")
         if self.is_up(broker):
@@ -160,6 +259,20 @@ class World:
         self._damage(broker)
         self._lives += 1
         self.disks[broker].wipe(UUID(int=1_000 + self._lives))
+
+    def fail_disk(self, broker: BrokerId) -> None:
+        """Its log directory goes offline: until the process is replaced, nothing is read or written there."""
+        if self.is_up(broker):
+            self.engine.note(f"broker {broker}: its disk fails")
+            self.disks[broker].health.fail(OSError(EIO, "I/O error"), "a write")
+            process = self.brokers[broker]
+            self.engine.at(0, process.serving, process.replicas.give_up_failed)
+
+    def replace_disk(self, broker: BrokerId) -> None:
+        """Its process starts anew, and what was written is there."""
+        if self.is_up(broker) and self.disks[broker].health.failure:
+            self.kill(broker)
+            self.start_broker(broker)
 
     def _damage(self, broker: BrokerId) -> None:
         checker = self.checker
@@ -171,7 +284,7 @@ class World:
             return
         process = self.brokers[broker]
 
-        def stop() -> None:
+        def stop(answer: bytes | None) -> None:
             if process.process.alive:
                 self.engine.note(f"broker {broker}: clean stop")
                 process.stop_clean()
@@ -188,6 +301,16 @@ class World:
             self.engine.note(f"broker {broker}: paused until {until} ms")
             process.paused_until = max(process.paused_until, until)
             self.engine.at(until - self.engine.now, self._admin, store.look_again)
+
+    def drain(self, broker: BrokerId) -> None:
+        """It is to lead nothing any more, and stays."""
+        if self.is_up(broker):
+            self.engine.note(f"broker {broker}: is drained")
+            self.brokers[broker].set_drained(is_drained=True)
+
+    def undrain(self, broker: BrokerId) -> None:
+        if self.is_up(broker):
+            self.brokers[broker].set_drained(is_drained=False)
 
     def sync(self, broker: BrokerId) -> None:
         """The page cache is written back."""
@@ -211,7 +334,7 @@ class World:
             store = self.brokers[broker].store
             self.engine.note(f"broker {broker}: zookeeper ends its session")
             # Its lease runs on until it hears of it, and that is not its fault.
-            self.checker.wrongly_fenced.add((broker, self.brokers[broker].info.epoch))
+            self.checker.ended(broker)
             try:
                 self.ensemble.expire(store.session.id)
             finally:
@@ -228,12 +351,54 @@ class World:
         self.weather.lost = self.weather.answer_lost = rate / 2
         self.engine.note(f"zookeeper: rate {rate}")
 
-    def reassign(self, replicas: tuple[BrokerId, ...]) -> None:
-        self.engine.note(f"reassignment to {replicas}")
+    def zookeeper_recovers(self) -> None:
+        self.weather.slow = max(0, self.weather.slow - 1)
+
+    # --- what people ask for
+
+    def reassign(self, replicas: tuple[BrokerId, ...] | None) -> None:
+        """All partitions; None: cancel what is under way."""
+        self.engine.note(f"reassignment to {replicas}" if replicas else "reassignments are cancelled")
+        changes = tuple(NewReplicas(tp, replicas) for tp in self.tps)
+        self._ask(lambda token, deadline: ReassignmentRequested(token, changes, deadline))
+
+    def elect(self) -> None:
+        """Preferred replicas are to lead."""
+        self.engine.note("preferred leaders are asked for")
+        self._ask(lambda token, deadline: ElectionRequested(token, tuple(self.tps), deadline))
+
+    def grow(self) -> None:
+        """One more partition."""
+        if len(self.tps) < MAX_PARTITIONS:
+            self.engine.note("one more partition is asked for")
+            wanted = NewPartitions(TOPIC, len(self.tps) + 1)
+            self._ask(lambda token, deadline: PartitionsCreateRequested(token, (wanted,), deadline))
+
+    def delete_topic(self) -> None:
+        """Once it is gone, it is made anew under its name."""
+        self.engine.note("the topic is to be deleted")
+        self._ask(lambda token, deadline: TopicDeleteRequested(token, (TOPIC,), deadline))
+
+    def _ask(self, request: Callable[[object, MonotonicMs], Event]) -> None:
+        """Ask every broker: one of them is the controller, as far as it knows."""
         for broker in self.brokers.values():
             if broker.process.alive:
-                for tp in self.tps:
-                    broker.controlling.reassign(NewReplicas(tp, replicas))
+                broker.controlling.ask(request)
+
+    def delete_records(self, tp: TopicPartition, share: float) -> None:
+        """What is committed of ``tp``, all of it or a part, as far as clients know."""
+        known = self.checker.partitions[tp]
+        offset = Offset(-1 if share > 0.2 else known.start + int((known.known_end - known.start) * share * 5))
+        self.engine.note(f"records of {tp} before {offset} are to be deleted")
+
+        def done(answer: tuple[Offset, TopicId] | RaylogError | None) -> None:
+            if isinstance(answer, tuple):
+                start, topic_id = answer
+                self.engine.note(f"records of {tp} before {start} are deleted")
+                self.checker.heard_deleted(tp, topic_id, start)
+
+        request = DeleteRequest(tp, offset, 1_000)
+        self.network.call(401, self._admin, self.leader(tp), "delete", request, 1_500, done)
 
     # --- failover by hint
 
@@ -261,7 +426,6 @@ class World:
             return
         self.engine.note(f"broker {broker}: a wrong hint says that it is dead")
         epoch = self.brokers[broker].info.epoch
-        self.checker.wrongly_fenced.add((broker, epoch))
         for other in self.brokers.values():
             if other.id != broker and other.process.alive:
                 self.engine.at(0, other.serving, partial(self._tell_hint, other, broker, epoch))
@@ -269,17 +433,28 @@ class World:
     # --- the end
 
     def heal(self) -> None:
-        """Nothing is broken any more."""
+        """Nothing is broken any more but disks."""
         self.is_healed = True
         self.traffic.cuts.clear()
         self.traffic.far.clear()
-        self.weather.is_slow = False
+        self.weather.slow = 0
         self.storm(0.0)
         self.zookeeper_storm(0.0)
         for broker in self.ids:
             self.cut_from_zookeeper.discard(broker)
             self.start_broker(broker)
             self.brokers[broker].store.mend()
+            self.undrain(broker)
+
+    def unmoved(self) -> str:
+        """What counts on a disk that has failed, while there is another member that is sound; empty when nothing."""
+        failed = [broker for broker in self.ids if self.disks[broker].health.failure]
+        for tp in self.tps if failed else ():
+            state = self.checker.partitions[tp].state
+            can_lead = [broker for broker in self.checker.sound(tp) if broker not in failed]
+            if can_lead and (state.leader not in can_lead or any(broker in failed for broker in state.isr)):
+                return f"{tp} counts on a failed disk, one of {failed}: {state}"
+        return ""
 
     def unhealed(self) -> str:
         """What is still not well; empty when every partition has a leader and a full ISR."""
@@ -289,6 +464,11 @@ class World:
             if state.leader < 0 or len(state.isr) < REPLICAS or not self.brokers[BrokerId(state.leader)].process.alive:
                 return f"{tp} is not well: {state}"
         return ""
+
+    @property
+    def acked(self) -> int:
+        """Batches that were acknowledged."""
+        return sum(producer.acked for producer in (*self.former_producers, *self.producers))
 
     def stop_producing(self) -> None:
         for producer in self.producers:
@@ -319,8 +499,7 @@ class World:
         for tp in self.tps:
             partition = self.checker.partitions[tp]
             for broker in partition.state.isr:
-                for here, there in zip(
-                    self.disks[BrokerId(broker)].files[tp].batches, partition.committed, strict=True
-                ):
+                files = self.disks[BrokerId(broker)].files[tp]
+                for here, there in zip(files.batches, partition.committed[files.skipped :], strict=True):
                     if here != there:
                         raise Violation(MATCHING, f"{tp} at broker {broker}: {here} is not {there}")

@@ -30,8 +30,8 @@ class Weather:
 
     delay: float = 0.05
     """How often a call takes its time, so that others act in between."""
-    is_slow: bool = False
-    """Then it takes much of it."""
+    slow: int = 0
+    """So many faults make it slow: then every other call takes its time, and much of it."""
     lost: float = 0.0
     """How often a call does not arrive."""
     answer_lost: float = 0.0
@@ -48,6 +48,8 @@ class Ensemble(MemoryTree):
         self.engine = engine
         self.on_write: Callable[[Sequence[Op], Sequence[OpResult], int], None] = lambda ops, results, session: None
         self.stores: list[SimStore] = []
+        self.strikes = False
+        """A fault has waited for the write that was carried out: it strikes before who wrote goes on."""
         self._thread = Thread(Process("zookeeper"))
         self._sinks = 0
         self._told: list[tuple[int, int, SimSink, StoreEvent]] = []
@@ -163,8 +165,8 @@ class SimStore(MemoryStore):
     def _ask(self, request: Callable[[], T]) -> T:
         engine, weather, thread = self._ensemble.engine, self._weather, self.thread
         session = self.session
-        if engine.chance(weather.delay):
-            engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if weather.is_slow else (1, 2, 5, 20)))
+        if engine.chance(0.5 if weather.slow else weather.delay):
+            engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if weather.slow else (1, 2, 5, 20)))
             self.thread = thread
             if session != self.session:
                 raise SessionExpired("the session ended while the request was under way")
@@ -177,7 +179,8 @@ class SimStore(MemoryStore):
         finally:
             self._ensemble.tell()
         self.heard_ms = engine.now
-        if engine.chance(weather.delay / 2):
+        strikes, self._ensemble.strikes = self._ensemble.strikes, False
+        if strikes or engine.chance(weather.delay / 2):
             engine.elsewhere(thread, engine.random.choice((1, 2, 5)))
             self.thread = thread
         return answer
