@@ -145,6 +145,11 @@ class IsrChanges:
         return again
 
     def _take(self, change: IsrChange, before: Collection[BrokerId], outcome: Outcome) -> None:
+        partition = self._table.led_partition(change.tp)
+        if partition is not None and outcome.verdict is not Verdict.OK:
+            partition.refused(
+                change.version
+            )  # before its state is taken in, which ends the proposal as if it were news
         if outcome.state is not None:
             self._table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is Verdict.OK:
@@ -156,9 +161,6 @@ class IsrChanges:
         self.failures += 1
         if outcome.verdict is Verdict.REFUSED:
             logger.info("in-sync replicas not changed", partition=change.tp, reason=outcome.reason)
-        partition = self._table.led_partition(change.tp)
-        if partition is not None:
-            partition.refused(change.version)
 
     def _give_up_failed(self) -> None:
         """Tell of the replicas that a disk took with it, until the state shows that others lead them."""

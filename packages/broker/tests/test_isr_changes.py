@@ -1,0 +1,93 @@
+"""What a leader makes of the controller's answer to its proposal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from kit.partitions import TP, open_shelf
+from kit.waiting import wait_until
+from raylog.broker.isr_changes import IsrChanges
+from raylog.broker.partition import Partition
+from raylog.broker.partitions import PartitionTable
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.proposals import IsrAnswer, Outcome, ProposeIsr, Verdict, decode_proposal
+from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MonotonicMs, Offset, TopicId
+from raylog.protocol.ids import TopicPartition as Tp
+
+LEADER, DRAINED = BrokerId(1), BrokerId(2)
+LIVE = {broker: BrokerInfo(broker, BrokerEpoch(1), ()) for broker in (LEADER, DRAINED)}
+STATE = PartitionState((LEADER, DRAINED), LEADER, LeaderEpoch(1), (LEADER,), version=0)
+WAIT_S = 10.0
+
+
+class Table:
+    """A partition table with one led partition."""
+
+    broker_id = controller_id = LEADER
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.answered = 0
+
+    def state(self) -> ClusterState:
+        return ClusterState(brokers=LIVE)
+
+    def led(self) -> dict[Tp, Partition]:
+        return {}  # nothing to look at every so often
+
+    def led_partition(self, tp: Tp) -> Partition:
+        return self._partition
+
+    def isr_answered(self, tp: Tp, topic_id: TopicId, state: PartitionState) -> None:
+        self._partition.update(state, MonotonicMs(0))
+        self.answered += 1
+
+    def give_up_failed(self) -> dict[Tp, tuple[TopicId, str]]:
+        return {}
+
+    def damaged(self) -> dict[Tp, Partition]:
+        return {}
+
+
+class Refuses:
+    """A controller that lets nobody in, and says how the state is."""
+
+    def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
+        raise AssertionError("nothing goes down")
+
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        proposal = decode_proposal(payload)
+        assert isinstance(proposal, ProposeIsr)
+        outcomes = tuple(Outcome(change.tp, Verdict.REFUSED, STATE, "it is drained") for change in proposal.changes)
+        return IsrAnswer(ControllerEpoch(1), outcomes).encode()
+
+
+def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path, epoch=0)
+    partition = shelf.partition
+    partition.become_leader(STATE, MonotonicMs(0))
+    table = Table(partition)
+    changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000)
+    caught_up: list[Tp] = []
+
+    def note(tp: Tp) -> None:
+        caught_up.append(tp)
+        changes.caught_up(tp)
+
+    def fetch() -> None:
+        partition.replica_fetched(
+            DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
+        )
+
+    partition.on_caught_up = note
+    changes.start()
+    try:
+        fetch()
+        wait_until(lambda: table.answered == 1, WAIT_S, "the controller has refused")
+        for _ in range(20):
+            fetch()
+        assert caught_up == [TP]
+    finally:
+        changes.stop()
+        shelf.dirs.close()
