@@ -180,7 +180,7 @@ def _cancel(admin: client.Admin, under_way: UnderWay, output: Output, *, yes: bo
     if not moves:
         tell("nothing of that is being moved")
     elif not yes:
-        tell(f"nothing was changed; add --yes to leave {_count(moves)} where they were")
+        tell(f"nothing was changed; add --yes to cancel the moves of {_count(moves)}")
     else:
         results = admin.alter_partition_reassignments({move.tp: None for move in moves})
         raise_refusal(
