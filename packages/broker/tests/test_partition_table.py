@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kit.partitions import NOW, TOPIC_ID, TP
+from kit.partitions import NOW, TOPIC_ID, TP, append
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
+from raylog.broker.storage.checkpoint import read_topic_id
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
@@ -104,3 +105,17 @@ def test_who_tells_of_a_failed_disk_serves_nothing_from_it_any_more(led: Table) 
     with pytest.raises(StorageError, match="the disk is gone"):
         led.table.get(TP)
     assert list(led.table.give_up_failed()) == [TP], "until the state shows it"
+
+
+def test_a_log_whose_topic_id_was_lost_is_still_the_topics(tmp_path: Path) -> None:
+    """Others count on what it holds: an empty one in its place could lead, and they would lose theirs."""
+    before = Table(tmp_path / "log")
+    before.tell(B1, 0)
+    append(before.table.get(TP), b"a", b"b")
+    before.dirs.close()
+    metadata = tmp_path / "log" / str(TP) / "partition.metadata"
+    metadata.write_bytes(metadata.read_bytes()[:5])
+    after = Table(tmp_path / "log")
+    after.tell(B1, 0)
+    assert after.table.get(TP).log_end_offset == 2
+    assert read_topic_id(RealFileSystem(), metadata.parent) == TOPIC_ID

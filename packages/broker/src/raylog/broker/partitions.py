@@ -27,6 +27,7 @@ from raylog.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import (
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
@@ -317,10 +318,13 @@ class PartitionTable:
         return partition
 
     def _set_strays_aside(self, state: ClusterState) -> None:
-        """Logs of topics that the cluster does not have (any more) are not served, and not deleted either."""
+        """Logs of topics that the cluster does not have (any more) are not served, and not deleted either.
+
+        One whose topic id was lost is its topic's: an empty one in its place would lack what others count on.
+        """
         for tp, (topic_id, _) in self._log_dirs.partitions().items():
             topic = state.topic(tp.topic)
-            if topic is None or topic.id != topic_id:
+            if topic is None or topic_id not in (topic.id, NO_TOPIC_ID):
                 self._log_dirs.set_aside(tp, "the cluster has no such topic")
 
     def _failure(self, tp: TopicPartition) -> str:
