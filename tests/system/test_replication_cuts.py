@@ -79,13 +79,13 @@ def leader_from_all(network: Network, leader: int, others: list[int]) -> None:
 
 
 CUTS: dict[Callable[[Network, int, list[int]], None], float] = {
-    leader_from_zookeeper: 0.5,
+    leader_from_zookeeper: 0.4,
     leader_from_followers: 0.0,
     leader_to_followers: 0.0,
     followers_to_leader: 0.0,
     one_follower_from_leader: 0.4,
     leader_to_clients: 0.0,
-    leader_from_all: 0.25,
+    leader_from_all: 0.2,
 }
 """What is cut, and the least availability meanwhile. None is promised where the leader keeps its session and has too
 few followers (it refuses: below min ISR nothing is acknowledged by all), or where its clients do not hear it.
