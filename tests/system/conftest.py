@@ -8,11 +8,20 @@ import pytest
 
 from kit.cli import RunningCluster
 
+START_TIMEOUT_S = 240
+"""Of a test on the shared cluster: whichever comes first brings it up, on whatever machine."""
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on the shared cluster come last, in their random order: an idle Ray costs those beside it time."""
-    items.sort(key=lambda item: "three_brokers" in getattr(item, "fixturenames", ()))
+
+    def shares(item: pytest.Item) -> bool:
+        return "three_brokers" in getattr(item, "fixturenames", ())
+
+    items.sort(key=shares)
+    for item in filter(shares, items):
+        item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
