@@ -12,7 +12,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
@@ -161,6 +163,15 @@ class JavaClient(Whole):
         return self._jvm.stdin, self._jvm.stdout
 
 
+@cache
+def classes(program: str) -> TemporaryDirectory[str]:
+    """What javac makes of ``conformance/java/PROGRAM.java``, for both releases, as long as this process runs."""
+    target = TemporaryDirectory(prefix="raylog-java-")
+    source = SOURCES / f"{program}.java"
+    subprocess.run(["javac", "-cp", f"{jars(KAFKA_3)}/*", "-d", target.name, source], check=True, timeout=TIMEOUT_S)
+    return target
+
+
 class Told(NamedTuple):
     """What a tool answered."""
 
@@ -232,7 +243,8 @@ class JavaStream(ProgramStream):
         self._release = release
 
     def _start(self) -> list[subprocess.Popen[str]]:
-        command = [*JVM, f"{jars(self._release)}/*", str(SOURCES / "Numbers.java"), self.servers, self.topic, self.rack]
+        path = f"{classes('Numbers').name}:{jars(self._release)}/*"
+        command = [*JVM, path, "Numbers", self.servers, self.topic, self.rack]
         pipe = subprocess.PIPE
         return [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)]
 

@@ -37,9 +37,9 @@ __all__ = [
     "go_on",
 ]
 
-PAUSE_S = 0.01
+PAUSE_S = 0.03
 """Between two records: several clients share the machine with the brokers."""
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 class Stream(ABC):
@@ -283,6 +283,8 @@ class KcatStream(ProgramStream):
 
     name = "kcat"
     leaves_lost_replicas = False
+    WIDTH = 200
+    """Of a line, in bytes: it takes its input some kilobytes at a time, and so records must not be short."""
 
     def _start(self) -> list[subprocess.Popen[str]]:
         where = ["-b", self.servers, "-t", self.topic, "-p", "0"]
@@ -298,7 +300,7 @@ class KcatStream(ProgramStream):
     def _write(self) -> None:
         program = self._programs[0]
         assert program.stderr is not None
-        feeder = threading.Thread(target=feed, args=(program, self._numbers()))
+        feeder = threading.Thread(target=feed, args=(program, (number.zfill(self.WIDTH) for number in self._numbers())))
         feeder.start()
         for line in program.stderr:
             if line.startswith("% Message delivered"):
