@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kit.cli import RunningCluster
+from raylog.broker.local_ray import temp_dir_of
+from raylog.broker.processes import end_session, sessions_at
 
 START_TIMEOUT_S = 240
 """Of a test on the shared cluster: whichever comes first brings it up, on whatever machine."""
@@ -34,3 +36,5 @@ def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningC
         yield cluster
     finally:
         cluster.raylog("down", check=False)
+        for session in sessions_at(temp_dir_of(cluster.data_dir)):  # of an `up` that was cut short
+            end_session(session, grace_s=1.0)
