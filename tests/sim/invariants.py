@@ -128,6 +128,8 @@ class Checker:
         self.elections = 0
         self.on_moment: Callable[[str, int, TopicPartition | None], None] = lambda name, broker, tp: None
         """Told of the steps for which faults wait (world.MOMENTS)."""
+        self.heard_ms: Callable[[int], int] = lambda broker: 0
+        """When ZooKeeper heard of the broker last."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda tp: None
         self.counts: Counter[str] = Counter()
         """How often what was seen."""
@@ -162,8 +164,8 @@ class Checker:
                 self._state(TopicPartition(TopicName(topic), PartitionIndex(int(index))), State.of(op.data))
 
     def ended(self, broker: int) -> None:
-        """Somebody else ends the broker's incarnation; its lease, if it has one, is younger than that."""
-        self.leases[broker, self.broker_epochs.get(broker, -1)] = self._engine.now + SESSION_TIMEOUT_MS
+        """Somebody else ends the broker's incarnation; its lease began when ZooKeeper heard of it last, at most."""
+        self.leases[broker, self.broker_epochs.get(broker, -1)] = self.heard_ms(broker) + SESSION_TIMEOUT_MS
 
     def of(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         """What is known of the partition in that life of its topic."""

@@ -27,7 +27,6 @@ from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Mo
 
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
 from .world import Design
-from .zookeeper import SESSION_TIMEOUT_MS
 
 
 class Planted(NamedTuple):
@@ -157,7 +156,7 @@ class UncheckedWrites(Writes):
 
 def unchecked_controller(min_isr: int) -> Controller:
     rules = ElectionRules(min_isr=lambda topic, state: min_isr)
-    return Controller(rules=rules, writes=UncheckedWrites, silence_ms=SESSION_TIMEOUT_MS)
+    return Controller(rules=rules, writes=UncheckedWrites)
 
 
 class EndlessLease(Lease):

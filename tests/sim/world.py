@@ -37,7 +37,7 @@ from .disk import Disk
 from .engine import Engine, Process, Thread, Violation
 from .invariants import MATCHING, Checker
 from .network import Network, Traffic
-from .zookeeper import SESSION_TIMEOUT_MS, Ensemble, Weather
+from .zookeeper import Ensemble, Weather
 
 TOPIC = TopicName("flights")
 MIN_ISR = 2
@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 
 
 def controller(min_isr: int) -> Controller:
-    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr), silence_ms=SESSION_TIMEOUT_MS)
+    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr))
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class World:
         """Whether a machine has."""
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.checker.on_moment = self.moment
+        self.checker.heard_ms = lambda broker: self.brokers[BrokerId(broker)].store.heard_ms
         self.checker.on_new_partition = self._appears
         self.checker.on_deleted = self._disappears
         self.counts = self.checker.counts
