@@ -21,6 +21,7 @@ from kit.cli import RunningCluster, raylog
 from kit.waiting import wait_until
 from raylog.broker.cluster_file import accepts
 from raylog.broker.processes import session_members
+from raylog.broker.ray_driver import actor_names
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import NotLeaderOrFollower
@@ -203,6 +204,19 @@ def test_a_drained_broker_leads_nothing(three_brokers: RunningCluster) -> None:
     raylog(three_brokers.home, "brokers", "drain", "2", "--cancel")
     unknown = raylog(three_brokers.home, "brokers", "drain", "7", check=False)
     assert one_line(unknown.stderr) == "raylog: there is no broker 7 in this cluster; these are: 0, 1, 2"
+
+
+def test_a_broker_that_is_stopped_lets_others_lead_first(three_brokers: RunningCluster) -> None:
+    status = three_brokers.status()
+    admin = AdminClient({"bootstrap.servers": status["bootstrap_servers"]})
+    admin.create_topics([NewTopic("left", 3, 3)])["left"].result(WAIT_S)
+    with driver(three_brokers) as namespace:
+        stopped = ray.get_actor("broker-1", namespace=namespace)
+        ray.get(stopped.stop.remote(), timeout=WAIT_S)
+        assert "broker is drained" in Path(status["brokers"][1]["data_dir"], "broker.log").read_text()
+        ray.kill(stopped)
+        wait_until(lambda: "broker-1" not in actor_names(namespace), WAIT_S, "its actor is gone")
+    three_brokers.raylog("up")
 
 
 def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:

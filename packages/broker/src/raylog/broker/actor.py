@@ -224,13 +224,14 @@ class BrokerActor:
         """Lead again: see Broker.cancel_drain."""
         self._serving().cancel_drain(timeout_s)
 
-    def stop(self) -> None:
-        """Stop in an orderly way, for good; the actor can be killed once this is answered. Drain it before, unless all
-        brokers stop.
+    def stop(self, drain: bool = True) -> None:
+        """Stop in an orderly way, for good: see Broker.stop. The actor can be killed once this is answered.
+
+        ``drain=False``: all brokers of the cluster stop now, and nobody is to lead instead.
         """
         self._stopped.set()
         if self._broker is not None:
-            self._broker.stop(drain=False)
+            self._broker.stop(drain=drain)
 
     def __repr__(self) -> str:
         """What Ray's dashboard and logs call this actor. Ray asks once, when ``__init__`` is done."""
@@ -242,7 +243,7 @@ class BrokerActor:
             return f"Broker({self._dir.name}, not serving)"
 
     def _serving(self) -> Broker:
-        if self._broker is None or self._stopped.is_set():
+        if self._broker is None:
             trouble = self._trouble or "it is starting"
             raise BrokerNotAvailable(f"the broker in {self._dir} does not serve: {trouble}")
         return self._broker

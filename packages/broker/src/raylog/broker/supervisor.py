@@ -291,8 +291,11 @@ def _stop_brokers(cluster: ClusterFile) -> None:
 
 
 def _stop_actors(handles: Sequence[Any]) -> None:
-    """Ask for an orderly stop, all at once, then remove the actors whether they answered or not."""
-    stops = [handle.stop.remote() for handle in handles]
+    """Ask all that a cluster has for an orderly stop, at once, then remove them whether they answered or not.
+
+    None is drained: there would be nobody to lead instead.
+    """
+    stops = [handle.stop.remote(drain=False) for handle in handles]
     if stops:
         ray.wait(stops, num_returns=len(stops), timeout=STOP_TIMEOUT_S)
     for handle in handles:
