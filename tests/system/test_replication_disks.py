@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -15,18 +13,13 @@ from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from kit.workload import Workload
-from raylog.protocol.errors import ErrorCode
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from raylog.protocol.records import Record, decode_batches, encode_batch
+from raylog.protocol.records import Record, encode_batch
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 PARTITIONS = 2
 LOAD = 500
 """Acknowledgements that make a load."""
-SEGMENT_BYTES = 16384
-FETCH_VERSION = 11
-ZERO_UUID = UUID(int=0)
 WAIT_S = 30.0
 
 
@@ -209,121 +202,3 @@ def test_a_follower_that_diverged_gives_up_what_the_others_never_had(
         cluster.wait_in_sync("t", PARTITIONS)
     check_equal(cluster)
     assert b"only here" not in cluster.log_bytes(alone, "t", 0)
-
-
-def flipped(path: Path, random: Random) -> None:
-    data = bytearray(path.read_bytes())
-    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-    path.write_bytes(data)
-
-
-def cut(path: Path, random: Random) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: random.randrange(len(data))])
-
-
-FILES = (
-    "t-0/*.log",
-    "t-0/*.index",
-    "t-0/*.timeindex",
-    "t-0/*.snapshot",
-    "t-0/leader-epoch-checkpoint",
-    "recovery-point-offset-checkpoint",
-    "replication-offset-checkpoint",
-    "log-start-offset-checkpoint",
-)
-
-
-@pytest.mark.parametrize("end", ["kill", "stop"])
-def test_damage_on_one_replica_is_not_served_and_mended_from_the_others(
-    cluster: ReplicatedCluster, tmp_path: Path, end: str
-) -> None:
-    random = Random(7)
-    cluster.create_topic("t", partitions=PARTITIONS, config={"segment.bytes": str(SEGMENT_BYTES)})
-    done = 0
-    with load_on(cluster) as load:
-        load.wait_acked(4 * LOAD)
-        for pattern in FILES if end == "kill" else FILES[1:]:
-            for damage in (flipped, cut) if end == "kill" else (flipped,):
-                done += damage_one(cluster, end, pattern, damage, random)
-                load.wait_acked_everywhere(time.monotonic())
-        killed = cluster.leader("t", 0)
-        cluster.kill(killed)  # one that was damaged leads
-        load.wait_acked_everywhere(time.monotonic())
-        start(cluster, killed)
-        cluster.wait_in_sync("t", PARTITIONS)
-    checked(f"{done} damages to files of a replica after a {end}", load, tmp_path)
-    check_equal(cluster)
-
-
-def test_a_log_that_was_damaged_after_a_clean_stop_is_never_served(cluster: ReplicatedCluster, tmp_path: Path) -> None:
-    """No start reads it: the damage shows when the replica leads and is asked, and is told instead of served."""
-    cluster.create_topic("t", config={"segment.bytes": str(SEGMENT_BYTES)})
-    with Workload(cluster.bootstrap_servers, "t", partitions=1) as load:
-        load.wait_acked(4 * LOAD)
-        leader = cluster.leader("t", 0)
-        victim, other = (broker_id for broker_id in cluster.running if broker_id != leader)
-        cluster.stop(victim)
-        segment = min(cluster.partition_dir(victim, "t", 0).glob("*.log"))
-        data = bytearray(segment.read_bytes())
-        data[len(data) // 2] ^= 0x10
-        segment.write_bytes(data)
-        start(cluster, victim)
-        cluster.wait_in_sync("t", 1)
-    judgement = load.judge()
-    assert judgement.verdict is Verdict.VALID, judgement.findings
-    sent = values_by_offset(load)
-    cluster.kill(other)
-    cluster.kill(leader)
-    wait_until(lambda: cluster.leader("t", 0) == victim, WAIT_S, "the damaged one leads")
-    served, codes = read_all(cluster.address(victim), len(sent))
-    print(f"\na damaged log after a clean stop: of {len(sent)} records {len(served)} served, errors {sorted(codes)}")
-    assert codes == {ErrorCode.corrupt_message.value}
-    assert len(served) < len(sent)
-    assert all(sent[offset] == value for offset, value in served.items())
-
-
-def values_by_offset(load: Workload) -> dict[int, bytes]:
-    polls = (op.v["records"] for op in load.recorder.ops() if op.p == "drain" and op.f == "poll" and "records" in op.v)
-    return {offset: b"%d" % value for records in polls for _, offset, value in records}
-
-
-def read_all(address: tuple[str, int], end: int) -> tuple[dict[int, bytes | None], set[int]]:
-    """What a consumer gets that asks for every offset up to ``end``, and the errors that it meets."""
-    served: dict[int, bytes | None] = {}
-    codes: set[int] = set()
-    with WireClient(address, timeout_s=WAIT_S) as client:
-        offset = 0
-        while offset < end:
-            topic = FetchTopic("t", ZERO_UUID, [FetchPartition(0, offset, max_bytes=4096)])
-            [answer] = client.fetch(FETCH_VERSION, FetchRequest(100, 1, [topic])).topics
-            [partition] = answer.partitions
-            if partition.error_code:
-                codes.add(partition.error_code)
-            found = decode_batches(bytes(partition.records or b""), from_offset=offset)
-            served.update((record.offset, record.value) for record in found)
-            offset = found[-1].offset + 1 if found else offset + 1
-    return served, codes
-
-
-def damage_one(
-    cluster: ReplicatedCluster, end: str, pattern: str, damage: Callable[[Path, Random], None], random: Random
-) -> bool:
-    """Damage a file of a follower that does not run; true if it has such a file with anything in it."""
-    victim = next(broker_id for broker_id in cluster.running if broker_id != cluster.leader("t", 0))
-    cluster.stop(victim) if end == "stop" else cluster.kill(victim)
-    files = [path for path in sorted((cluster.data_dir(victim) / "log").glob(pattern)) if path.stat().st_size]
-    if files:
-        damage(random.choice(files), random)
-    start(cluster, victim)
-    cluster.wait_in_sync("t", PARTITIONS)
-    check_closed_segments(cluster, victim, f"{pattern} {damage.__name__}")
-    return bool(files)
-
-
-def check_closed_segments(cluster: ReplicatedCluster, victim: int, what: str) -> None:
-    """They are as the leader's, as far as both have them closed."""
-    leader = cluster.partition_dir(cluster.leader("t", 0), "t", 0)
-    for segment in sorted(cluster.partition_dir(victim, "t", 0).glob("*.log"))[:-1]:
-        same = (leader / segment.name).read_bytes() == segment.read_bytes()
-        assert same, f"{what}: {segment.name} differs from the leader's"
