@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from kit import kafka_java
 from kit.clients import PYTHON_CLIENTS, TIMEOUT_S, Client, Kcat, Raylog, Row
 from kit.cluster import InProcessCluster
+from kit.proxied import proxied
+from kit.proxy import Fate
 from raylog.client import Producer
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -114,3 +117,73 @@ def test_an_idempotent_producer_goes_on_after_a_restart(
         rows = Raylog().read(cluster.bootstrap_servers, "kept", 0, 4)
         assert [value for _, value, _ in rows] == [b"0", b"1", b"2", b"3"]
         assert cluster.leader("kept", 0).partitions.get(KEPT).log_end_offset == len(rows)
+
+
+FLIPPED, LOST = b"a batch that is flipped", b"an answer that is lost"
+Produce = Callable[[bytes, int], None]
+"""Queues one value for a partition of the topic ``t``."""
+
+
+def librdkafka_with_one_in_flight(servers: str, use: Callable[[Produce, Callable[[], None]], None]) -> None:
+    config = {"enable.idempotence": True, "linger.ms": 0, "request.timeout.ms": 1_000, "socket.timeout.ms": 1_500}
+    one = {"max.in.flight.requests.per.connection": 1, "bootstrap.servers": servers}
+    producer = confluent_kafka.Producer({**config, **one})
+
+    def flush() -> None:
+        assert producer.flush(TIMEOUT_S) == 0
+
+    use(lambda value, partition: producer.produce("t", value, partition=partition), flush)
+
+
+def raylog_with_five(servers: str, use: Callable[[Produce, Callable[[], None]], None]) -> None:
+    with Producer(servers, linger_ms=0, request_timeout_ms=1_000) as producer:
+        use(lambda value, partition: producer.send("t", value, partition=partition), producer.flush)
+
+
+@pytest.mark.parametrize("client", [librdkafka_with_one_in_flight, raylog_with_five])
+def test_a_batch_that_is_refused_has_no_other_partition_written_twice(
+    tmp_path: Path, client: Callable[[str, Callable[[Produce, Callable[[], None]], None]], None]
+) -> None:
+    """A batch behind one that was refused is out of order. Where librdkafka has several in flight, it then begins a new
+    producer epoch and sends again, in *all* partitions, what it does not know to be there: broker and log cannot tell
+    that from something new (https://github.com/confluentinc/librdkafka/issues/4953).
+    """
+    queued, asked = threading.Event(), threading.Event()
+    flipped = []
+
+    def edit(frame: bytes) -> bytes:
+        if FLIPPED in frame and not flipped:
+            flipped.append(frame)
+            assert queued.wait(TIMEOUT_S)
+            return frame.replace(FLIPPED, FLIPPED[::-1])
+        if LOST in frame and not asked.is_set():
+            asked.set()
+            proxy.on_answer = lose
+        return frame
+
+    def lose(api_key: int) -> Fate:
+        proxy.on_answer = lambda _: Fate.PASS
+        return Fate.DROP
+
+    with proxied(tmp_path) as (cluster, proxy, servers):
+
+        def use(produce: Produce, flush: Callable[[], None]) -> None:
+            for partition in (0, 1):
+                produce(b"first", partition)
+            flush()
+            proxy.edit_request = edit
+            produce(LOST, 1)
+            assert asked.wait(TIMEOUT_S)
+            produce(FLIPPED, 0)
+            produce(b"behind it", 0)
+            queued.set()
+            flush()
+
+        client(servers, use)
+        assert flipped
+        for partition, expected in ((0, [b"first", FLIPPED, b"behind it"]), (1, [b"first", LOST])):
+            end = cluster.leader("t", partition).partitions.get(
+                TopicPartition(TopicName("t"), PartitionIndex(partition))
+            )
+            rows = Raylog().read(cluster.bootstrap_servers, "t", partition, end.log_end_offset)
+            assert [value for _, value, _ in rows] == expected

@@ -40,6 +40,7 @@ CLIENT: dict[str, Any] = {
 PRODUCER = {
     **CLIENT,
     "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 1,  # with more it may send twice by itself: conformance/test_known_traps
     "linger.ms": 0,
     "request.timeout.ms": 2_000,
     "message.timeout.ms": 60_000,
