@@ -41,7 +41,7 @@ def test_a_registration_makes_its_nodes_and_raises_the_incarnation(open_store: O
     assert node is not None
     assert epoch.version == second.epoch
     assert node.ephemeral_owner == store.session.id
-    assert second == replace(BROKER, epoch=second.epoch, intact_since=first.epoch)
+    assert second == replace(BROKER, epoch=second.epoch, intact_since=first.epoch, disks_since=first.epoch)
 
 
 def test_a_new_incarnation_fences_what_was_decided_on_the_old_one(open_store: OpenStore, tmp_path: Path) -> None:

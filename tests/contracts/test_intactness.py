@@ -100,6 +100,7 @@ def test_what_keeps_data_intact(
     )
     assert second.epoch == first.epoch + 1
     assert second.intact_since == (first.epoch if is_intact else second.epoch)
+    assert second.disks_since == (first.epoch if set(DISKS) <= set(disks) else second.epoch)
     assert snapshot.load_brokers(open_store()) == {BROKER.id: second}
     assert not is_intact or third(open_store, tmp_path, second_store).intact_since == first.epoch
 

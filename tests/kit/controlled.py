@@ -116,7 +116,7 @@ class FakeBroker:
         assert stat is not None
         epoch = BrokerEpoch(stat.version + 1)
         intact_since = epoch if lost_data or self.info.epoch == -1 else self.info.intact_since
-        self.info = replace(self.info, epoch=epoch, intact_since=intact_since)
+        self.info = replace(self.info, epoch=epoch, intact_since=intact_since, disks_since=intact_since)
         self.store.multi(
             [
                 Create(paths.broker(self.info.id), paths.encode_broker(self.info, TimestampMs(0)), ephemeral=True),

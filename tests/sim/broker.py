@@ -253,13 +253,14 @@ class SimBroker:
         self.drain(done, cancel=not is_drained)
 
     def stop_clean(self) -> None:
-        """Flush, sign off, end."""
+        """Flush, sign off, end; a disk that failed is left as it is, without the mark of an orderly stop."""
         self.lease.revoke()
         self.replicas.resign_all()
-        for replica in self.replicas.partitions.values():
-            replica.log.flush()
-            replica.save_start()
-        self.disk.clean = True
+        if not self.disk.health.failure:
+            for replica in self.replicas.partitions.values():
+                replica.log.flush()
+                replica.save_start()
+            self.disk.clean = True
         self.store.thread = self._membership
         try:
             self.registration.deregister()

@@ -115,8 +115,6 @@ class World:
         self.brokers: dict[BrokerId, SimBroker] = {}
         self._awaited: dict[str, deque[Callable[[Moment], None]]] = defaultdict(deque)
         self.is_healed = False
-        self.crashed = False
-        """Whether a machine has."""
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.checker.on_moment = self.moment
         self.checker.heard_ms = lambda broker: self.brokers[BrokerId(broker)].store.heard_ms
@@ -237,9 +235,8 @@ class World:
         """The machine dies: what was not synced is gone, and nobody is told. Where each append is flushed that harms
         nothing that counts.
         """
-        if self.checker.damaged if self.flushes else not self.checker.may_damage(broker):
-            return  # with flush.messages=1: an emptied disk and an unsynced one are the same to the controller
-        self.crashed = True
+        if not self.flushes and not self.checker.may_damage(broker):
+            return
         self.counts["unsynced data is lost"] += 1
         self.engine.note(f"broker {broker}: its machine crashes, unsynced data is lost")
         if self.is_up(broker):
@@ -251,7 +248,7 @@ class World:
 
     def wipe(self, broker: BrokerId) -> None:
         """The machine dies and comes back with an empty disk."""
-        if not self.checker.may_damage(broker) or (self.flushes and self.crashed):
+        if not self.checker.may_damage(broker):
             return
         self.engine.note(f"broker {broker}: its disk is wiped")
         if self.is_up(broker):

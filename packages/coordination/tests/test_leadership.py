@@ -44,15 +44,23 @@ def _ids(digits: str) -> tuple[BrokerId, ...]:
 
 
 def standing(
-    live: str, *, back: str = "", lost: str = "", leaving: str = "", offline: str = "", unaware: str = ""
+    live: str,
+    *,
+    back: str = "",
+    lost: str = "",
+    unsynced: str = "",
+    leaving: str = "",
+    offline: str = "",
+    unaware: str = "",
 ) -> Standing:
-    """``live`` never died, ``back`` came back with all data, ``lost`` without."""
+    """``live`` never died, ``back`` came back with all data, ``unsynced`` without its end, ``lost`` without any."""
     brokers = {}
-    for digit in live + back + lost:
+    for digit in live + back + unsynced + lost:
         epoch = IN_SYNC if digit in live else BrokerEpoch(IN_SYNC + 1)
-        intact_since = epoch if digit in lost else BrokerEpoch(1)
+        intact_since = epoch if digit in lost + unsynced else BrokerEpoch(1)
+        disks_since = epoch if digit in lost else BrokerEpoch(1)
         broker = BrokerId(int(digit))
-        brokers[broker] = BrokerInfo(broker, epoch, (), intact_since=intact_since)
+        brokers[broker] = BrokerInfo(broker, epoch, (), intact_since=intact_since, disks_since=disks_since)
     disks = {broker: {(ID, TP.partition)} for broker in _ids(offline)}
     return Standing(brokers, disks, frozenset(_ids(leaving)), lambda broker, tp: str(broker) in unaware)
 
@@ -153,6 +161,14 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
         partition(1, "12"), standing("23", leaving="2"), 1, (2, 8, "2", "")),
     "below the minimum the drained one stays eligible": (
         partition(2, "12"), standing("12", leaving="1"), 2, (2, 7, "2", "1")),
+    "who lost only what was not synced waits where it was": (
+        partition(-1, "12"), standing("", unsynced="1"), 1, (-1, 7, "12", "")),
+    "and leads, when all are back, over who lost a disk": (
+        partition(-1, "12"), standing("", lost="1", unsynced="2"), 1, (2, 8, "2", "")),
+    "also from the ELR": (
+        partition(-1, "1", "2"), standing("", lost="1", unsynced="2"), 2, (2, 8, "2", "")),
+    "but not over one that lost nothing": (
+        partition(-1, "1", "2"), standing("", unsynced="1", back="2"), 2, (2, 8, "2", "")),
 }  # fmt: skip
 
 
@@ -244,10 +260,11 @@ def situations(draw: st.DrawFn) -> tuple[PartitionState, Standing, int, bool]:
     isr = draw(digits.filter(bool))
     elr = "".join(b for b in draw(digits) if b not in isr)
     leader = draw(st.sampled_from(["-1", *isr]))
-    fates = {digit: draw(st.sampled_from(["live", "back", "lost", "dead"])) for digit in "1234"}
+    fates = {digit: draw(st.sampled_from(["live", "back", "unsynced", "lost", "dead"])) for digit in "1234"}
     now = standing(
         *("".join(d for d in fates if fates[d] == "live"),),
         back="".join(d for d in fates if fates[d] == "back"),
+        unsynced="".join(d for d in fates if fates[d] == "unsynced"),
         lost="".join(d for d in fates if fates[d] == "lost"),
         leaving=draw(digits),
         offline=draw(digits),
@@ -272,6 +289,8 @@ def test_whatever_happens_the_rules_hold(situation: tuple[PartitionState, Standi
         assert all(after.incarnations[b] == now.brokers[b].epoch for b in after.isr)
         assert after.leader in intact or not intact, "who lost data leads over none that did not"
         assert bool(risk) == (after.leader not in intact)
+        with_disks = {b for b in (*before.isr, *before.elr) if b in live and now.brokers[b].disks_since <= IN_SYNC}
+        assert after.leader in with_disks or not with_disks, "who lost a disk leads over none that did not"
         assert unclean or not risk or {*before.isr, *before.elr} <= live, "nobody better could come back"
         is_same = (after.leader, after.incarnations[after.leader]) == (
             before.leader,
@@ -286,6 +305,7 @@ def test_whatever_happens_the_rules_hold(situation: tuple[PartitionState, Standi
         assert set(after.isr) <= set(before.isr)
         assert {b for b in before.isr if b not in live} <= set(after.isr), "who may come back is waited for"
         assert {b for b in before.elr if b not in live} <= set(after.elr)
+        assert {b for b in before.isr if b in now.brokers and now.brokers[b].disks_since <= IN_SYNC} <= set(after.isr)
     assert settle(after, now, min_isr, unclean=unclean)[0] is after
 
 

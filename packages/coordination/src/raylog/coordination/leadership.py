@@ -2,7 +2,8 @@
 
 A replica is *live* when its broker is registered, and its disk has not failed there. It is *intact* when its broker
 has lost no data since the incarnation in which it was in sync: a broker that comes back with an empty disk, or without
-the unsynced end of its log, must not lead over one that kept everything, though the ISR names both.
+the unsynced end of its log, must not lead over one that kept everything, though the ISR names both. Nor may one that
+lost a disk lead over one that lost only what was not synced.
 
 The members of the ISR hold all that was acknowledged. So do the eligible leader replicas (ELR, KIP-966): they left the
 ISR when it had fewer members than min.insync.replicas, and the high watermark stands still from then on. Leader is
@@ -10,7 +11,8 @@ the first replica, in the preferred order, that is
 
 a) in the ISR, live and intact; failing that,
 b) in the ELR, live and intact; failing that,
-c) in the ISR, or else the ELR, and live, when all of these are live and none is intact: nobody better can come back;
+c) in the ISR, or else the ELR, and live, when all of these are live and none is intact: nobody better can come back.
+   First those who have all their disks;
 d) where unclean elections are allowed: in the ISR or ELR and live, or else any live replica.
 
 Acknowledged records may be lost in (c) and (d); the change says so in ``risk``.
@@ -167,6 +169,10 @@ class ElectionRules:
         """Registered, with the replica's disk in order."""
         return broker in standing.brokers and (terms.topic_id, tp.partition) not in standing.offline.get(broker, ())
 
+    def has_disks(self, broker: BrokerInfo, partition: PartitionState) -> bool:
+        """True when no log directory is gone that the broker had when it was last in sync."""
+        return broker.disks_since <= partition.incarnations.get(broker.id, broker.epoch)
+
     def is_intact(self, broker: BrokerInfo, partition: PartitionState) -> bool:
         """True when the broker still has what it had when it was last in sync; so it is taken to where that is unknown,
         in states that another program wrote.
@@ -198,7 +204,9 @@ class _Case:
         self._live = live - {damaged}
         self._intact = {b for b in self._live & members if rules.is_intact(standing.brokers[b], partition)}
         self._lost = (live & members) - self._intact
-        """Members that are live and whose data is gone."""
+        """Members that are live and have lost data."""
+        self._emptied = {b for b in self._lost if not rules.has_disks(standing.brokers[b], partition)}
+        """Those of them who have lost a disk: they may have nothing left."""
 
     def is_settled(self) -> bool:
         """True when nothing has happened that could change the state: the common case, told fast."""
@@ -222,7 +230,10 @@ class _Case:
             return (p.leader if stays else sound[0]), ""
         if eligible := self._in_order(self._intact.intersection(p.elr)):
             return eligible[0], ""
-        members = self._in_order(self._lost.intersection(p.isr)) or self._in_order(self._lost.intersection(p.elr))
+        ranks = (
+            lost.intersection(among) for lost in (self._lost - self._emptied, self._lost) for among in (p.isr, p.elr)
+        )
+        members = next((self._in_order(rank) for rank in ranks if rank), [])
         if members and self._live.issuperset((*p.isr, *p.elr)):
             return members[0], "all that were in sync have lost data"
         if self._unclean and (candidates := members or self._in_order(self._live)):
@@ -239,10 +250,10 @@ class _Case:
         return info is not None and self._partition.incarnations.get(broker) == info.epoch
 
     def without_leader(self) -> PartitionState:
-        """Those whose data is gone wait for the others; unless no other is left."""
+        """Those whose disk is gone wait for the others; unless no other is left."""
         p = self._partition
-        isr = tuple(b for b in p.isr if b not in self._lost) or p.isr
-        elr = tuple(b for b in p.elr if b not in self._lost)
+        isr = tuple(b for b in p.isr if b not in self._emptied) or p.isr
+        elr = tuple(b for b in p.elr if b not in self._emptied)
         return replace(p, leader=NO_LEADER, isr=isr, elr=elr, incarnations=p.incarnations_of((*isr, *elr)))
 
     def _may_stay(self, broker: BrokerId) -> bool:

@@ -61,6 +61,8 @@ class BrokerInfo:
     """True when the process before this one closed its logs in an orderly way."""
     intact_since: BrokerEpoch = NO_BROKER_EPOCH
     """The oldest incarnation whose data is all still here: no later one lost a disk or an acknowledged write."""
+    disks_since: BrokerEpoch = NO_BROKER_EPOCH
+    """The oldest incarnation whose log directories are all still here, be it without what was not synced in them."""
 
     def endpoint(self, listener: str | None = None) -> Endpoint | None:
         """The endpoint of the named listener (by default the first); None when there is none."""

@@ -143,8 +143,8 @@ class FormerLife(NamedTuple):
 
     directory_ids: tuple[UUID, ...]
     intact_since: BrokerEpoch
-    boot_id: str
-    """Of the machine that it ran on, since it started; "" where an older release did not say."""
+    disks_since: BrokerEpoch
+    boot_id: str  # of the machine that it ran on; "" where an older release did not say
 
 
 class ProducerIdBlock(NamedTuple):
@@ -230,6 +230,7 @@ def encode_raylog_broker(info: BrokerInfo, boot_id: str = "") -> bytes:
             "directory_ids": [str(directory) for directory in info.directory_ids],
             "clean_stop": info.clean_stop,
             "intact_since": info.intact_since,
+            "disks_since": info.disks_since,
             "boot_id": boot_id,
         }
     )
@@ -251,17 +252,19 @@ def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, e
             actor=extra.get("actor", ""),
             directory_ids=_directory_ids(extra),
             clean_stop=bool(extra.get("clean_stop", False)),
-            intact_since=BrokerEpoch(int(extra.get("intact_since", NO_BROKER_EPOCH))),
+            **_since(extra),
         )
 
 
 def decode_former_life(broker_id: BrokerId, raylog_data: bytes) -> FormerLife:
     """Of a value of /raylog/brokers/B, also of a broker that is not registered now."""
-    path = raylog_broker(broker_id)
-    value = load(path, raylog_data)
+    value = load(path := raylog_broker(broker_id), raylog_data)
     with Reading(path):
-        intact_since = BrokerEpoch(int(value.get("intact_since", NO_BROKER_EPOCH)))
-        return FormerLife(_directory_ids(value), intact_since, str(value.get("boot_id", "")))
+        return FormerLife(_directory_ids(value), **_since(value), boot_id=str(value.get("boot_id", "")))
+
+
+def _since(value: Mapping[str, Any]) -> dict[str, BrokerEpoch]:
+    return {name: BrokerEpoch(int(value.get(name, NO_BROKER_EPOCH))) for name in ("intact_since", "disks_since")}
 
 
 def _directory_ids(value: Mapping[str, Any]) -> tuple[UUID, ...]:

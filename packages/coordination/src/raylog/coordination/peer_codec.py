@@ -97,6 +97,7 @@ def pack_broker(broker: BrokerInfo) -> dict[str, Any]:
         "dirs": [directory.bytes for directory in broker.directory_ids],
         "clean_stop": broker.clean_stop,
         "intact_since": broker.intact_since,
+        "disks_since": broker.disks_since,
     }
 
 
@@ -114,6 +115,7 @@ def unpack_broker(fields: Any) -> BrokerInfo:
         directory_ids=tuple(map(uuid, of(list, fields.get("dirs", [])))),
         clean_stop=of(bool, fields.get("clean_stop", False)),
         intact_since=BrokerEpoch(number(fields.get("intact_since", NO_BROKER_EPOCH))),
+        disks_since=BrokerEpoch(number(fields.get("disks_since", NO_BROKER_EPOCH))),
     )
 
 

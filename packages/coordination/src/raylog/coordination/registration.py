@@ -122,7 +122,8 @@ class BrokerRegistration:
 
     A registration says since which incarnation the broker's data is *intact*, for one that lost some must not lead
     over one that did not. It is as long as all log directories are there, and the last process stopped in an orderly
-    way or the machine still runs: then the end of its log, if unsynced, is in the page cache.
+    way or the machine still runs: then the end of its log, if unsynced, is in the page cache. It says also since when
+    its directories are all there: when all have lost something, those who lost a disk have lost most.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class BrokerRegistration:
                 raise NoNode(f"{paths.broker_epoch(broker.id)} vanished", paths.broker_epoch(broker.id))
             life = paths.decode_former_life(broker.id, former.data) if former.data else None
             new = replace(broker, epoch=BrokerEpoch(epoch.version + 1))
-            new = replace(new, intact_since=self.intact_since(new, life))
+            new = replace(new, intact_since=self.intact_since(new, life), disks_since=self.disks_since(new, life))
             try:
                 self._store.multi(self.operations(new, epoch.version))
             except BadVersion:
@@ -201,13 +202,19 @@ class BrokerRegistration:
 
     def intact_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
         """The oldest incarnation whose data is all here; ``broker``'s own epoch when that is where it begins anew."""
-        if former is None or not set(former.directory_ids) <= set(broker.directory_ids):
+        if former is None or self.disks_since(broker, former) == broker.epoch:
             return broker.epoch
         if self._was_registered:  # by this process: its session ended, it did not
             return former.intact_since
         is_same_boot = bool(self._boot_id) and former.boot_id == self._boot_id
         is_kept = not self._lost_data and (broker.clean_stop or is_same_boot)
         return former.intact_since if is_kept else broker.epoch
+
+    def disks_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
+        """The oldest incarnation whose log directories are all here; ``broker``'s own when one is missing."""
+        if former is None or not set(former.directory_ids) <= set(broker.directory_ids):
+            return broker.epoch
+        return former.disks_since
 
     def _as_registered(self, broker: BrokerInfo, session: Session) -> BrokerInfo:
         """The registration that exists, when it is this session's; nobody else raises its epoch meanwhile."""
@@ -217,7 +224,8 @@ class BrokerRegistration:
         extra = self._store.get(paths.raylog_broker(broker.id))
         if node is not None and epoch is not None and extra is not None and node.ephemeral_owner == session.id:
             life = paths.decode_former_life(broker.id, extra.data)
-            return replace(broker, epoch=BrokerEpoch(epoch.version), intact_since=life.intact_since)
+            since = {"intact_since": life.intact_since, "disks_since": life.disks_since}
+            return replace(broker, epoch=BrokerEpoch(epoch.version), **since)
         where = "another process"
         if found is not None:
             other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
