@@ -224,8 +224,8 @@ class BrokerRegistration:
         extra = self._store.get(paths.raylog_broker(broker.id))
         if node is not None and epoch is not None and extra is not None and node.ephemeral_owner == session.id:
             life = paths.decode_former_life(broker.id, extra.data)
-            since = {"intact_since": life.intact_since, "disks_since": life.disks_since}
-            return replace(broker, epoch=BrokerEpoch(epoch.version), **since)
+            known = replace(broker, intact_since=life.intact_since, disks_since=life.disks_since)
+            return replace(known, epoch=BrokerEpoch(epoch.version))
         where = "another process"
         if found is not None:
             other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
