@@ -1,9 +1,35 @@
-"""What contract tests are given: a way to open clients of one tree, in memory or in ZooKeeper."""
+"""Stores for tests: a way to open clients of one tree, in memory or in ZooKeeper, and one that is interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.coordination.store import MetadataStore
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.store import EventSink, MetadataStore, Stat, Versioned
 
 OpenStore = Callable[[], MetadataStore]
+
+
+class Interrupted(MemoryStore):
+    """Something happens right after its read number ``after`` from now, counted from 1."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.after = 0
+        self.happens: Callable[[], object] = lambda: None
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        found = super().get(path, watch)
+        self._read()
+        return found
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        found = super().exists(path, watch)
+        self._read()
+        return found
+
+    def _read(self) -> None:
+        self.after -= 1
+        if self.after == 0:
+            self.happens()

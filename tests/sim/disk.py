@@ -296,7 +296,10 @@ class SimLog:
     def set_segments(self, segments: Sequence[Never]) -> None: ...
 
     def save_epochs(self) -> None:
-        self.files.epochs = self.epochs.rows()
+        """The log begins where the first epoch does: so this remembers its start as well as the checkpoint does."""
+        self.files.epochs = rows = self.epochs.rows()
+        if rows:
+            self.files.start = max(self.files.start, rows[0][1])
 
     def save_checkpoints(self) -> None:
         self.files.start = self._offsets.start

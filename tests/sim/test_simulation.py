@@ -85,7 +85,7 @@ def test_a_run_tells_what_it_has_tried() -> None:
 
 
 def test_a_failing_run_is_made_small() -> None:
-    design = PLANTED["empty-disk-leads"].design
+    design = PLANTED["truncate-to-hw"].design
     outcome = next(outcome for outcome in (run(seed, design) for seed in range(PROOF_SEEDS)) if outcome.violation)
     small = shrink(outcome, design)
     assert small.violation is not None
@@ -93,7 +93,7 @@ def test_a_failing_run_is_made_small() -> None:
     assert 1 <= len(small.faults) <= 3
     said: list[str] = []
     report(small, design, said.append)
-    assert said[-1] == f"replay with: make sim SEED={outcome.seed} BUG=empty-disk-leads"
+    assert said[-1] == f"replay with: make sim SEED={outcome.seed} BUG=truncate-to-hw"
 
 
 def test_a_seed_is_the_whole_run() -> None:

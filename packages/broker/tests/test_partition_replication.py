@@ -282,6 +282,25 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
     assert len(told) == 2
 
 
+def test_a_follower_that_said_where_its_log_begins_keeps_to_it_after_a_crash(tmp_path: Path) -> None:
+    """It may lead next: what a client was told is deleted must not come back with it."""
+    group = Group(tmp_path)
+    group.elect(1)
+    for value in (b"a", b"b", b"c"):
+        append(group.leader, value)
+    group.replicate()
+    group.leader.delete_records(Offset(2))
+    group.replicate()
+    assert group[2].log_start_offset == 2
+    directory = group.shelves[2].directory
+    group.shelves[2].dirs.abandon()
+    again = open_shelf(directory.parent, epoch=9)
+    assert again.partition.log_start_offset == 2
+    again.dirs.close()
+    for broker in (1, 3):
+        group.shelves[broker].dirs.close()
+
+
 def test_a_follower_below_the_leaders_start_begins_anew(tmp_path: Path) -> None:
     group = Group(tmp_path, **{"segment.bytes": 200})
     group.elect(1, 1, 2)

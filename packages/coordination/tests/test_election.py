@@ -6,6 +6,7 @@ import queue
 
 import pytest
 
+from kit.stores import Interrupted
 from raylog.coordination import paths
 from raylog.coordination.election import Mandate, campaign, current_controller, take_over
 from raylog.coordination.memory_store import MemoryStore
@@ -48,6 +49,20 @@ def test_a_hint_ends_the_mandate_of_whom_it_is_about() -> None:
     assert brokers.campaign(TWO) == Mandate(ControllerEpoch(2), 2)
     assert brokers.controller == TWO
     assert brokers.campaign(ONE) is None, "the old one finds that another is in office"
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_who_is_replaced_while_it_looks_does_not_take_its_successors_mandate_for_its_own(after: int) -> None:
+    """Two controllers with one epoch, and one version that all writes check, would be two that nothing fences."""
+    brokers = Candidates()
+    brokers.stores[ONE].close()
+    brokers.stores[ONE] = store = Interrupted(brokers.tree)
+    store.start()
+    assert brokers.campaign(ONE) == Mandate(ControllerEpoch(2), 2)
+    store.after, store.happens = after, lambda: brokers.take_over(TWO)
+    mandate = brokers.campaign(ONE)
+    assert (brokers.controller, brokers.campaign(TWO)) == (TWO, Mandate(ControllerEpoch(3), 3))
+    assert mandate in (None, Mandate(ControllerEpoch(2), 2)), "none, or one that its writes find is over"
 
 
 def test_two_hints_make_one_controller() -> None:

@@ -33,10 +33,10 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
     ``registration.ensure_cluster`` once before.
     """
     while True:
-        holder = store.exists(paths.CONTROLLER, watch)
-        found = store.get(paths.CONTROLLER_EPOCH)
+        found = store.get(paths.CONTROLLER_EPOCH)  # before the holder, or it might be our successor's
         if found is None:
             raise NoNode(f"{paths.CONTROLLER_EPOCH} is missing", paths.CONTROLLER_EPOCH)
+        holder = store.exists(paths.CONTROLLER, watch)
         epoch = paths.decode_controller_epoch(found.data)
         if holder is not None:
             ours = holder.ephemeral_owner == store.session.id

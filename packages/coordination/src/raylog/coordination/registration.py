@@ -158,6 +158,7 @@ class BrokerRegistration:
         a live process has the id, or a dead one whose session is not ours to end: that lapses within its
         timeout, so call again. After StoreUnavailable call again, too: a success that was not heard of is recognised.
         """
+        self._session_id = 0  # until it is known what becomes of this: no older registration stands any more
         left = self._session_file.load()
         session = self._store.session
         if left is not None and left != session:
@@ -217,11 +218,13 @@ class BrokerRegistration:
         return former.disks_since
 
     def _as_registered(self, broker: BrokerInfo, session: Session) -> BrokerInfo:
-        """The registration that exists, when it is this session's; nobody else raises its epoch meanwhile."""
-        path = paths.broker(broker.id)
-        node, found = self._store.exists(path), self._store.get(path)
+        """The registration that exists, when it is this session's. Its node is looked at last: while it stands nobody
+        has raised the epoch that was read before.
+        """
         epoch = self._store.exists(paths.broker_epoch(broker.id))
         extra = self._store.get(paths.raylog_broker(broker.id))
+        path = paths.broker(broker.id)
+        found, node = self._store.get(path), self._store.exists(path)
         if node is not None and epoch is not None and extra is not None and node.ephemeral_owner == session.id:
             life = paths.decode_former_life(broker.id, extra.data)
             known = replace(broker, intact_since=life.intact_since, disks_since=life.disks_since)
