@@ -13,6 +13,7 @@ import pytest
 from kit.faulty_files import LossyFileSystem
 from kit.partitions import NOW, Shelf, append, lead, open_shelf
 from raylog.broker.partition import Partition
+from raylog.broker.storage.checkpoint import decode_topic_id
 from raylog.protocol.errors import CorruptMessage, InconsistentTopicId, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import decode_batches
@@ -149,3 +150,23 @@ def test_damage_is_never_served_and_always_told(
     lines = [f"{kind}: {tried[kind]} tried, {told[kind]} told, {harmless[kind]} without effect" for kind in tried]
     record_property("damage", "; ".join(lines))
     assert not silent, silent
+
+
+def test_a_damaged_meta_properties_is_refused_or_has_an_id_all_the_same(tmp_path: Path) -> None:
+    """An id that cannot be read is as good as lost: the directory gets another, and so is in no in-sync set."""
+    open_shelf(tmp_path).dirs.close()
+    path = tmp_path / "meta.properties"
+    whole = path.read_bytes()
+    ids = set()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            shelf = open_shelf(tmp_path)
+        except StorageError:
+            continue
+        [directory_id] = shelf.dirs.directory_ids().values()
+        ids.add(decode_topic_id(directory_id))
+        shelf.dirs.close()
+    assert len(ids) > 2

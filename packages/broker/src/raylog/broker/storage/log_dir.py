@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,13 +107,25 @@ class LogDir:
                         f"log directory {self.path} belongs to {key} {found[key]}, this broker has {key} {ours}; "
                         "choose another directory"
                     )
-            self.directory_id = found.get("directory.id") or self._new_id()
+            self.directory_id = self._known_id(found) or self._new_id()
             wanted = {
                 "version": "0", "cluster.id": cluster_id, "broker.id": str(broker_id),
                 "directory.id": self.directory_id,
             }  # fmt: skip
             if found != wanted:
                 checkpoint.write_properties(self._fs, self.path / checkpoint.META_PROPERTIES, found | wanted)
+
+    def _known_id(self, properties: Mapping[str, str]) -> str:
+        """The directory's id; "" where there is none that can be read: it is then taken for one that was lost."""
+        known = properties.get("directory.id", "")
+        try:
+            checkpoint.decode_topic_id(known)
+        except ValueError as error:
+            if known:
+                path = self.path / checkpoint.META_PROPERTIES
+                logger.warning("directory id dropped", path=path, directory_id=known, reason=error)
+            return ""
+        return known
 
     def load(self, taken: set[TopicPartition], now_ms: TimestampMs) -> None:
         """Load and, after an unclean stop, recover all logs; one in ``taken`` too is set aside."""
