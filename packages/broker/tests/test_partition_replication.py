@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,23 @@ def test_followers_follow_the_start_of_the_log(group: Group) -> None:
     assert told == [(TP, 0), (TP, 2)], "when the one has told, and when both have"
     group.replicate()
     assert len(told) == 2
+
+
+def test_records_are_deleted_once_eligible_replicas_know_it_too(group: Group) -> None:
+    """They may lead next, though they are not in sync at the moment (KIP-966)."""
+    for value in (b"a", b"b", b"c"):
+        append(group.leader, value)
+    group.replicate()
+    group.replicate()
+    assert group.leader.low_watermark == 0
+    before = group.state
+    group.state = replace(before, isr=(BrokerId(1),), elr=(BrokerId(2),), version=before.version + 1)
+    group.leader.update(group.state, START)
+    group.leader.delete_records(Offset(2))
+    assert group.leader.low_watermark == 0
+    group.fetch(2)
+    group.fetch(2)
+    assert group.leader.low_watermark == 2
 
 
 def test_a_follower_that_said_where_its_log_begins_keeps_to_it_after_a_crash(tmp_path: Path) -> None:

@@ -33,19 +33,21 @@ EPOCH = 5
 LIVE = {BrokerId(broker): BrokerEpoch(7) for broker in (1, 2, 3)}
 
 
-def state(*isr: int, version: int = 0, replicas: tuple[int, ...] = (1, 2, 3), has_elr: bool = False) -> InSync:
+def state(*isr: int, version: int = 0, replicas: tuple[int, ...] = (1, 2, 3), elr: tuple[int, ...] = ()) -> InSync:
     members = tuple(map(BrokerId, isr))
     incarnations = {broker: LIVE[broker] for broker in members}
-    return InSync(LeaderEpoch(EPOCH), version, tuple(map(BrokerId, replicas)), members, incarnations, has_elr)
+    return InSync(
+        LeaderEpoch(EPOCH), version, tuple(map(BrokerId, replicas)), members, incarnations, tuple(map(BrokerId, elr))
+    )
 
 
 def leader(
-    *isr: int, end: int = 10, hw: int = 0, start: int = 0, min_isr: int = 1, has_elr: bool = False
+    *isr: int, end: int = 10, hw: int = 0, start: int = 0, min_isr: int = 1, elr: tuple[int, ...] = ()
 ) -> Leadership:
     return Leadership(
         TP,
         BrokerId(1),
-        state(*isr, has_elr=has_elr),
+        state(*isr, elr=elr),
         end=Offset(end),
         start_offset=Offset(start),
         high_watermark=Offset(hw),
@@ -141,9 +143,9 @@ def test_who_was_proposed_counts_on_after_a_refusal_until_a_newer_state() -> Non
     assert leadership.high_watermark == 20
 
 
-@pytest.mark.parametrize("has_elr", [False, True])
-def test_the_high_watermark_stands_still_below_min_isr_and_with_eligible_replicas(has_elr: bool) -> None:
-    leadership = leader(1, end=10, min_isr=1 if has_elr else 2, has_elr=has_elr)
+@pytest.mark.parametrize("elr", [(), (2,)])
+def test_the_high_watermark_stands_still_below_min_isr_and_with_eligible_replicas(elr: tuple[int, ...]) -> None:
+    leadership = leader(1, end=10, min_isr=1 if elr else 2, elr=elr)
     assert not leadership.appended(Offset(20))
     fetch(leadership, 2, 20)
     assert leadership.high_watermark == 0

@@ -208,14 +208,14 @@ class Replica:
 
     @property
     def low_watermark(self) -> Offset:
-        """The lowest log start among the in-sync replicas (KIP-107): whoever may lead next keeps nothing before it. -1
-        while one has not told its own. Raises NotLeaderOrFollower.
+        """The lowest log start among the in-sync and eligible replicas (KIP-107, KIP-966): whoever may lead next keeps
+        nothing before it. -1 while one has not told its own. Raises NotLeaderOrFollower.
         """
         with self.log.lock:
             return self._low_watermark(self._leading())
 
     def _low_watermark(self, leadership: Leadership) -> Offset:
-        followers = [leadership.followers.get(member) for member in leadership.isr]
+        followers = [leadership.followers.get(member) for member in (*leadership.isr, *leadership.elr)]
         return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
 
     @property
@@ -382,6 +382,4 @@ class Replica:
 
 def _in_sync(state: PartitionState) -> InSync:
     """What the leader of this state must know of it."""
-    return InSync(
-        state.leader_epoch, state.version, state.replicas, state.isr, state.incarnations, has_elr=bool(state.elr)
-    )
+    return InSync(state.leader_epoch, state.version, state.replicas, state.isr, state.incarnations, state.elr)

@@ -44,8 +44,8 @@ class InSync(NamedTuple):
     isr: tuple[BrokerId, ...]
     incarnations: Mapping[BrokerId, BrokerEpoch]
     """Of the members the incarnation that was in sync (KIP-903), where it is known."""
-    has_elr: bool = False
-    """Whether the partition has eligible leader replicas (KIP-966)."""
+    elr: tuple[BrokerId, ...] = ()
+    """Eligible leader replicas (KIP-966): not in sync any more, but they hold all that is committed."""
 
 
 class Proposal(NamedTuple):
@@ -149,6 +149,11 @@ class Leadership:
         return self._state.isr
 
     @property
+    def elr(self) -> tuple[BrokerId, ...]:
+        """Those who left the ISR below its minimum and may lead all the same."""
+        return self._state.elr
+
+    @property
     def maximal_isr(self) -> Iterable[BrokerId]:
         """All that may be in the ISR by now, ourselves among them."""
         return self._proposed.union(self._state.isr)
@@ -157,7 +162,7 @@ class Leadership:
     def is_frozen(self) -> bool:
         """Whether the high watermark must stand still (KIP-966)."""
         state = self._state
-        return state.has_elr or len(state.isr) < min(self.min_isr, len(state.replicas))
+        return bool(state.elr) or len(state.isr) < min(self.min_isr, len(state.replicas))
 
     # --- the log
 
