@@ -233,6 +233,66 @@ class NoReassignmentInProgress(RaylogError):
     """The partition is not being reassigned, so there is nothing to cancel."""
 
 
+class CoordinatorLoadInProgress(RaylogError):
+    """The coordinator is reading the group and serves it in a moment."""
+
+
+class NotCoordinator(RaylogError):
+    """Another broker coordinates the group."""
+
+
+class IllegalGeneration(RaylogError):
+    """The member's generation is not the group's: it was rebalanced meanwhile."""
+
+
+class InconsistentGroupProtocol(RaylogError):
+    """The member shares no way of assigning with the group, or the group is of the other kind."""
+
+
+class InvalidGroupId(RaylogError):
+    """The group id is empty or otherwise unusable."""
+
+
+class UnknownMemberId(RaylogError):
+    """The group has no such member, or has it no more."""
+
+
+class InvalidSessionTimeout(RaylogError):
+    """The session timeout is outside what brokers allow."""
+
+
+class RebalanceInProgress(RaylogError):
+    """The group is being rebalanced: join again."""
+
+
+class OffsetMetadataTooLarge(RaylogError):
+    """The text beside a committed offset is too long."""
+
+
+class GroupIdNotFound(RaylogError):
+    """There is no such group."""
+
+
+class NonEmptyGroup(RaylogError):
+    """The group has members."""
+
+
+class MemberIdRequired(RaylogError):
+    """Join again with the member id that came with this answer (KIP-394)."""
+
+
+class GroupMaxSizeReached(RaylogError):
+    """The group has as many members as brokers allow."""
+
+
+class FencedInstanceId(RaylogError):
+    """A newer member has this group.instance.id."""
+
+
+class GroupSubscribedToTopic(RaylogError):
+    """A member of the group reads the topic, so its offsets are in use."""
+
+
 class ErrorRow(NamedTuple):
     """A domain error and its code on the wire; Kafka's own table says whether a client may retry it."""
 
@@ -295,6 +355,21 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(PreferredLeaderNotAvailable, ErrorCode.preferred_leader_not_available),
     ErrorRow(EligibleLeadersNotAvailable, ErrorCode.eligible_leaders_not_available),
     ErrorRow(NoReassignmentInProgress, ErrorCode.no_reassignment_in_progress),
+    ErrorRow(CoordinatorLoadInProgress, ErrorCode.coordinator_load_in_progress),
+    ErrorRow(NotCoordinator, ErrorCode.not_coordinator),
+    ErrorRow(IllegalGeneration, ErrorCode.illegal_generation),
+    ErrorRow(InconsistentGroupProtocol, ErrorCode.inconsistent_group_protocol),
+    ErrorRow(InvalidGroupId, ErrorCode.invalid_group_id),
+    ErrorRow(UnknownMemberId, ErrorCode.unknown_member_id),
+    ErrorRow(InvalidSessionTimeout, ErrorCode.invalid_session_timeout),
+    ErrorRow(RebalanceInProgress, ErrorCode.rebalance_in_progress),
+    ErrorRow(OffsetMetadataTooLarge, ErrorCode.offset_metadata_too_large),
+    ErrorRow(GroupIdNotFound, ErrorCode.group_id_not_found),
+    ErrorRow(NonEmptyGroup, ErrorCode.non_empty_group),
+    ErrorRow(MemberIdRequired, ErrorCode.member_id_required),
+    ErrorRow(GroupMaxSizeReached, ErrorCode.group_max_size_reached),
+    ErrorRow(FencedInstanceId, ErrorCode.fenced_instance_id),
+    ErrorRow(GroupSubscribedToTopic, ErrorCode.group_subscribed_to_topic),
 )
 
 _CODE_BY_EXCEPTION = {row.exception: row.code for row in ROWS}

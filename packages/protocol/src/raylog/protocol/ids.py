@@ -40,6 +40,14 @@ Sequence = NewType("Sequence", int)
 """A record's number in its producer's stream to one partition; wraps from 2**31 - 1 to 0 (KIP-98)."""
 
 GroupId = NewType("GroupId", str)
+MemberId = NewType("MemberId", str)
+"""One consumer in a group, from joining to leaving; a member that comes again has a new one."""
+
+Generation = NewType("Generation", int)
+"""How many assignments the group had before; what an older one's member commits is refused."""
+
+InstanceId = NewType("InstanceId", str)
+"""group.instance.id: a name that a static member keeps from life to life (KIP-345)."""
 
 NO_OFFSET = Offset(-1)
 NO_TIMESTAMP = TimestampMs(-1)
@@ -48,6 +56,8 @@ NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER_ID = ProducerId(-1)
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 NO_SEQUENCE = Sequence(-1)
+NO_MEMBER = MemberId("")
+NO_GENERATION = Generation(-1)
 NO_TOPIC_ID = TopicId(UUID(int=0))
 
 
