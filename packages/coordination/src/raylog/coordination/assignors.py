@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heapreplace
 
 from raylog.protocol.ids import MemberId, PartitionIndex, TopicName, TopicPartition
 
@@ -74,7 +75,7 @@ def assign_sticky(members: Mapping[MemberId, Subscriber], partitions: Mapping[To
     kept = _Kept(members, subscribers, partitions)
     homeless = [tp for topic in subscribers for tp in _partitions(topic, 0, partitions[topic]) if tp not in kept.owner]
     for tp in sorted(homeless, key=lambda tp: (len(subscribers[tp.topic]), tp)):
-        kept.give(tp, min(subscribers[tp.topic], key=lambda member: (kept.load(member), member)))
+        kept.give_to_least(tp)
     while kept.level():
         pass
     return kept.assignment()
@@ -106,6 +107,7 @@ class _Kept:
         partitions: Mapping[TopicName, int],
     ) -> None:
         self._subscribers = subscribers
+        self._heaps: dict[tuple[MemberId, ...], list[tuple[int, MemberId]]] = {}
         self.owner: dict[TopicPartition, MemberId] = {}
         self._by_topic: dict[MemberId, dict[TopicName, list[TopicPartition]]] = {m: {} for m in sorted(members)}
         self._load = dict.fromkeys(self._by_topic, 0)
@@ -115,13 +117,18 @@ class _Kept:
                 if exists and tp.topic in members[member].topics and tp not in self.owner:
                     self.give(tp, member)
 
-    def load(self, member: MemberId) -> int:
-        return self._load[member]
-
     def give(self, tp: TopicPartition, member: MemberId) -> None:
         self.owner[tp] = member
         self._by_topic[member].setdefault(tp.topic, []).append(tp)
         self._load[member] += 1
+
+    def give_to_least(self, tp: TopicPartition) -> None:
+        """Loads only grow meanwhile, so what a heap says of one is its load or less."""
+        subscribers = tuple(self._subscribers[tp.topic])
+        heap = self._heaps.setdefault(subscribers, [(0, member) for member in subscribers])
+        while heap[0][0] != self._load[heap[0][1]]:
+            heapreplace(heap, (self._load[heap[0][1]], heap[0][1]))
+        self.give(tp, heap[0][1])
 
     def level(self) -> bool:
         """Pass one partition each along the shortest way from a member with too many to one with too few; False when
