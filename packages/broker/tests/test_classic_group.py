@@ -1,0 +1,317 @@
+"""The classic group's machine in Kafka's own words: who is answered what, and when."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from raylog.broker.groups.classic import ClassicGroup, GroupState, Outcome
+from raylog.broker.groups.classic_messages import (
+    Identity,
+    Join,
+    Joined,
+    Leaver,
+    MemberIdIs,
+    Protocol,
+    Reply,
+    Sync,
+    Synced,
+)
+from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
+from raylog.protocol.errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidSessionTimeout,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, GroupId, InstanceId, MemberId, MonotonicMs
+
+RULES = GroupRules(initial_rebalance_delay_ms=3_000, max_size=3)
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
+
+
+class Cluster:
+    """A group whose requests are named by words, and its answers by these."""
+
+    def __init__(self, rules: GroupRules = RULES) -> None:
+        self.now = 0
+        self.stored = StoredGroup()
+        self.rules = rules
+        self.group = ClassicGroup(GroupId("g"), rules, self.stored, MonotonicMs(0))
+        self.answers: dict[object, Reply] = {}
+        self._ids = count(1)
+
+    def take(self, outcome: Outcome) -> None:
+        self.stored = outcome.store or self.stored
+        for token, reply in outcome.replies:
+            assert token not in self.answers
+            self.answers[token] = reply
+
+    def join(self, token: str, member_id: str = "", instance: str | None = None, **more: Any) -> Reply | None:
+        wishes: dict[str, Any] = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": (Protocol("range", b"t"),),
+            "needs_id": False,
+        } | more
+        name = InstanceId(instance) if instance else None
+        join = Join(MemberId(member_id), name, "client", "host", **wishes)
+        self.take(self.group.join(join, token, MemberId(f"m{next(self._ids)}"), MonotonicMs(self.now)))
+        return self.answers.get(token)
+
+    def sync(self, token: str, who: Identity, **assignments: bytes) -> Reply | None:
+        shares = tuple((MemberId(name), share) for name, share in assignments.items())
+        self.take(self.group.sync(Sync(who, shares), token, MonotonicMs(self.now)))
+        return self.answers.get(token)
+
+    def at(self, ms: int) -> None:
+        """Let time pass, ticking as often as the machine asks for."""
+        while (due := self.group.next_tick_ms()) is not None and due <= ms:
+            self.now = due
+            self.take(self.group.tick(MonotonicMs(due)))
+        self.now = ms
+        self.take(self.group.tick(MonotonicMs(ms)))
+
+    def joined(self, token: str) -> Joined:
+        answer = self.answers[token]
+        assert isinstance(answer, Joined), answer
+        return answer
+
+    def fail_over(self) -> None:
+        self.group = ClassicGroup(self.group.id, self.rules, self.stored, MonotonicMs(self.now))
+
+
+def me(joined: Joined, instance: str | None = None) -> Identity:
+    return Identity(joined.member_id, joined.generation, InstanceId(instance) if instance else None)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def pair(cluster: Cluster) -> Cluster:
+    """Members m1 (leads) and m2 in a stable first generation."""
+    cluster.join("a")
+    cluster.join("b")
+    cluster.at(6_000)
+    cluster.sync("b syncs", me(cluster.joined("b")))
+    cluster.sync("a syncs", me(cluster.joined("a")), m1=b"1", m2=b"2")
+    assert cluster.group.state is GroupState.STABLE
+    return cluster
+
+
+def test_the_first_generation_waits_for_newcomers_and_each_prolongs_it(cluster: Cluster) -> None:
+    cluster.join("a")
+    cluster.at(2_999)
+    cluster.join("b")
+    cluster.at(5_998)
+    assert cluster.answers == {}
+    cluster.at(5_999)
+    a, b = cluster.joined("a"), cluster.joined("b")
+    assert (a.generation, a.leader, b.leader, b.members) == (1, "m1", "m1", ())
+    assert [member.member_id for member in a.members] == ["m1", "m2"]
+
+
+def test_the_leader_settles_the_generation_and_all_learn_their_part(pair: Cluster) -> None:
+    assert pair.answers["a syncs"] == Synced("consumer", "range", b"1")
+    assert pair.answers["b syncs"] == Synced("consumer", "range", b"2")
+    assert [(member.id, member.assignment) for member in pair.stored.members] == [("m1", b"1"), ("m2", b"2")]
+
+
+def test_a_dynamic_member_gets_its_id_first_and_must_use_it_in_time(cluster: Cluster) -> None:
+    assert cluster.join("first", needs_id=True) == MemberIdIs(MemberId("m1"))
+    cluster.join("second", "m1")
+    cluster.at(3_000)
+    assert cluster.joined("second").member_id == "m1"
+    assert cluster.join("other", needs_id=True) == MemberIdIs(MemberId("m3"))
+    cluster.at(13_000)
+    assert isinstance(cluster.join("late", "m3"), UnknownMemberId)
+
+
+def test_a_newcomer_has_all_join_again_and_who_does_not_is_left_out(pair: Cluster) -> None:
+    pair.join("c")
+    a, b = me(pair.joined("a")), me(pair.joined("b"))
+    with pytest.raises(RebalanceInProgress):
+        pair.group.heartbeat(a, MonotonicMs(pair.now))
+    pair.group.check_commit(b, MonotonicMs(pair.now))  # the old generation's work counts until the new one begins
+    pair.join("a again", "m1")
+    assert "c" not in pair.answers
+    for _ in range(8):
+        pair.now += 9_000
+        pair.at(pair.now)
+    assert [member.member_id for member in pair.joined("a again").members] == ["m1", "m3"]
+    with pytest.raises(UnknownMemberId):
+        pair.group.check_commit(b, MonotonicMs(pair.now))
+
+
+def test_an_old_generation_is_refused_at_once(pair: Cluster) -> None:
+    old = me(pair.joined("b"))
+    pair.join("a again", "m1")
+    pair.join("b again", "m2")
+    new = me(pair.joined("b again"))
+    with pytest.raises(IllegalGeneration, match="generation 2, member m2 in 1"):
+        pair.group.check_commit(old, MonotonicMs(pair.now))
+    with pytest.raises(RebalanceInProgress):
+        pair.group.check_commit(new, MonotonicMs(pair.now))
+    assert isinstance(pair.sync("old", old), IllegalGeneration)
+
+
+def test_a_silent_member_is_lost_after_its_session(pair: Cluster) -> None:
+    a = me(pair.joined("a"))
+    pair.at(15_999)
+    pair.group.heartbeat(a, MonotonicMs(pair.now))
+    pair.at(16_000)
+    with pytest.raises(RebalanceInProgress):
+        pair.group.heartbeat(a, MonotonicMs(pair.now))
+    pair.join("a again", "m1")
+    assert [member.member_id for member in pair.joined("a again").members] == ["m1"]
+
+
+def test_who_never_syncs_is_lost_after_the_rebalance_timeout(cluster: Cluster) -> None:
+    cluster.join("a")
+    cluster.join("b")
+    cluster.at(3_000)
+    a, b = me(cluster.joined("a")), me(cluster.joined("b"))
+    cluster.sync("a syncs", a, m1=b"1", m2=b"2")
+    for ms in range(11_000, 63_000, 8_000):
+        cluster.at(ms)
+        cluster.group.heartbeat(a, MonotonicMs(ms))
+        cluster.group.heartbeat(b, MonotonicMs(ms))
+    cluster.at(62_999)
+    assert cluster.group.state is GroupState.STABLE
+    cluster.at(63_000)
+    assert [member.id for member in cluster.group.members] == ["m1"]
+
+
+def test_who_leaves_is_not_waited_for(pair: Cluster) -> None:
+    outcome, results = pair.group.leave([Leaver(MemberId("m1")), Leaver(MemberId("m9"))], MonotonicMs(pair.now))
+    pair.take(outcome)
+    assert [type(result) for result in results] == [type(None), UnknownMemberId]
+    pair.join("b again", "m2")
+    assert pair.joined("b again").leader == "m2"
+
+
+def test_the_last_to_leave_empties_the_group(pair: Cluster) -> None:
+    outcome, _ = pair.group.leave([Leaver(MemberId("m1")), Leaver(MemberId("m2"))], MonotonicMs(pair.now))
+    pair.take(outcome)
+    assert (pair.group.state, pair.stored) == (GroupState.EMPTY, StoredGroup(Generation(2), "consumer"))
+    pair.group.check_commit(NOBODY, MonotonicMs(pair.now))
+
+
+def test_only_members_commit_while_there_are_some(pair: Cluster) -> None:
+    with pytest.raises(UnknownMemberId, match="has members"):
+        pair.group.check_commit(NOBODY, MonotonicMs(pair.now))
+
+
+def test_another_coordinator_goes_on_with_the_generation(pair: Cluster) -> None:
+    a = me(pair.joined("a"))
+    pair.fail_over()
+    pair.group.heartbeat(a, MonotonicMs(pair.now))
+    assert pair.sync("a syncs again", a) == Synced("consumer", "range", b"1")
+
+
+def test_a_member_whose_answer_was_lost_gets_it_again(pair: Cluster) -> None:
+    before = pair.joined("b")
+    assert pair.join("b again", "m2") == before
+    assert pair.group.state is GroupState.STABLE
+
+
+def test_a_leader_that_joins_again_has_the_group_rebalanced(pair: Cluster) -> None:
+    assert pair.join("a again", "m1") is None
+    assert pair.group.state is GroupState.PREPARING_REBALANCE
+
+
+class TestStatic:
+    @pytest.fixture
+    def pair(self, cluster: Cluster) -> Cluster:
+        cluster.join("a", instance="left")
+        cluster.join("b", instance="right")
+        cluster.at(6_000)
+        cluster.sync("b syncs", me(cluster.joined("b"), "right"))
+        cluster.sync("a syncs", me(cluster.joined("a"), "left"), m1=b"1", m2=b"2")
+        return cluster
+
+    def test_one_that_starts_again_goes_on_without_a_rebalance(self, pair: Cluster) -> None:
+        old = me(pair.joined("b"), "right")
+        pair.join("b again", instance="right")
+        joined = pair.joined("b again")
+        assert (joined.generation, pair.group.state) == (1, GroupState.STABLE)
+        assert pair.sync("b syncs again", me(joined, "right")) == Synced("consumer", "range", b"2")
+        with pytest.raises(FencedInstanceId, match="'right'"):
+            pair.group.heartbeat(old, MonotonicMs(pair.now))
+        pair.fail_over()
+        pair.group.heartbeat(me(joined, "right"), MonotonicMs(pair.now))
+
+    def test_a_leader_is_told_that_the_assignment_stands(self, pair: Cluster) -> None:
+        pair.join("a again", instance="left")
+        joined = pair.joined("a again")
+        assert (joined.leader, joined.skip_assignment, len(joined.members)) == (joined.member_id, True, 2)
+
+    def test_an_older_client_is_not_told_that_it_leads(self, pair: Cluster) -> None:
+        pair.join("a again", instance="left", can_skip_assignment=False)
+        joined = pair.joined("a again")
+        assert (joined.leader, joined.member_id != "m1", joined.members) == ("m1", True, ())
+
+    def test_one_that_wants_something_else_has_all_join_again(self, pair: Cluster) -> None:
+        assert pair.join("b again", instance="right", protocols=(Protocol("range", b"u"),)) is None
+        assert pair.group.state is GroupState.PREPARING_REBALANCE
+
+    def test_it_keeps_its_place_until_its_session_ends(self, pair: Cluster) -> None:
+        pair.at(15_999)
+        assert len(pair.group.members) == 2
+        pair.at(16_000)
+        assert len(pair.group.members) == 0
+
+    def test_it_leaves_by_its_name(self, pair: Cluster) -> None:
+        outcome, results = pair.group.leave([Leaver(NO_MEMBER, InstanceId("left"))], MonotonicMs(pair.now))
+        pair.take(outcome)
+        assert results == (None,)
+        assert [member.id for member in pair.group.members] == ["m2"]
+
+    def test_the_newer_of_two_with_one_name_fences_the_older_that_waits(self, cluster: Cluster) -> None:
+        cluster.join("old", instance="one")
+        cluster.join("new", instance="one")
+        assert isinstance(cluster.answers["old"], FencedInstanceId)
+        cluster.at(6_000)
+        assert cluster.joined("new").generation == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"session_timeout_ms": 5_999}, InvalidSessionTimeout),
+        ({"session_timeout_ms": 1_800_001}, InvalidSessionTimeout),
+        ({"protocols": ()}, InconsistentGroupProtocol),
+        ({"protocols": (Protocol("sticky", b""),)}, InconsistentGroupProtocol),
+        ({"protocol_type": ""}, InconsistentGroupProtocol),
+        ({"protocol_type": "connect"}, InconsistentGroupProtocol),
+        ({"member_id": "m9"}, UnknownMemberId),
+        ({"member_id": "m1", "instance": "left"}, UnknownMemberId),
+    ],
+)
+def test_a_join_that_does_not_fit_is_refused_and_changes_nothing(
+    pair: Cluster, more: dict[str, Any], error: type[Exception]
+) -> None:
+    assert isinstance(pair.join("c", **more), error)
+    assert (pair.group.state, len(pair.group.members)) == (GroupState.STABLE, 2)
+
+
+def test_a_full_group_refuses_newcomers(pair: Cluster) -> None:
+    pair.join("c")
+    assert isinstance(pair.join("d"), GroupMaxSizeReached)
+
+
+def test_the_protocol_that_most_like_best_is_taken(cluster: Cluster) -> None:
+    cluster.join("a", protocols=(Protocol("range", b""), Protocol("sticky", b"")))
+    cluster.join("b", protocols=(Protocol("sticky", b""), Protocol("range", b"")))
+    cluster.join("c", protocols=(Protocol("own", b""), Protocol("sticky", b""), Protocol("range", b"")))
+    cluster.at(9_000)
+    assert cluster.joined("a").protocol == "sticky"
