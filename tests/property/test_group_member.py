@@ -149,6 +149,8 @@ class Actor:
 
     @property
     def is_idle(self) -> bool:
+        if not self.session:
+            return False
         seen_all = self.machine.has_left or self.seen == self.world.view()
         return not (self.todo or self.events or self.ceasing) and seen_all and self.machine.next_tick_ms() is None
 
