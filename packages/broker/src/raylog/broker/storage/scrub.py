@@ -64,7 +64,8 @@ class Scrubber:
                 # A defect must not end the thread: what readers meet is still to be looked into.
                 logger.exception("reading in the background met a defect")
                 size = 0
-            pause_s = max(size / self._rate(), REST * (time.monotonic() - begun)) if size else LOOK_S
+            rate = self._rate() or size  # it may have been set to 0 meanwhile
+            pause_s = max(size / rate, REST * (time.monotonic() - begun)) if size else LOOK_S
 
     def step(self) -> int:
         """Look into what readers met, then check the next bytes; answers how many were read, 0: there are none."""
