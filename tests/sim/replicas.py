@@ -379,12 +379,15 @@ class Replicas:
     # --- failed disks
 
     def give_up_failed(self) -> None:
-        """As IsrChanges: fetch nothing any more, and tell the controller while it still counts on this broker."""
+        """As IsrChanges: lead and fetch nothing any more, and tell the controller, who counts on this broker still."""
         broker, state = self._broker, self._broker.receiver.state
         reason = broker.disk.health.failure
         if not reason:
             return
         self._followed.clear()
+        for partition in self.partitions.values():
+            if partition.is_leader:
+                partition.resign()
         lost = tuple(
             OfflineReplica(tp, topic.id)
             for topic in state.topics.values()

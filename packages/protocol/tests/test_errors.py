@@ -55,9 +55,9 @@ def test_what_no_row_covers_is_an_unknown_server_error() -> None:
 
 
 def test_codes_without_a_row_or_a_meaning_are_still_errors() -> None:
-    known = exception_for(int(ErrorCode.group_id_not_found), "g")
+    known = exception_for(int(ErrorCode.delegation_token_expired), "g")
     assert type(known) is RaylogError
-    assert "GROUP_ID_NOT_FOUND (69)" in str(known)
+    assert "DELEGATION_TOKEN_EXPIRED (66)" in str(known)
     assert "unknown error code 31000" in str(exception_for(31_000, "g"))
 
 
