@@ -115,6 +115,8 @@ class World:
         self.brokers: dict[BrokerId, SimBroker] = {}
         self._awaited: dict[str, deque[Callable[[Moment], None]]] = defaultdict(deque)
         self.is_healed = False
+        self.crashed = False
+        """Whether a machine has."""
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.checker.on_moment = self.moment
         self.checker.heard_ms = lambda broker: self.brokers[BrokerId(broker)].store.heard_ms
@@ -235,8 +237,9 @@ class World:
         """The machine dies: what was not synced is gone, and nobody is told. Where each append is flushed that harms
         nothing that counts.
         """
-        if not self.flushes and not self.checker.may_damage(broker):
-            return
+        if self.checker.damaged if self.flushes else not self.checker.may_damage(broker):
+            return  # with flush.messages=1: who was not intact was left out of the ISR, though it lost nothing
+        self.crashed = True
         self.counts["unsynced data is lost"] += 1
         self.engine.note(f"broker {broker}: its machine crashes, unsynced data is lost")
         if self.is_up(broker):
@@ -248,7 +251,7 @@ class World:
 
     def wipe(self, broker: BrokerId) -> None:
         """The machine dies and comes back with an empty disk."""
-        if not self.checker.may_damage(broker):
+        if not self.checker.may_damage(broker) or (self.flushes and self.crashed):
             return
         self.engine.note(f"broker {broker}: its disk is wiped")
         if self.is_up(broker):

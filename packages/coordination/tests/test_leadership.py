@@ -167,8 +167,10 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
         partition(-1, "12"), standing("", lost="1", unsynced="2"), 1, (2, 8, "2", "")),
     "also from the ELR": (
         partition(-1, "1", "2"), standing("", lost="1", unsynced="2"), 2, (2, 8, "2", "")),
+    "and below the minimum it stays eligible beside a leader": (
+        partition(1, "12"), standing("1", unsynced="2"), 2, (1, 7, "1", "2")),
     "but not over one that lost nothing": (
-        partition(-1, "1", "2"), standing("", unsynced="1", back="2"), 2, (2, 8, "2", "")),
+        partition(-1, "1", "2"), standing("", unsynced="1", back="2"), 2, (2, 8, "2", "1")),
 }  # fmt: skip
 
 

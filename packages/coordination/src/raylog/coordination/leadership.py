@@ -205,8 +205,8 @@ class _Case:
         self._intact = {b for b in self._live & members if rules.is_intact(standing.brokers[b], partition)}
         self._lost = (live & members) - self._intact
         """Members that are live and have lost data."""
-        self._emptied = {b for b in self._lost if not rules.has_disks(standing.brokers[b], partition)}
-        """Those of them who have lost a disk: they may have nothing left."""
+        self._emptied = {b for b in self._lost if b == damaged or not rules.has_disks(standing.brokers[b], partition)}
+        """Those of them who have lost a disk, and may have nothing left; and who lacks something."""
 
     def is_settled(self) -> bool:
         """True when nothing has happened that could change the state: the common case, told fast."""
@@ -265,7 +265,7 @@ class _Case:
         isr = tuple(b for b in p.isr if b == leader or (b in self._intact and self._may_stay(b)))
         if leader not in isr:
             isr = (leader,)
-        elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._lost)
+        elr = () if is_at_risk else eligible(p, isr, self._min_isr, but=self._emptied)
         incarnations = p.incarnations_of(elr) | {b: self._standing.brokers[b].epoch for b in isr}
         is_new = leader != p.leader or not self._is_unchanged(leader)
         epoch = LeaderEpoch(p.leader_epoch + 1) if is_new else p.leader_epoch
