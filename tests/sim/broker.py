@@ -279,7 +279,12 @@ class SimBroker:
                 self.controlling.propose(request, answer)
             case "metadata":
                 state = self.receiver.state
-                answer({tp: Leader(p.leader, p.leader_epoch) for tp, p in state.partitions()})
+                told = {
+                    tp: Leader(p.leader, p.leader_epoch, topic.id)
+                    for topic in state.topics.values()
+                    for tp, p in topic.topic_partitions()
+                }
+                answer(told)
             case "create":
                 new, topic_id = request
                 self.controlling.create(new, topic_id, answer)

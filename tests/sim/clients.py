@@ -84,6 +84,7 @@ class DeleteRequest(NamedTuple):
 class Leader(NamedTuple):
     broker: BrokerId
     epoch: LeaderEpoch
+    topic_id: TopicId
 
 
 class Client:
@@ -122,8 +123,8 @@ class Client:
         self._asking = False
         for tp, leader in (found or {}).items():
             known = self._leaders.get(tp)
-            if known is None or leader.epoch >= known.epoch:
-                self._leaders[tp] = leader
+            if known is None or leader.topic_id != known.topic_id or leader.epoch >= known.epoch:
+                self._leaders[tp] = leader  # of a topic that was made anew, epochs begin anew
 
     def backoff(self) -> int:
         return self.engine.random.choice(BACKOFFS_MS)
