@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -280,9 +280,10 @@ def test_a_connection_has_no_thread_until_it_says_something(node: Node) -> None:
     assert server is not None
     clients = [WireClient(address) for _ in range(20)]
     wait_until(lambda: server.connection_count == 20, 5, "all are let in")
-    assert client_threads() == 0
+    names = {"client-{}:{}".format(*client.sock.getsockname()) for client in clients}
+    assert threads_of(names) == 0
     clients[0].ask(18, 3, client_software_name="x", client_software_version="1")
-    assert client_threads() == 1
+    assert threads_of(names) == 1
     for client in clients[1:]:
         client.sock.close()
     wait_until(lambda: server.connection_count == 1, 5, "the silent ones have left")
@@ -302,5 +303,6 @@ def test_a_storm_is_taken_in_step_by_step_and_nobody_is_lost(node: Node) -> None
     assert time.monotonic() - begun < 10
 
 
-def client_threads() -> int:
-    return sum(thread.name.startswith("client-") for thread in threading.enumerate())
+def threads_of(names: Collection[str]) -> int:
+    """Threads of these connections: those of other tests' may still be there."""
+    return sum(thread.name in names for thread in threading.enumerate())
