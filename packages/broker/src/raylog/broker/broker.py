@@ -116,7 +116,7 @@ class Broker:
         parts.server.start()
         maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
         scrubber = Scrubber(
-            lambda: [log for _, log in parts.log_dirs.partitions().values()],
+            parts.log_dirs.all_logs,
             lambda: table.broker()[LOG_SCRUB_BYTES_PER_SECOND],
             parts.isr_changes.look_now,
         )
@@ -226,7 +226,7 @@ class Broker:
             isr_expands=parts.isr_changes.expands,
             isr_failures=parts.isr_changes.failures,
             offline_log_dirs=len(parts.log_dirs.offline()),
-            unread_bytes=sum(unread_bytes(log) for _, log in parts.log_dirs.partitions().values()),
+            unread_bytes=sum(map(unread_bytes, parts.log_dirs.all_logs())),
             damaged=len(parts.partitions.damaged()),
             waiting_produces=parts.ports.produces.waiting,
             waiting_fetches=parts.ports.delayed.waiting,
@@ -271,7 +271,7 @@ class Broker:
             "data_dir": str(self._data_dir),
             "log_dirs": list(log_dirs),
             "offline_log_dirs": dict(parts.log_dirs.offline()),
-            "unread_bytes": sum(unread_bytes(log) for _, log in parts.log_dirs.partitions().values()),
+            "unread_bytes": sum(map(unread_bytes, parts.log_dirs.all_logs())),
             "damaged": {str(tp): str(found.log.damage) for tp, found in parts.partitions.damaged().items()},
             "missing_log_dirs": list(parts.membership.missing_directories),
             "cluster_id": parts.cluster_id,

@@ -147,9 +147,8 @@ class IsrChanges:
     def _take(self, change: IsrChange, before: Collection[BrokerId], outcome: Outcome) -> None:
         partition = self._table.led_partition(change.tp)
         if partition is not None and outcome.verdict is not Verdict.OK:
-            partition.refused(
-                change.version
-            )  # before its state is taken in, which ends the proposal as if it were news
+            # Before its state is taken in, which ends the proposal as if it were news.
+            partition.refused(change.version)
         if outcome.state is not None:
             self._table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is Verdict.OK:

@@ -10,6 +10,7 @@ from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from raylog.client.admin_requests import error_of
+from raylog.client.offset_queries import by_topic
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -20,9 +21,7 @@ def elect_leaders(
     partitions: Iterable[TopicPartition] | None, timeout: i32Timedelta, *, unclean: bool
 ) -> ElectLeadersRequest:
     """Let the preferred replicas lead, or any live ones (``unclean``), in these partitions or in all (None)."""
-    topics: dict[str, list[i32]] = {}
-    for tp in partitions or ():
-        topics.setdefault(tp.topic, []).append(i32(tp.partition))
+    topics = by_topic(dict.fromkeys(partitions or ()), lambda tp, _: i32(tp.partition))
     named = tuple(TopicPartitions(topic=KioTopicName(name), partitions=tuple(found)) for name, found in topics.items())
     return ElectLeadersRequest(
         election_type=_UNCLEAN if unclean else _PREFERRED,

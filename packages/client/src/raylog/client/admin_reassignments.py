@@ -24,6 +24,7 @@ from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i32, i32Timedelta
 
 from raylog.client.admin_requests import error_of
+from raylog.client.offset_queries import by_topic
 from raylog.client.results import PartitionReassignment
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
@@ -33,12 +34,12 @@ def alter_reassignments(
     wanted: Mapping[TopicPartition, Sequence[int] | None], timeout: i32Timedelta, *, allow_factor_change: bool
 ) -> AlterPartitionReassignmentsRequest:
     """Move each partition to these brokers, or cancel its move (None)."""
-    topics: dict[str, list[ReassignablePartition]] = {}
-    for tp, brokers in wanted.items():
-        replicas = None if brokers is None else tuple(map(KioBrokerId, brokers))
-        topics.setdefault(tp.topic, []).append(
-            ReassignablePartition(partition_index=i32(tp.partition), replicas=replicas)
-        )
+    topics = by_topic(
+        wanted,
+        lambda tp, brokers: ReassignablePartition(
+            partition_index=i32(tp.partition), replicas=None if brokers is None else tuple(map(KioBrokerId, brokers))
+        ),
+    )
     return AlterPartitionReassignmentsRequest(
         timeout=timeout,
         allow_replication_factor_change=allow_factor_change,
@@ -65,9 +66,7 @@ def list_reassignments(
     partitions: Iterable[TopicPartition] | None, timeout: i32Timedelta
 ) -> ListPartitionReassignmentsRequest:
     """Which of these partitions, or of all (None), are being moved."""
-    topics: dict[str, list[i32]] = {}
-    for tp in partitions or ():
-        topics.setdefault(tp.topic, []).append(i32(tp.partition))
+    topics = by_topic(dict.fromkeys(partitions or ()), lambda tp, _: i32(tp.partition))
     named = tuple(
         ListPartitionReassignmentsTopics(name=KioTopicName(name), partition_indexes=tuple(found))
         for name, found in topics.items()

@@ -7,9 +7,9 @@ NotController, whatever else it carried: the controller is asked anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kio.schema.create_partitions.v3.request import (
     CreatePartitionsAssignment,
@@ -44,6 +44,7 @@ from kio.schema.types import BrokerId as KioBrokerId
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
+from raylog.client.offset_queries import by_topic
 from raylog.client.results import (
     BrokerDescription,
     ClusterDescription,
@@ -63,9 +64,6 @@ _DEFAULT = 5
 _TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-T = TypeVar("T")
-A = TypeVar("A")
 
 
 class NewTopic(NamedTuple):
@@ -278,7 +276,7 @@ def _log_dir(result: DescribeLogDirsResult) -> LogDirDescription:
 
 def delete_records(before: Mapping[TopicPartition, int], timeout: i32Timedelta) -> DeleteRecordsRequest:
     """Delete the records of partitions of one leader that are before the offset (-1: the high watermark)."""
-    topics = _by_topic(
+    topics = by_topic(
         before, lambda tp, offset: DeleteRecordsPartition(partition_index=i32(tp.partition), offset=i64(offset))
     )
     return DeleteRecordsRequest(
@@ -302,7 +300,7 @@ def read_delete_records(response: DeleteRecordsResponse) -> dict[TopicPartition,
 
 def describe_producers(partitions: Mapping[TopicPartition, None]) -> DescribeProducersRequest:
     """The idempotent and transactional producers that partitions of one leader know."""
-    topics = _by_topic(partitions, lambda tp, _: i32(tp.partition))
+    topics = by_topic(partitions, lambda tp, _: i32(tp.partition))
     return DescribeProducersRequest(
         topics=tuple(
             TopicRequest(name=KioTopicName(name), partition_indexes=tuple(parts)) for name, parts in topics.items()
@@ -331,15 +329,6 @@ def read_describe_producers(
                 for producer in result.active_producers
             )
     return found
-
-
-def _by_topic(
-    partitions: Mapping[TopicPartition, A], make: Callable[[TopicPartition, A], T]
-) -> dict[TopicName, list[T]]:
-    topics: dict[TopicName, list[T]] = {}
-    for tp, value in partitions.items():
-        topics.setdefault(tp.topic, []).append(make(tp, value))
-    return topics
 
 
 def _tp(topic: str, partition: int) -> TopicPartition:

@@ -25,6 +25,7 @@ from kio.static.primitive import i32
 from raylog.client.connection import Address, Reply
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import Network
+from raylog.client.offset_queries import by_topic
 from raylog.client.results import LogTruncated
 from raylog.client.subscription import EARLIEST, Place, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
@@ -150,15 +151,14 @@ class EpochChecks:
 
 
 def _request(asked: Mapping[TopicPartition, _Asked]) -> OffsetForLeaderEpochRequest:
-    topics: dict[str, list[OffsetForLeaderPartition]] = {}
-    for tp, question in asked.items():
-        topics.setdefault(tp.topic, []).append(
-            OffsetForLeaderPartition(
-                partition=i32(tp.partition),
-                current_leader_epoch=i32(question.leader_epoch),
-                leader_epoch=i32(question.epoch),
-            )
-        )
+    topics = by_topic(
+        asked,
+        lambda tp, question: OffsetForLeaderPartition(
+            partition=i32(tp.partition),
+            current_leader_epoch=i32(question.leader_epoch),
+            leader_epoch=i32(question.epoch),
+        ),
+    )
     return OffsetForLeaderEpochRequest(
         replica_id=KioBrokerId(-1),
         topics=tuple(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, cast
 
 from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v8.response import ListOffsetsResponse
@@ -16,6 +16,9 @@ from raylog.protocol.errors import RaylogError, exception_for
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
 
+T = TypeVar("T")
+A = TypeVar("A")
+
 
 def list_offsets_request(
     at: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int] | None = None
@@ -25,15 +28,14 @@ def list_offsets_request(
     ``leader_epochs``: those in which it is known to lead, so that nobody answers who leads no more (KIP-320).
     """
     epochs = leader_epochs or {}
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, timestamp in at.items():
-        topics.setdefault(tp.topic, []).append(
-            ListOffsetsPartition(
-                partition_index=i32(tp.partition),
-                current_leader_epoch=i32(epochs.get(tp, -1)),
-                timestamp=i64(timestamp),
-            )
-        )
+    topics = by_topic(
+        at,
+        lambda tp, timestamp: ListOffsetsPartition(
+            partition_index=i32(tp.partition),
+            current_leader_epoch=i32(epochs.get(tp, -1)),
+            timestamp=i64(timestamp),
+        ),
+    )
     return ListOffsetsRequest(
         replica_id=KioBrokerId(-1),
         isolation_level=i8(0),
@@ -64,3 +66,13 @@ def read_list_offsets(reply: Reply) -> dict[TopicPartition, tuple[int, int, int]
 def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
     """Plain pairs as the type that has their names."""
     return [TopicPartition(TopicName(topic), PartitionIndex(partition)) for topic, partition in partitions]
+
+
+def by_topic(
+    partitions: Mapping[TopicPartition, A], make: Callable[[TopicPartition, A], T]
+) -> dict[TopicName, list[T]]:
+    """What requests ask of each partition, in the order of its first mention under its topic."""
+    topics: dict[TopicName, list[T]] = {}
+    for tp, value in partitions.items():
+        topics.setdefault(tp.topic, []).append(make(tp, value))
+    return topics

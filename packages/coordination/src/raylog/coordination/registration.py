@@ -189,8 +189,7 @@ class BrokerRegistration:
                 self._store.multi(self.operations(new, epoch.version))
             except BadVersion:
                 continue  # fenced or registered meanwhile: look again
-            lost = frozenset(life.directory_ids) - frozenset(broker.directory_ids) if life else frozenset()
-            self.missing_directories = lost
+            self.missing_directories = _missing(broker, life)
             return new
 
     def operations(self, broker: BrokerInfo, epoch_version: int) -> list[Op]:
@@ -203,7 +202,7 @@ class BrokerRegistration:
 
     def intact_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
         """The oldest incarnation whose data is all here; ``broker``'s own epoch when that is where it begins anew."""
-        if former is None or self.disks_since(broker, former) == broker.epoch:
+        if former is None or _missing(broker, former):
             return broker.epoch
         if self._was_registered:  # by this process: its session ended, it did not
             return former.intact_since
@@ -213,9 +212,7 @@ class BrokerRegistration:
 
     def disks_since(self, broker: BrokerInfo, former: paths.FormerLife | None) -> BrokerEpoch:
         """The oldest incarnation whose log directories are all here; ``broker``'s own when one is missing."""
-        if former is None or not set(former.directory_ids) <= set(broker.directory_ids):
-            return broker.epoch
-        return former.disks_since
+        return broker.epoch if former is None or _missing(broker, former) else former.disks_since
 
     def _as_registered(self, broker: BrokerInfo, session: Session) -> BrokerInfo:
         """The registration that exists, when it is this session's. Its node is looked at last: while it stands nobody
@@ -265,3 +262,8 @@ class BrokerRegistration:
             and self._store.session_state is not SessionState.LOST
             and self._store.session.id == self._session_id
         )
+
+
+def _missing(broker: BrokerInfo, former: paths.FormerLife | None) -> frozenset[UUID]:
+    """The log directories that the broker had in its former life and has not now."""
+    return frozenset(former.directory_ids) - frozenset(broker.directory_ids) if former else frozenset()

@@ -283,7 +283,7 @@ class ClassicGroup:
         if self.state is GroupState.EMPTY:
             self._delay_ends_ms = MonotonicMs(now_ms + min(self._rules.initial_rebalance_delay_ms, timeout_ms))
         elif self.state is GroupState.PREPARING_REBALANCE and self._delay_ends_ms:
-            longest = MonotonicMs(self._rebalance_ends_ms)  # each newcomer prolongs it, up to the first one's time
+            longest = self._rebalance_ends_ms  # each newcomer prolongs it, up to the first one's time
             self._delay_ends_ms = min(MonotonicMs(now_ms + self._rules.initial_rebalance_delay_ms), longest)
         if self.state is not GroupState.PREPARING_REBALANCE:
             self._rebalance_ends_ms = MonotonicMs(now_ms + timeout_ms)

@@ -12,7 +12,6 @@ from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import Generation, InstanceId, MemberId
 
 __all__ = [
-    "Assigned",
     "Identity",
     "Join",
     "Joined",
@@ -122,5 +121,4 @@ class Leaver(NamedTuple):
     instance_id: InstanceId | None = None
 
 
-Assigned = Joined | Synced
 Reply = Joined | MemberIdIs | Synced | RaylogError

@@ -109,6 +109,10 @@ class LogDirs:
         """The logs of all usable directories, a snapshot."""
         return {tp: entry for directory in self._usable() for tp, entry in list(directory.logs.items())}
 
+    def all_logs(self) -> list[Log]:
+        """Those logs alone, a snapshot."""
+        return [log for _, log in self.partitions().values()]
+
     def _usable(self) -> list[LogDir]:
         return [directory for directory in self.dirs if not directory.health.failure]
 

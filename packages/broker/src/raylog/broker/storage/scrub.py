@@ -36,7 +36,8 @@ LOOK_S = 0.5
 
 def unread_bytes(log: Log) -> int:
     """Bytes that lay there at the start and were not checked since."""
-    return sum(max(segment.unchecked_end - segment.unchecked.checked, 0) for segment in log.segments)
+    unread = (segment for segment in log.segments if segment.unchecked_end)
+    return sum(max(segment.unchecked_end - segment.unchecked.checked, 0) for segment in unread)
 
 
 class Scrubber:
