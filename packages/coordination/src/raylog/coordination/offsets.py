@@ -12,7 +12,29 @@ from typing import NamedTuple, Protocol
 
 from raylog.coordination import paths
 from raylog.coordination.store import Check, Create, Delete, MetadataStore, NoNode, Set
-from raylog.protocol.ids import NO_OFFSET, GroupId, Offset, TopicPartition
+from raylog.protocol.ids import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    GroupId,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicPartition,
+)
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has read one partition, as it was committed."""
+
+    offset: Offset
+    """The next record to read."""
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    """That of the last record before it (KIP-320); -1: not known."""
+    metadata: str = ""
+    """What whoever committed wrote beside it."""
+    committed_ms: TimestampMs = NO_TIMESTAMP
+    """When; -1: not known."""
 
 
 class Claim(NamedTuple):
