@@ -1,15 +1,17 @@
-"""The admin client: topics, settings, offsets, records and brokers."""
+"""The admin client: topics, settings, offsets, records, brokers and consumer groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+from kio.static.protocol import RequestPayload
 
 from raylog.client import admin_elections, admin_reassignments
+from raylog.client import admin_groups as groups
 from raylog.client import admin_requests as ask
 from raylog.client.admin_calls import Calls
 from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
@@ -17,6 +19,8 @@ from raylog.client.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.results import (
     ClusterDescription,
     ConfigEntry,
+    GroupDescription,
+    GroupListing,
     LogDirDescription,
     OffsetAndTimestamp,
     PartitionReassignment,
@@ -24,11 +28,14 @@ from raylog.client.results import (
     TopicDescription,
 )
 from raylog.client.subscription import EARLIEST, LATEST
+from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
-from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.messages import decode_response
 
 __all__ = ["EARLIEST", "EARLIEST_LOCAL", "LATEST", "MAX_TIMESTAMP", "Admin", "NewTopic"]
+
+A = TypeVar("A")
 
 MAX_TIMESTAMP = -3
 """The first record with the highest timestamp (KIP-734)."""
@@ -244,6 +251,75 @@ class Admin:
             ask.describe_producers,
             lambda reply: ask.read_describe_producers(_decoded(reply)),
         )
+
+    # --- consumer groups ---
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
+        """All groups, or those in one of the ``states`` (Empty, Stable, …), by id."""
+        answers = self._calls.ask_brokers(groups.list_groups(states), groups.read_list_groups)
+        found = {group.group_id: group for answer in answers for group in answer}
+        return [group for _, group in sorted(found.items())]
+
+    def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription | RaylogError]:
+        """Per group, its members and what they read, or its error: GroupIdNotFound where there is none."""
+        return self._calls.ask_coordinators(names, groups.describe_groups, groups.read_describe_groups)
+
+    def list_group_offsets(
+        self, group: str, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed of these partitions, or of all; those without are left out.
+
+        A group that is not there has committed nothing. Raises the first error.
+        """
+        request = groups.fetch_offsets(group, None if partitions is None else to_partitions(partitions))
+        found = self._of_group(group, request, groups.read_fetch_offsets)
+        offsets = {}
+        for tp, answer in found.items():
+            if isinstance(answer, RaylogError):
+                raise answer
+            offsets[tp] = answer
+        return offsets
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int | CommittedOffset]
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Let the group go on from these offsets; per partition, None or why not.
+
+        A group that is not there is made. One that has members refuses all of them by UnknownMemberId, since they would
+        commit over it: stop them first.
+        """
+        wanted = {
+            tp: offset if isinstance(offset, CommittedOffset) else CommittedOffset(Offset(offset))
+            for tp, offset in zip(to_partitions(offsets), offsets.values(), strict=True)
+        }
+        request = groups.commit_offsets(group, wanted)
+        return self._of_group(group, request, lambda _, response: groups.read_commit_offsets(group, response))
+
+    def delete_group_offsets(
+        self, group: str, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Forget what the group has committed of these partitions; per partition, None or why not.
+
+        GroupSubscribedToTopic: a member reads the topic. Raises GroupIdNotFound.
+        """
+        request = groups.delete_offsets(group, to_partitions(partitions))
+        return self._of_group(group, request, lambda _, response: groups.read_delete_offsets(group, response))
+
+    def delete_groups(self, names: Iterable[str]) -> dict[str, RaylogError | None]:
+        """Delete groups and all that they have committed; per group, None or why not (NonEmptyGroup, GroupIdNotFound).
+
+        When an answer was lost, GroupIdNotFound may mean that the first try has deleted the group.
+        """
+        return self._calls.ask_coordinators(names, groups.delete_groups, groups.read_delete_groups)
+
+    def _of_group(
+        self, group: str, request: RequestPayload, read: Callable[[BrokerId, Any], Mapping[str, A | RaylogError]]
+    ) -> A:
+        """What the group's coordinator answers. Raises what hits the request as a whole."""
+        answer = self._calls.ask_coordinators([group], lambda _: request, read)[group]
+        if isinstance(answer, RaylogError):
+            raise answer
+        return answer
 
     def close(self) -> None:
         """Close all connections."""

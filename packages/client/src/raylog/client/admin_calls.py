@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar, cast
 
@@ -14,12 +15,19 @@ from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i32Timedelta
 from kio.static.protocol import RequestPayload
 
-from raylog.client.config import ADMIN_SETTINGS, DEFAULT_API_TIMEOUT_MS, RETRY_BACKOFF_MS, client_settings
+from raylog.client.admin_groups import COORDINATOR_ERRORS, find_coordinators, read_find_coordinators
+from raylog.client.config import (
+    ADMIN_SETTINGS,
+    DEFAULT_API_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    client_settings,
+)
 from raylog.client.connection import Address, Reply
 from raylog.client.metadata import ClusterView, Metadata
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.pool import monotonic_ms
-from raylog.client.results import TopicDescription
+from raylog.client.results import BrokerDescription, TopicDescription
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     NetworkException,
@@ -29,7 +37,7 @@ from raylog.protocol.errors import (
     UnknownTopicOrPartition,
     is_retriable,
 )
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import BrokerId, TopicPartition
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Setting
 
@@ -39,6 +47,12 @@ T = TypeVar("T")
 Where = Callable[[], Address | None]
 """Answers the address to send to, or None while it isn't known."""
 
+_ANSWER_GRACE_S = 1.0
+"""How much longer than the call an answer may take: a broker uses the time up and then says what was not done in it."""
+_CONNECT_S = 1.0
+"""How long to wait for a connection to a broker where asking again may name another one."""
+_PASSING = (*COORDINATOR_ERRORS, BrokerNotAvailable, NetworkException, RequestTimedOut)
+"""What is said of a group while its coordinator moves, and where asking the next one helps."""
 _SPREAD_S = 5.0
 """How long to wait for all brokers to know a new topic; they do in milliseconds unless one is down."""
 
@@ -50,6 +64,7 @@ class Calls:
         settings = client_settings(ADMIN_SETTINGS, bootstrap_servers, config)
         timeout: Setting[int] = DEFAULT_API_TIMEOUT_MS
         self._timeout_s = settings[timeout] / 1_000
+        self._request_timeout_ms = settings[REQUEST_TIMEOUT_MS]
         self._backoff_ms = settings[RETRY_BACKOFF_MS]
         self._network = Network(settings)
         self._lock = Lock()
@@ -136,6 +151,82 @@ class Calls:
                 self._give_up_or_rest(problems, deadline)
         return found
 
+    def ask_coordinators(
+        self,
+        groups: Iterable[str],
+        request: Callable[[tuple[str, ...]], RequestPayload],
+        read: Callable[[BrokerId, Any], Mapping[str, A | RaylogError]],
+    ) -> dict[str, A | RaylogError]:
+        """What each group's coordinator answers, or why it refuses; coordinators anew while that may pass.
+
+        A request may arrive twice, when the answer to the first was lost.
+        """
+        left = tuple(dict.fromkeys(groups))
+        found: dict[str, A | RaylogError] = {}
+        deadline = self._deadline()
+        while left:
+            answers: dict[str, A | RaylogError] = {}
+            by_broker: dict[BrokerDescription, list[str]] = {}
+            for group, coordinator in self.call(
+                find_coordinators(left), self.any_broker, read_find_coordinators
+            ).items():
+                if isinstance(coordinator, RaylogError):
+                    answers[group] = coordinator
+                else:
+                    by_broker.setdefault(coordinator, []).append(group)
+            for broker, asked in by_broker.items():
+                answers |= self._ask_coordinator(broker, tuple(asked), request, read, deadline)
+            is_over = time.monotonic() >= deadline
+            for group in left:
+                answer = (
+                    answers[group] if group in answers else RaylogError(f"group {group!r}: the answer leaves it out")
+                )
+                if is_over or not isinstance(answer, _PASSING):
+                    found[group] = answer
+            left = tuple(group for group in left if group not in found)
+            if left:
+                with self._lock:
+                    self._rest()
+        return found
+
+    def _ask_coordinator(
+        self,
+        broker: BrokerDescription,
+        groups: tuple[str, ...],
+        request: Callable[[tuple[str, ...]], RequestPayload],
+        read: Callable[[BrokerId, Any], Mapping[str, A | RaylogError]],
+        deadline: float,
+    ) -> Mapping[str, A | RaylogError]:
+        """Ask one coordinator, once."""
+        address = Address(broker.host, broker.port)
+        try:
+            return self._ask_broker(address, request(groups), partial(read, broker.broker_id), deadline)
+        except _PASSING as error:
+            return dict.fromkeys(groups, error)
+
+    def ask_brokers(self, request: RequestPayload, read: Callable[[Any], A]) -> list[A]:
+        """What all live brokers answer, each for itself; all are asked anew when one goes away meanwhile.
+
+        Raises why the last try failed when none succeeds in time.
+        """
+        deadline = self._deadline()
+        while True:
+            brokers = self.metadata(()).brokers.values()
+            try:
+                return [
+                    self._ask_broker(Address(broker.host, broker.port), request, read, deadline) for broker in brokers
+                ]
+            except _PASSING:
+                if time.monotonic() >= deadline:
+                    raise
+            with self._lock:
+                self._rest()
+
+    def _ask_broker(self, address: Address, request: RequestPayload, read: Callable[[Any], A], deadline: float) -> A:
+        with self._lock:
+            self._connect(lambda: address, min(deadline, time.monotonic() + _CONNECT_S))
+            return read(_entity(self._exchange(address, request, deadline)))
+
     def _ask_one(
         self,
         address: Address,
@@ -189,6 +280,10 @@ class Calls:
 
     def _try(self, request: RequestPayload, where: Where, deadline: float) -> Reply:
         """The reply of the broker that ``where`` tells, once it can be reached. Raises NetworkException."""
+        return self._exchange(self._connect(where, deadline), request, deadline)
+
+    def _connect(self, where: Where, deadline: float) -> Address:
+        """The broker that ``where`` tells, once it can be reached. Raises BrokerNotAvailable when it can't in time."""
         network = self._network
         while (address := where()) is None or not network.pool.ready(address):
             if time.monotonic() >= deadline:
@@ -196,8 +291,14 @@ class Calls:
             if address is None:
                 network.metadata.need_update()
             network.poll(CONNECT_POLL_MS)
+        return address
+
+    def _exchange(self, address: Address, request: RequestPayload, deadline: float) -> Reply:
+        """The reply of a broker that is connected. Raises NetworkException, or RequestTimedOut without one in time."""
+        network = self._network
         context = object()
-        network.send(address, request, context)
+        left_ms = round((deadline - time.monotonic() + _ANSWER_GRACE_S) * 1_000)
+        network.send(address, request, context, timeout_ms=max(1, min(self._request_timeout_ms, left_ms)))
         while True:
             for reply in network.poll(1_000):
                 if reply.request.context is context:

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import (
     BrokerId,
+    GroupId,
+    InstanceId,
     LeaderEpoch,
+    MemberId,
     Offset,
     PartitionIndex,
     TimestampMs,
@@ -180,3 +183,39 @@ class ProducerDescription(NamedTuple):
     coordinator_epoch: int
     transaction_start: int
     """The first offset of its open transaction."""
+
+
+class GroupListing(NamedTuple):
+    """A consumer group in the list of all."""
+
+    group_id: GroupId
+    state: str
+    """Kafka's words: Empty, PreparingRebalance, CompletingRebalance, Stable."""
+    protocol_type: str
+    """``consumer``; another word for groups of other kinds of members, and nothing where nobody ever joined."""
+
+
+class MemberDescription(NamedTuple):
+    """A consumer group's member. What members of another protocol type than ``consumer`` read, only they know."""
+
+    member_id: MemberId
+    group_instance_id: InstanceId | None
+    """Of a static member (KIP-345)."""
+    client_id: str
+    host: str
+    topics: tuple[TopicName, ...]
+    """What it wants to read; none while that is not known."""
+    assignment: tuple[TopicPartition, ...]
+    """What it reads."""
+
+
+class GroupDescription(NamedTuple):
+    """A consumer group; members by id."""
+
+    group_id: GroupId
+    state: str
+    protocol_type: str
+    protocol: str
+    """The way of assigning partitions, such as ``range``; nothing while there are no members."""
+    coordinator: BrokerId
+    members: tuple[MemberDescription, ...]
