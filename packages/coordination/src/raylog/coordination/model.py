@@ -194,5 +194,14 @@ class ClusterState:
         gone = set(names)
         return replace(self, topics={name: topic for name, topic in self.topics.items() if name not in gone})
 
+    def without_leader(self, broker_id: BrokerId) -> ClusterState:
+        """The same cluster, in which nobody is known to lead what that broker leads; leader epochs stay."""
+
+        def offline(partition: PartitionState) -> PartitionState:
+            return replace(partition, leader=NO_LEADER) if partition.leader == broker_id else partition
+
+        topics = (replace(topic, partitions=tuple(map(offline, topic.partitions))) for topic in self.topics.values())
+        return self.with_topics(*topics)
+
     def with_controller(self, controller_id: BrokerId, epoch: ControllerEpoch) -> ClusterState:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)

@@ -15,6 +15,7 @@ from typing import Any
 
 from raylog.broker.handlers.context import Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.leaders import state_to_tell
 from raylog.broker.handlers.metadata import find_topic, partition_fields
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, code_of
@@ -29,7 +30,7 @@ Found = TopicState | tuple[TopicName, RaylogError]
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    state = ports.cluster.state()
+    state = state_to_tell(ports)
     asked = {topic.name for topic in request.topics}
     start = _start(request.cursor, asked)
     names = sorted(name for name in asked or state.topics if name >= start[0])

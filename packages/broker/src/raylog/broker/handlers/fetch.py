@@ -37,14 +37,13 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.fetch_read import Found, Wanted, read, resolve
 from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
-from raylog.broker.handlers.leaders import node_endpoints
+from raylog.broker.handlers.leaders import lease_held, node_endpoints
 from raylog.broker.replication.delayed import FetchWatch, Level
 from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
-    RaylogError,
     code_of,
 )
 from raylog.protocol.fetch import (
@@ -115,7 +114,8 @@ def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, inc
 
     def look(wake: Wake) -> list[Wanted]:
         nonlocal looked_at
-        looked_at = incremental.look(request.min_bytes, wake, at_all=not _lease_held(ports))
+        at_all = not lease_held(ports)  # every partition must tell so, whether it changed or not
+        looked_at = incremental.look(request.min_bytes, wake, at_all=at_all)
         wanted = [
             resolve(ctx, ports, request, name, topic_id, known.wanted)
             for known in looked_at
@@ -176,15 +176,6 @@ def _sleep(ctx: RequestContext, gate: threading.Lock, deadline: float) -> bool:
         if ctx.connection.peer.gone():
             return False
     return False
-
-
-def _lease_held(ports: Ports) -> bool:
-    """Without it every partition of a session must tell so, whether it changed or not."""
-    try:
-        ports.lease.check()
-    except RaylogError:
-        return False
-    return True
 
 
 def _count(

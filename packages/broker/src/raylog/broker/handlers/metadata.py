@@ -14,7 +14,8 @@ v13     an error code for the whole response
 
 Endpoints are those of the listener that the request came through. A topic that is unknown is asked of the
 controller when ``auto.create.topics.enable`` and the client allow it, and is reported as
-UNKNOWN_TOPIC_OR_PARTITION until the controller has made it, which makes clients ask again.
+UNKNOWN_TOPIC_OR_PARTITION until the controller has made it, which makes clients ask again. A broker without its lease
+names no leader for what it led (see leaders).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.leaders import reachable_brokers
+from raylog.broker.handlers.leaders import reachable_brokers, state_to_tell
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -43,7 +44,7 @@ Answer = TopicState | tuple[TopicName | None, TopicId, RaylogError]
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    state = ports.cluster.state()
+    state = state_to_tell(ports)
     answers = _answers(ctx, request, ports, state)
     return _response(ctx, state, answers)
 
