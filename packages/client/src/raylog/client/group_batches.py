@@ -1,0 +1,143 @@
+"""◆ What a group's handler is called with: records of one partition, as rows or as Arrow columns.
+
+Either can be cut in halves, to find the record that a handler can't take among those that it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+
+from raylog.client.results import ConsumerRecord
+from raylog.client.serde import Deserializer
+from raylog.protocol.ids import NO_TIMESTAMP, Offset, PartitionIndex, TopicName, TopicPartition
+
+
+class RawRecord(NamedTuple):
+    """One record as the log has it, whatever its reader makes of the bytes."""
+
+    offset: Offset
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class HandlerBatch(Protocol):
+    """Records of one partition, at least one, by ascending offsets."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+
+    @property
+    def next_offset(self) -> Offset:
+        """One past the last record: what is to be committed once it is handled."""
+
+    def __len__(self) -> int: ...
+
+    def halves(self) -> tuple[Self, Self]:
+        """The records in two batches, neither empty; there must be two records."""
+
+    def payload(self) -> Any:
+        """What the handler is called with. Raises what a deserializer raises."""
+
+    def raw(self) -> Iterable[RawRecord]:
+        """The records, for a dead-letter topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """For handlers that take a list of :class:`~raylog.client.ConsumerRecord`."""
+
+    tp: TopicPartition
+    records: Sequence[ConsumerRecord]
+    """Keys and values are bytes still: what can't be deserialized is the handler's failure, not the consumer's."""
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.records[-1].offset + 1)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def halves(self) -> tuple[Rows, Rows]:
+        middle = len(self.records) // 2
+        return self._of(self.records[:middle]), self._of(self.records[middle:])
+
+    def payload(self) -> list[ConsumerRecord]:
+        records = self.records
+        if self.key_deserializer is not None:
+            records = [record._replace(key=_decoded(self.key_deserializer, record.key)) for record in records]
+        if self.value_deserializer is not None:
+            records = [record._replace(value=_decoded(self.value_deserializer, record.value)) for record in records]
+        return list(records)
+
+    def raw(self) -> Iterable[RawRecord]:
+        for record in self.records:
+            yield RawRecord(Offset(record.offset), record.timestamp, record.key, record.value, record.headers)
+
+    def _of(self, records: Sequence[ConsumerRecord]) -> Rows:
+        return Rows(self.tp, records, self.key_deserializer, self.value_deserializer)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """For handlers that take an Arrow table with the columns of ``raylog.client.columns.SCHEMA``."""
+
+    tp: TopicPartition
+    table: pa.Table
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.table["offset"][-1].as_py() + 1)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def halves(self) -> tuple[Columns, Columns]:
+        middle = len(self.table) // 2
+        return Columns(self.tp, self.table.slice(0, middle)), Columns(self.tp, self.table.slice(middle))
+
+    def payload(self) -> pa.Table:
+        return self.table
+
+    def raw(self) -> Iterable[RawRecord]:
+        timestamps = self.table["timestamp"].cast(pa.int64()).to_pylist()
+        for row, timestamp in zip(self.table.to_pylist(), timestamps, strict=True):
+            headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+            yield RawRecord(
+                Offset(row["offset"]),
+                NO_TIMESTAMP if timestamp is None else timestamp,
+                row["key"],
+                row["value"],
+                headers,
+            )
+
+
+def rows_of(
+    polled: Mapping[TopicPartition, Sequence[ConsumerRecord]],
+    key_deserializer: Deserializer | None,
+    value_deserializer: Deserializer | None,
+) -> list[HandlerBatch]:
+    """What ``Consumer.poll`` answered."""
+    return [Rows(tp, records, key_deserializer, value_deserializer) for tp, records in polled.items() if records]
+
+
+def columns_of(polled: pa.Table) -> list[HandlerBatch]:
+    """What ``Consumer.poll_columns`` answered: each of its record batches is of one partition."""
+    found: list[HandlerBatch] = []
+    for batch in polled.to_batches():
+        if len(batch):
+            topic, partition = batch["topic"][0].as_py(), batch["partition"][0].as_py()
+            tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
+            found.append(Columns(tp, pa.Table.from_batches([batch])))
+    return found
+
+
+def _decoded(deserializer: Deserializer, data: bytes | None) -> Any:
+    return None if data is None else deserializer(data)
