@@ -41,6 +41,16 @@ def run(*arguments: str) -> int:
         (["configs", "describe", "--topic", "t", "--broker", "1", *NOWHERE], 1, "settings of what?"),
         (["configs", "alter", "--all-brokers", *NOWHERE], 1, "nothing to alter on all brokers"),
         (["configs", "alter", "--topic", "t", "--append-config", "x", *NOWHERE], 1, "--append-config 'x'"),
+        (["groups", "reset-offsets", "g", "--topic", "t", *NOWHERE], 1, "reset to what?"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-latest", "--shift-by", "1", *NOWHERE], 1, "to what?"),
+        (["groups", "reset-offsets", "g", "--to-latest", *NOWHERE], 1, "of which topics?"),
+        (["groups", "reset-offsets", "g", "--to-latest", "--all-topics", "--topic", "t", *NOWHERE], 1, "which topics?"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-timestamp", "noon", *NOWHERE], 1, "'noon' is neither"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "-1", *NOWHERE], 2, "--to-offset"),
+        (["groups", "reset-offsets", "g", "--topic", "t:x", "--to-latest", *NOWHERE], 1, "'t:x' is not like NAME"),
+        (["groups", "delete", "g", "--topic", "t:0,", *NOWHERE], 1, "'t:0,' is not like NAME"),
+        (["groups", "delete", "g", "h", "--topic", "t", *NOWHERE], 1, "offsets of which group?"),
+        (["groups", "delete"], 2, "Missing argument"),
         (["consume", "t", "--from-beginning", "--offset", "end", *NOWHERE], 1, "where to begin?"),
         (["consume", "t", "--offset", "soon", *NOWHERE], 1, "'soon' is neither a number"),
         (["consume", "t", "--offset", "7", *NOWHERE], 1, "--offset 7 of which partition?"),
@@ -59,7 +69,9 @@ def test_a_wrong_command_line(arguments: list[str], code: int, words: str, capsy
     assert words in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["topics"], ["configs"], ["perf"], ["log"], ["brokers", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["topics"], ["configs"], ["groups"], ["perf"], ["log"], ["brokers", "--help"]]
+)
 def test_groups_alone_show_their_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 0
     out, err = capsys.readouterr()

@@ -1,4 +1,6 @@
-"""The command line, ``raylog``: topics, settings, brokers, records and measurements; other packages add commands.
+"""The command line, ``raylog``: topics, settings, brokers, consumer groups, records and measurements.
+
+Other packages add commands.
 
 Answers go to stdout, everything else to stderr. An error is one line that says what to do, with exit code 1, or 2 when
 the command line itself is wrong; Ctrl-C ends with 130, and a reader of a pipe that has enough ends a command quietly.
@@ -20,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from raylog.client.cli import brokers, configs, consume, measure, produce, topics
+from raylog.client.cli import brokers, configs, consume, groups, measure, produce, topics
 from raylog.client.cli.plugins import plugins
 from raylog.protocol.errors import RaylogError
 
@@ -61,6 +63,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(groups.app, name="groups")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.add_typer(measure.app, name="perf")

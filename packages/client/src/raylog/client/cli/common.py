@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,7 @@ import typer
 
 from raylog import client
 from raylog.client.registry import cluster_in, only_running_cluster
-from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, RaylogError
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, RaylogError
 from raylog.protocol.tables import Row, as_json, table
 
 TIMEOUT_MS = 8_000
@@ -37,6 +37,16 @@ def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+def group_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Consumer groups to complete a word with; none when no cluster answers at once."""
+    try:
+        servers = servers_of(ctx.params.get("data_dir"), ctx.params.get("bootstrap_server"))
+        with client.Admin(servers, default_api_timeout_ms=_COMPLETION_TIMEOUT_MS) as admin:
+            return [group.group_id for group in admin.list_groups() if group.group_id.startswith(incomplete)]
+    except (RaylogError, OSError):
+        return []
+
+
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", metavar="DIR", help="The directory that `raylog up` was given.")
 ]
@@ -45,6 +55,7 @@ Bootstrap = Annotated[
 ]
 Config = Annotated[list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")]
 OutputOption = Annotated[Output, typer.Option("--output", help="A table for people, or JSON for programs.")]
+Group = Annotated[str, typer.Argument(help="The group's id.", autocompletion=group_names)]
 Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=topic_names)]
 
 
@@ -69,13 +80,13 @@ def log_dirs_of(admin: client.Admin, broker_id: int) -> list[client.LogDirDescri
         return []
 
 
-def raise_refusal(results: Mapping[TopicPartition, RaylogError | None]) -> None:
+def raise_refusal(results: Mapping[Any, RaylogError | None], what: str = "partitions") -> None:
     """Raise the first error, which says how many more there are."""
     refused = [error for error in results.values() if error is not None]
     if len(refused) == 1:
         raise refused[0]
     if refused:
-        raise type(refused[0])(f"{refused[0]}; {len(refused) - 1} more of {len(results)} partitions were refused")
+        raise type(refused[0])(f"{refused[0]}; {len(refused) - 1} more of {len(results)} {what} were refused")
 
 
 def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[str, str]:
@@ -92,6 +103,23 @@ def name_values(items: Iterable[str] | None, option: str = "--config") -> dict[s
 def client_settings(items: Iterable[str] | None) -> dict[str, str]:
     """``--config`` options for a producer or consumer; names with underscores are settings, too, as in Python."""
     return {name.replace("_", "."): value for name, value in name_values(items).items()}
+
+
+def milliseconds(text: str, option: str) -> int:
+    """Milliseconds since 1970 of such a number, or of an ISO date and time (local unless it names a zone)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"{option} {text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T18:30"
+        ) from error
+
+
+def count_of(things: Sized, what: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{len(things)} {what}{'s' if len(things) != 1 else ''}"
 
 
 def show_table(rows: Iterable[Row], *columns: str) -> None:

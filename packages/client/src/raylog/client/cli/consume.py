@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from raylog.client.cli.common import (
     DataDir,
     Topic,
     client_settings,
+    milliseconds,
     servers_of,
 )
 from raylog.client.cli.records import formatter
@@ -104,7 +104,7 @@ def _place(from_beginning: bool, offset: str | None, timestamp: str | None, part
     if from_beginning:
         return "beginning"
     if timestamp is not None:
-        return f"@{_milliseconds(timestamp)}"
+        return f"@{milliseconds(timestamp, '--timestamp')}"
     if offset is None:
         return ""
     place = {"earliest": "beginning", "latest": "end"}.get(offset, offset)
@@ -113,18 +113,6 @@ def _place(from_beginning: bool, offset: str | None, timestamp: str | None, part
     if place.isdigit() and not partition:
         raise InvalidRequest(f"--offset {offset} of which partition? give --partition, too")
     return place
-
-
-def _milliseconds(timestamp: str) -> int:
-    """Milliseconds since 1970 of such a number, or of an ISO date and time (local unless it names a zone)."""
-    if timestamp.isdigit():
-        return int(timestamp)
-    try:
-        return int(datetime.fromisoformat(timestamp).timestamp() * 1_000)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"--timestamp {timestamp!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T18:30"
-        ) from error
 
 
 def _chosen(consumer: client.Consumer, topic: str, wanted: list[int] | None) -> Partitions:

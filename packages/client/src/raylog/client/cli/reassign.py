@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from raylog.client.cli.common import (
     Output,
     OutputOption,
     admin_of,
+    count_of,
     raise_refusal,
     show_json,
     show_table,
@@ -87,7 +88,11 @@ def reassign(
             topics = {tp.topic for tp in goals}
             moves = _proposed(admin, goals, under_way, output)
             if not yes:
-                tell(f"nothing was changed; add --yes to move {_count(moves)}" if moves else "there is nothing to move")
+                tell(
+                    f"nothing was changed; add --yes to move {count_of(moves, 'partition')}"
+                    if moves
+                    else "there is nothing to move"
+                )
                 return
             with _telling_how_to_come_back(throttled=throttle is not None):
                 _begin(admin, moves, under_way, throttle, wait=wait)
@@ -169,7 +174,7 @@ def _begin(
             with suppress(RaylogError):
                 clear_throttle(admin, {move.tp.topic for move in moves})
         raise
-    tell(f"moving {_count(moves)}")
+    tell(f"moving {count_of(moves, 'partition')}")
     if throttle is not None and not wait:
         tell(f"copying {throttle} bytes/s per broker at most; {_CLEAR} takes the throttle away at the end")
 
@@ -180,13 +185,13 @@ def _cancel(admin: client.Admin, under_way: UnderWay, output: Output, *, yes: bo
     if not moves:
         tell("nothing of that is being moved")
     elif not yes:
-        tell(f"nothing was changed; add --yes to cancel the moves of {_count(moves)}")
+        tell(f"nothing was changed; add --yes to cancel the moves of {count_of(moves, 'partition')}")
     else:
         results = admin.alter_partition_reassignments({move.tp: None for move in moves})
         raise_refusal(
             {tp: None if isinstance(error, NoReassignmentInProgress) else error for tp, error in results.items()}
         )  # what was complete before it was cancelled stays where it is
-        tell(f"cancelled the moves of {_count(moves)}")
+        tell(f"cancelled the moves of {count_of(moves, 'partition')}")
         clear_throttle(admin, {move.tp.topic for move in moves})
 
 
@@ -211,7 +216,7 @@ def _wait(
                 clear_throttle(admin, topics)
         raise
     if goals:
-        tell(f"{_count(goals)} {'is' if len(goals) == 1 else 'are'} in place")
+        tell(f"{count_of(goals, 'partition')} {'is' if len(goals) == 1 else 'are'} in place")
 
 
 def _clear(admin: client.Admin, topics: Iterable[str]) -> None:
@@ -227,7 +232,3 @@ def _show(rows: list[dict[str, Any]], output: Output, *more: str) -> None:
         show_json(rows)
     elif rows:
         show_table(rows, "topic", "partition", "current", "proposed", *more)
-
-
-def _count(partitions: Sized) -> str:
-    return f"{len(partitions)} partition{'s' if len(partitions) != 1 else ''}"
