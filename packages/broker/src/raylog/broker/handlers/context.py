@@ -115,7 +115,8 @@ class RequestContext:
 
 
 class DelayedReply(ABC):
-    """A reply that waits for other brokers. The connection goes on with the next requests and sends replies in order.
+    """A reply that waits for others: replicas, members of a group, the metadata store. The connection goes on with the
+    next produce requests and sends replies in order.
 
     One thread uses it: it calls :meth:`finish` once :meth:`wait` said True, or :meth:`abandon`.
     """

@@ -7,7 +7,8 @@ those that the request's version does not have yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
@@ -17,14 +18,14 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from raylog.broker.events import EventLog
-from raylog.broker.handlers.context import Ports, Reply, RequestContext
+from raylog.broker.handlers.context import DelayedReply, Ports, Reply, RequestContext
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.messages import decode_request, encode_response
 
 log = EventLog(__name__)
 
 Decide = Callable[[RequestContext, Any, Ports], Any]
-"""Request entity to response entity."""
+"""Request entity to response entity, or to a :class:`Later`."""
 
 Refuse = Callable[[RequestContext, Any, RaylogError], Any]
 """The response that tells of one error for everything that was asked."""
@@ -78,6 +79,37 @@ def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
     return RaylogError(f"{what} failed in the broker, see its log: {error}")
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A response that follows from something to come; where that fails, so does the request."""
+
+    what: Future[Any]
+    respond: Callable[[Any], Any]
+    """From its result to the response entity."""
+
+
+class _DelayedResponse(DelayedReply):
+    """The reply whose response is a :class:`Later`."""
+
+    __slots__ = ("_finish", "_what")
+
+    def __init__(self, what: Future[Any], finish: Callable[[], bytes]) -> None:
+        self._what = what
+        self._finish = finish
+
+    def is_ready(self) -> bool:
+        return self._what.done()
+
+    def wait(self, timeout_s: float) -> bool:
+        return bool(wait((self._what,), timeout_s).done)
+
+    def finish(self) -> bytes:
+        return self._finish()
+
+    def abandon(self) -> None:
+        """What it waits for happens all the same, and nobody hears of it."""
+
+
 def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryview, Ports], Reply]:
     """The bytes-to-bytes handler around ``decide``. Its failure is an error code, never a dead connection.
 
@@ -86,10 +118,22 @@ def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryv
 
     def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
         request = decode_request(ctx.api_key, ctx.version, body)
-        try:
-            response = decide(ctx, request, ports)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client gets an answer)
-            response = refuse(ctx, request, failure(error, ctx, type(request).__name__))
-        return encode_response(ctx.api_key, ctx.version, ctx.correlation_id, response)
+
+        def attempt(step: Callable[[], Any]) -> Any:
+            try:
+                return step()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the client gets an answer)
+                return refuse(ctx, request, failure(error, ctx, type(request).__name__))
+
+        def finish(response: Any) -> bytes:
+            if isinstance(response, Later):
+                later = response
+                response = attempt(lambda: later.respond(later.what.result()))
+            return encode_response(ctx.api_key, ctx.version, ctx.correlation_id, response)
+
+        response = attempt(lambda: decide(ctx, request, ports))
+        if isinstance(response, Later) and not response.what.done():
+            return _DelayedResponse(response.what, lambda: finish(response))
+        return finish(response)
 
     return handle
