@@ -14,8 +14,15 @@ from kio.schema.index import api_key_map, schema_name_map
 from fuzz.target import Target, filled
 from raylog.protocol import fetch, produce
 from raylog.protocol.compression import Codec
+from raylog.protocol.consumer_protocol import (
+    assigned_partitions,
+    encode_assignment,
+    encode_subscription,
+    subscribed_topics,
+)
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
 from raylog.protocol.frames import GREEDY_BYTES, FrameBuffer
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import (
     RequestHeader,
     decode_request,
@@ -313,6 +320,28 @@ def _cold_response_seeds() -> Iterator[bytes]:
         yield number.to_bytes(2, "big") + encode_response(key, version, 1, response)
 
 
+# --- what consumers say through their group's coordinator ------------------------------------------------------------
+
+
+def consumer_messages(data: bytes) -> None:
+    """Subscriptions and assignments: what can be read is written and read again, the same."""
+    try:
+        topics = subscribed_topics(data)
+        assert subscribed_topics(encode_subscription(topics)) == topics
+    except InvalidRequest:
+        pass
+    try:
+        partitions = assigned_partitions(data)
+        assert assigned_partitions(encode_assignment(partitions)) == partitions
+    except InvalidRequest:
+        pass
+
+
+def _consumer_seeds() -> Iterator[bytes]:
+    yield encode_subscription(["t", "u"])
+    yield encode_assignment(TopicPartition(TopicName("t"), PartitionIndex(number)) for number in range(3))
+
+
 WIRE_TARGETS = {
     "frames": Target(frames, _frame_seeds),
     "request_header": Target(request_header, _header_seeds, max_len=256),
@@ -322,4 +351,5 @@ WIRE_TARGETS = {
     "fetch_response": Target(fetch_response, _fetch_response_seeds, max_len=1024),
     "cold_request": Target(cold_request, _cold_request_seeds, max_len=1024),
     "cold_response": Target(cold_response, _cold_response_seeds, max_len=1024),
+    "consumer_messages": Target(consumer_messages, _consumer_seeds, max_len=256),
 }
