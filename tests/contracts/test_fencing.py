@@ -12,18 +12,32 @@ import pytest
 
 from kit.stores import OpenStore
 from kit.waiting import wait_until
-from raylog.coordination import paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
 from raylog.coordination.store import BadVersion, Check, MetadataStore, NodeExists, Set, StoreUnavailable
-from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    GroupId,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
 
 pytestmark = pytest.mark.system
 
 BROKER = BrokerInfo(BrokerId(1), BrokerEpoch(-1), (Endpoint("PLAINTEXT", "localhost", 9092),), rack="here")
 GROUP = GroupId("readers")
 TP = TopicPartition(TopicName("flights"), PartitionIndex(0))
+A, B = MemberId("a"), MemberId("b")
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(Offset(offset))
 
 
 def test_a_registration_makes_its_nodes_and_raises_the_incarnation(open_store: OpenStore, tmp_path: Path) -> None:
@@ -67,43 +81,43 @@ def test_an_owner_that_lost_its_claim_cannot_commit(open_store: OpenStore) -> No
     stale_store, store = open_store(), open_store()
     ensure_cluster(store)
     stale, fresh = RegistryOffsetStore(stale_store), RegistryOffsetStore(store)
-    old = stale.claim(GROUP, TP, "a")
-    [old] = stale.commit(stale.stage([(old, Offset(10))]))
-    node = paths.owner(GROUP, TP)
+    old = stale.claim(GROUP, TP, A)
+    [old] = stale.commit(stale.stage([(old, at(10))]))
+    node = group_paths.owner(GROUP, TP)
     before = store.exists(node)
     with pytest.raises(NodeExists):
-        fresh.claim(GROUP, TP, "b")
+        fresh.claim(GROUP, TP, B)
     stale_store.delete(node)  # as when its session ends
-    new = fresh.claim(GROUP, TP, "b")
-    assert new.offset == 10
+    new = fresh.claim(GROUP, TP, B)
+    assert new.committed == at(10)
     after = store.exists(node)
     assert before is not None
     assert after is not None
     assert before.version == after.version  # so the naive check passes:
-    stale_store.multi([Check(node, before.version), Set(paths.offset(GROUP, TP), b"10", -1)])
+    stale_store.multi([Check(node, before.version), Set(group_paths.offset(GROUP, TP), b"10", -1)])
     new = new._replace(version=new.version + 1)
     with pytest.raises(BadVersion):
-        stale.commit(stale.stage([(old, Offset(11))]))
+        stale.commit(stale.stage([(old, at(11))]))
     with pytest.raises(BadVersion):
         stale.release(old)
-    fresh.commit(fresh.stage([(new, Offset(12))]))
-    assert fresh.fetch(GROUP, [TP]) == {TP: 12}
+    fresh.commit(fresh.stage([(new, at(12))]))
+    assert fresh.fetch(GROUP, [TP]) == {TP: at(12)}
 
 
 def test_offsets_become_visible_all_at_once_or_not_at_all(open_store: OpenStore) -> None:
     offsets = RegistryOffsetStore(open_store())
     other = TP._replace(partition=PartitionIndex(1))
-    first, second = offsets.claim(GROUP, TP, "a"), offsets.claim(GROUP, other, "a")
-    assert first.offset == -1
+    first, second = offsets.claim(GROUP, TP, A), offsets.claim(GROUP, other, A)
+    assert first.committed is None
     assert offsets.fetch(GROUP, [TP, other]) == {}
-    offsets.abort(offsets.stage([(first, Offset(1)), (second, Offset(2))]))
+    offsets.abort(offsets.stage([(first, at(1)), (second, at(2))]))
     assert offsets.fetch(GROUP, [TP, other]) == {}
-    [later, _] = offsets.commit(offsets.stage([(first, Offset(1)), (second, Offset(2))]))
+    [later, _] = offsets.commit(offsets.stage([(first, at(1)), (second, at(2))]))
     with pytest.raises(BadVersion):
-        offsets.commit(offsets.stage([(later, Offset(5)), (second, Offset(6))]))
-    assert offsets.fetch(GROUP, [TP, other]) == {TP: 1, other: 2}
+        offsets.commit(offsets.stage([(later, at(5)), (second, at(6))]))
+    assert offsets.fetch(GROUP, [TP, other]) == {TP: at(1), other: at(2)}
     offsets.release(later)
-    assert offsets.claim(GROUP, TP, "b").offset == 1
+    assert offsets.claim(GROUP, TP, B).committed == at(1)
 
 
 def test_a_broker_id_that_a_live_process_has_is_refused(open_store: OpenStore, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from kit.node import LISTENER, Node
 from kit.partitions import NOW, append
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.coordination import paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.group_events import Shares
+from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
 from raylog.coordination.proposals import (
@@ -42,7 +44,11 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
+    Generation,
+    GroupId,
     LeaderEpoch,
+    MemberId,
+    Offset,
     PartitionIndex,
     TimestampMs,
     TopicId,
@@ -285,6 +291,7 @@ def _control_seeds() -> Iterator[bytes]:
 # --- nodes of the metadata store ---------------------------------------------------------------------------------
 
 _TP = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
+_GROUP = GroupId("readers")
 _INFO = BrokerInfo(
     BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "host", 9092),), "rack", "n", "a", (UUID(int=5),)
 )
@@ -292,7 +299,7 @@ _STATE = PartitionState((BrokerId(1),), BrokerId(1), LeaderEpoch(3), (BrokerId(1
 
 _NODES = (
     (paths.decode_controller_epoch, paths.encode_number(5)),
-    (lambda data: paths.decode_offset("/o", data), paths.encode_number(7)),
+    (lambda data: group_paths.decode_offset("/o", data), group_paths.encode_offset(Offset(7))),
     (paths.decode_cluster_id, paths.encode_cluster_id("id")),
     (paths.decode_controller, paths.encode_controller(BrokerId(1), TimestampMs(5))),
     (
@@ -316,6 +323,19 @@ _NODES = (
     (
         paths.decode_producer_id_block,
         paths.encode_producer_id_block(paths.ProducerIdBlock(BrokerId(1), 0, 999)),  # type: ignore[arg-type]
+    ),
+    (
+        lambda data: group_paths.decode_committed("/o", b"7", data),
+        group_paths.encode_detail(CommittedOffset(Offset(7), LeaderEpoch(2), "meta", TimestampMs(5))),
+    ),
+    (lambda data: group_paths.decode_kind(_GROUP, data), group_paths.encode_kind(GroupKind.ACTORS)),
+    (
+        lambda data: group_paths.decode_member("/m", data),
+        group_paths.encode_member(Registered(frozenset(), "flights.*", "host", 9), TimestampMs(5)),
+    ),
+    (
+        lambda data: group_paths.decode_assignment(_GROUP, data),
+        group_paths.encode_assignment(Shares(Generation(3), {MemberId("m"): (_TP,)})),
     ),
 )
 

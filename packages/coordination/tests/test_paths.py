@@ -96,7 +96,6 @@ def test_other_values_survive() -> None:
     assert paths.decode_config("/x", paths.encode_config({"a": "b"})) == {"a": "b"}
     assert paths.decode_config_change("/x", paths.encode_config_change("topics/t")) == "topics/t"
     assert paths.decode_controller(paths.encode_controller(ONE, NOW)) == 1
-    assert paths.decode_offset("/x", paths.encode_number(12)) == 12
     topic_id = UUID("12345678-1234-5678-1234-567812345678")
     assert paths.decode_topic_id(paths.encode_topic_id(topic_id)) == topic_id
 

@@ -1,40 +1,51 @@
-"""Where consumer groups keep their offsets: staged, then committed or aborted; fenced by versions (D9b).
+"""Where consumer groups keep their offsets, whoever commits them (D9b).
 
-An ephemeral owner node fences nothing by its version, for a node made anew starts at version 0 again. So
-who claims a partition also writes its persistent offset node, in the same multi, and commits with the
-version that this gave: the commit of an owner that lost its claim meanwhile gets BadVersion.
+A member of a group of actors claims a partition, commits with its claim, and gives it up. An ephemeral owner node
+fences nothing by its version, for a node made anew starts at version 0 again. So who claims also writes the persistent
+offset node, in the same multi, and commits with the version that this gave: the commit of an owner that lost its claim
+meanwhile gets BadVersion. Transactions stage such commits, then commit or abort them.
+
+A broker commits for the members of a group of clients, whom it knows: without claims, but each write is guarded by
+operations that fail when it is not the group's coordinator any more (``guards``). Members may guard their writes, too,
+by checking the node of their registration.
+
+The offset stands in Kafka's node as a bare number, what was committed beside it in a node of ours. Both are written at
+once; where only the number changed, an old tool wrote it, and nothing else is known of that commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from raylog.coordination import paths
-from raylog.coordination.store import Check, Create, Delete, MetadataStore, NoNode, Set
-from raylog.protocol.ids import (
-    NO_EPOCH,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    GroupId,
-    LeaderEpoch,
-    Offset,
-    TimestampMs,
-    TopicPartition,
+from raylog.coordination import group_paths
+from raylog.coordination.group_model import CommittedOffset as CommittedOffset
+from raylog.coordination.store import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    NoNode,
+    NotEmpty,
+    Op,
+    Set,
+    StoreError,
+    StoreUnavailable,
 )
+from raylog.protocol.ids import NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
+
+MULTI_BYTES = 512 << 10
+"""How much one multi may hold: half of what ZooKeeper takes (jute.maxbuffer), for there are the guards, too."""
+_OP_BYTES = 64
+"""What an operation takes beside its path and data, at most."""
+_PAIR_BYTES = 400
+"""What the two operations of one offset take beside their paths and the metadata."""
+_MULTI_OPS = 2_000
+"""More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
 
 
-class CommittedOffset(NamedTuple):
-    """How far a group has read one partition, as it was committed."""
-
-    offset: Offset
-    """The next record to read."""
-    leader_epoch: LeaderEpoch = NO_EPOCH
-    """That of the last record before it (KIP-320); -1: not known."""
-    metadata: str = ""
-    """What whoever committed wrote beside it."""
-    committed_ms: TimestampMs = NO_TIMESTAMP
-    """When; -1: not known."""
+_Item = TypeVar("_Item")
 
 
 class Claim(NamedTuple):
@@ -42,8 +53,8 @@ class Claim(NamedTuple):
 
     group: GroupId
     tp: TopicPartition
-    offset: Offset
-    """The committed offset: the next record to read; NO_OFFSET when none was committed."""
+    committed: CommittedOffset | None
+    """Where to begin; None when nothing was committed."""
     version: int
     """The version of the offset node that the next commit names."""
 
@@ -51,81 +62,239 @@ class Claim(NamedTuple):
 class Staged(NamedTuple):
     """Offsets that a transaction, or a single commit, will make visible all at once."""
 
-    offsets: tuple[tuple[Claim, Offset], ...]
+    offsets: tuple[tuple[Claim, CommittedOffset], ...]
 
 
 class OffsetStore(Protocol):
-    """Committed offsets of consumer groups."""
+    """Committed offsets of consumer groups.
 
-    def fetch(self, group: GroupId, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
-        """The committed offsets of these partitions, without those that have none."""
+    ``guards`` are operations that come first in the same multi: one that fails raises its error, and nothing was done.
+    Every method raises StoreUnavailable when the store does not answer: then it may have been done or not.
+    """
 
-    def claim(self, group: GroupId, tp: TopicPartition, owner: str) -> Claim:
-        """Become the partition's owner in the group; NodeExists while another one is."""
+    def fetch(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """The committed offsets of these partitions, or of all, without those that have none."""
 
-    def release(self, claim: Claim) -> None:
-        """Give the ownership up; BadVersion when the claim is stale."""
+    def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
+        """Become the partition's owner in the group.
 
-    def stage(self, offsets: Sequence[tuple[Claim, Offset]]) -> Staged:
+        Raises NodeExists while another one is, BadVersion when a commit came between: try again.
+        """
+
+    def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
+        """Give the ownership up, committing ``position`` if there is one; BadVersion when the claim is stale."""
+
+    def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         """Prepare a commit; nothing is visible yet."""
 
-    def commit(self, staged: Staged) -> tuple[Claim, ...]:
+    def commit(self, staged: Staged, guards: Sequence[Op] = ()) -> tuple[Claim, ...]:
         """Make all of them visible, or none: BadVersion when a claim is stale. Answers the claims to go on with."""
 
     def abort(self, staged: Staged) -> None:
         """Forget what was staged."""
 
+    def write(
+        self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]
+    ) -> Mapping[TopicPartition, StoreError]:
+        """Commit without claims; answers those that could not be, with the reason: they hold up no others."""
+
+    def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
+        """Forget what was committed for these; a partition without an offset is none the worse for it."""
+
 
 class RegistryOffsetStore:
-    """The OffsetStore over /consumers/G/offsets and /consumers/G/owners; staged offsets are the caller's memory."""
+    """The OffsetStore over /consumers and /raylog/groups; staged offsets are the caller's memory."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    def fetch(self, group: GroupId, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
-        nodes = [paths.offset(group, tp) for tp in partitions]
-        return {
-            tp: paths.decode_offset(node, found.data)
-            for tp, node, found in zip(partitions, nodes, self._store.get_many(nodes), strict=True)
-            if found is not None and found.data
-        }
+    # --- reading ---
 
-    def claim(self, group: GroupId, tp: TopicPartition, owner: str) -> Claim:
-        node, owner_node = paths.offset(group, tp), paths.owner(group, tp)
-        self._store.ensure(node)
-        self._store.ensure(owner_node.rpartition("/")[0])
-        found = self._store.get(node)
-        if found is None:
-            raise NoNode(f"{node} vanished", node)
-        offset = paths.decode_offset(node, found.data) if found.data else NO_OFFSET
-        _, version = self._store.multi(
-            [Create(owner_node, owner.encode(), ephemeral=True), Set(node, found.data, found.version)]
+    def fetch(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        tps = self.partitions(group) if partitions is None else partitions
+        nodes = [node for tp in tps for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
+        found = self._store.get_many(nodes)
+        committed = {}
+        for tp, node, number, detail in zip(tps, nodes[::2], found[::2], found[1::2], strict=True):
+            if number is not None:
+                decoded = group_paths.decode_committed(node, number.data, detail.data if detail is not None else b"")
+                if decoded is not None:
+                    committed[tp] = decoded
+        return committed
+
+    def partitions(self, group: GroupId) -> list[TopicPartition]:
+        """Those that have a node for their offset, in order."""
+        return sorted(
+            TopicPartition(TopicName(topic), PartitionIndex(int(index)))
+            for topic in self._store.children(group_paths.offsets(group))
+            for index in self._store.children(group_paths.offsets_of_topic(group, TopicName(topic)))
+            if index.isdecimal()
         )
-        assert isinstance(version, int)
-        return Claim(group, tp, offset, version)
 
-    def release(self, claim: Claim) -> None:
-        self._store.multi(
+    # --- with claims ---
+
+    def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
+        node, detail_node = group_paths.offset(group, tp), group_paths.detail(group, tp)
+        for needed in (node, detail_node, group_paths.owners_of_topic(group, tp.topic)):
+            self._store.ensure(needed)
+        found, detail = self._store.get_many([node, detail_node])
+        if found is None or detail is None:
+            raise NoNode(f"{node} was deleted while {owner} claimed it: try again", node)
+        *_, version = self._store.multi(
             [
-                Check(paths.offset(claim.group, claim.tp), claim.version),
-                Delete(paths.owner(claim.group, claim.tp)),
+                *guards,
+                Create(group_paths.owner(group, tp), group_paths.encode_owner(owner), ephemeral=True),
+                Set(node, found.data or group_paths.encode_offset(NO_OFFSET), found.version),
+            ]
+        )
+        return Claim(group, tp, group_paths.decode_committed(node, found.data, detail.data), _version(version))
+
+    def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
+        kept: Sequence[Op] = [Check(group_paths.offset(claim.group, claim.tp), claim.version)]
+        self._multi_of_claims(
+            [
+                *guards,
+                *(kept if position is None else _commit(claim, position)),
+                Delete(group_paths.owner(claim.group, claim.tp)),
             ]
         )
 
-    def stage(self, offsets: Sequence[tuple[Claim, Offset]]) -> Staged:
+    def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         return Staged(tuple(offsets))
 
-    def commit(self, staged: Staged) -> tuple[Claim, ...]:
-        versions = self._store.multi(
-            [
-                Set(paths.offset(claim.group, claim.tp), paths.encode_number(offset), claim.version)
-                for claim, offset in staged.offsets
-            ]
+    def commit(self, staged: Staged, guards: Sequence[Op] = ()) -> tuple[Claim, ...]:
+        results = self._multi_of_claims(
+            [*guards, *(op for claim, committed in staged.offsets for op in _commit(claim, committed))]
         )
         return tuple(
-            claim._replace(offset=offset, version=int(version or 0))
-            for (claim, offset), version in zip(staged.offsets, versions, strict=True)
+            claim._replace(committed=committed, version=_version(version))
+            for (claim, committed), version in zip(staged.offsets, results[len(guards) :: 2], strict=True)
         )
 
     def abort(self, staged: Staged) -> None:
         """Nothing to undo: nothing was written."""
+
+    def _multi_of_claims(self, ops: Sequence[Op]) -> list[str | int | None]:
+        try:
+            return self._store.multi(ops)
+        except NoNode as error:
+            raise BadVersion(f"{error}: the group's offsets were deleted", error.path, error.index) from error
+
+    # --- with guards ---
+
+    def write(
+        self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]
+    ) -> Mapping[TopicPartition, StoreError]:
+        refused: dict[TopicPartition, StoreError] = {}
+        path_bytes = len(group_paths.detail(group, TopicPartition(TopicName(""), PartitionIndex(0))))
+        for part in _packed(
+            offsets.items(),
+            lambda item: 2 * (path_bytes + len(item[0].topic)) + 12 * len(item[1].metadata) + _PAIR_BYTES,
+        ):
+            refused |= self._write_part(group, dict(part), guards)
+        return refused
+
+    def _write_part(
+        self, group: GroupId, left: dict[TopicPartition, CommittedOffset], guards: Sequence[Op]
+    ) -> dict[TopicPartition, StoreError]:
+        """As one multi, without those that it turns out to fail by: the second time that one does, it is left out.
+
+        The first time its nodes were made or deleted since they were looked at, or were not there yet.
+        """
+        refused = self._make_room(group, left)
+        failed: set[TopicPartition] = set()
+        while left:
+            tps = [tp for tp in left for _ in range(2)]
+            try:
+                self._store.multi([*guards, *self._writes(group, left)])
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                if error.index < len(guards):
+                    raise
+                tp = tps[error.index - len(guards)]
+                if tp in failed:
+                    refused[tp] = error
+                    del left[tp]
+                failed.add(tp)
+            else:
+                break
+        return refused
+
+    def _make_room(
+        self, group: GroupId, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, StoreError]:
+        """See that the nodes above those of the offsets exist; takes out of ``offsets`` those that can have none."""
+        refused: dict[TopicPartition, StoreError] = {}
+        topics = sorted({tp.topic for tp in offsets})
+        above = [
+            node
+            for topic in topics
+            for node in (group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic))
+        ]
+        found = self._store.get_many(above)
+        for topic, node, there in zip((t for t in topics for _ in range(2)), above, found, strict=True):
+            if there is None:
+                try:
+                    self._store.ensure(node)
+                except StoreUnavailable:
+                    raise
+                except StoreError as error:
+                    refused |= {tp: error for tp in offsets if tp.topic == topic}
+        for tp in refused:
+            del offsets[tp]
+        return refused
+
+    def _writes(self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -> Iterator[Op]:
+        values = {
+            node: data
+            for tp, committed in offsets.items()
+            for node, data in (
+                (group_paths.offset(group, tp), group_paths.encode_offset(committed.offset)),
+                (group_paths.detail(group, tp), group_paths.encode_detail(committed)),
+            )
+        }
+        for (node, data), found in zip(values.items(), self._store.get_many(list(values)), strict=True):
+            yield Create(node, data) if found is None else Set(node, data)
+
+    def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
+        tps = list(partitions)
+        nodes = [node for tp in tps for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
+        there = [node for node, found in zip(nodes, self._store.get_many(nodes), strict=True) if found is not None]
+        for part in _packed(there, lambda node: len(node) + _OP_BYTES):
+            self._store.multi([*guards, *map(Delete, part)])
+        for topic in sorted({tp.topic for tp in tps}):
+            for node in (group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)):
+                try:
+                    self._store.delete(node)
+                except (NoNode, NotEmpty):
+                    pass
+
+
+def _packed(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """In order, each part small enough for one multi."""
+    part: list[_Item] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if part and (total > MULTI_BYTES or len(part) >= _MULTI_OPS // 2):
+            yield part
+            part, total = [], size(item)
+        part.append(item)
+    if part:
+        yield part
+
+
+def _commit(claim: Claim, committed: CommittedOffset) -> tuple[Op, Op]:
+    node, detail_node = group_paths.offset(claim.group, claim.tp), group_paths.detail(claim.group, claim.tp)
+    number = group_paths.encode_offset(committed.offset)
+    return Set(node, number, claim.version), Set(detail_node, group_paths.encode_detail(committed))
+
+
+def _version(result: str | int | None) -> int:
+    assert isinstance(result, int)
+    return result

@@ -1,4 +1,4 @@
-"""Every node in the metadata store and the codec of its value.
+"""Every node in the metadata store and the codec of its value; those of consumer groups are in ``group_paths``.
 
 Paths and values are those of Kafka's ZooKeeper era (D6), so that tools of that time read them: JSON with
 Kafka's field names. What is raylog's alone lives below /raylog. Unknown fields are ignored, so that newer
@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from raylog.coordination.group_paths import CONSUMERS, GROUPS
 from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.node_json import CorruptMetadata as CorruptMetadata
 from raylog.coordination.node_json import Reading, dump, load, number
@@ -21,9 +22,7 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
-    GroupId,
     LeaderEpoch,
-    Offset,
     PartitionIndex,
     ProducerId,
     TimestampMs,
@@ -43,7 +42,6 @@ CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
-CONSUMERS = "/consumers"
 BROKER_EPOCHS = "/raylog/broker_epochs"
 RAYLOG_BROKERS = "/raylog/brokers"
 FEATURE_LEVEL = "/raylog/feature_level"
@@ -61,7 +59,7 @@ BASE_PATHS = (
     CONSUMERS,
     BROKER_EPOCHS,
     RAYLOG_BROKERS,
-    "/raylog/groups",
+    GROUPS,
 )
 """Persistent nodes without a value of their own, made when a cluster is."""
 
@@ -106,14 +104,6 @@ def delete_topic(name: TopicName) -> str:
     return f"{DELETE_TOPICS}/{name}"
 
 
-def offset(group: GroupId, tp: TopicPartition) -> str:
-    return f"{CONSUMERS}/{group}/offsets/{tp.topic}/{tp.partition}"
-
-
-def owner(group: GroupId, tp: TopicPartition) -> str:
-    return f"{CONSUMERS}/{group}/owners/{tp.topic}/{tp.partition}"
-
-
 # --- values
 
 
@@ -156,7 +146,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_number(value: int) -> bytes:
-    """A bare decimal number: controller epoch, feature level, committed offset."""
+    """A bare decimal number: controller epoch, feature level."""
     return str(value).encode()
 
 
@@ -166,10 +156,6 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
 
 def decode_feature_level(data: bytes) -> int:
     return number(FEATURE_LEVEL, data)
-
-
-def decode_offset(path: str, data: bytes) -> Offset:
-    return Offset(number(path, data))
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

@@ -1,0 +1,244 @@
+"""◆ Every node of consumer groups and the codec of its value.
+
+/consumers is Kafka's of its ZooKeeper era (D6), read and written by tools of that time:
+
+    /consumers/G/ids/C                     a registered member (ephemeral)
+    /consumers/G/owners/T/P                who reads the partition (ephemeral)
+    /consumers/G/offsets/T/P               the committed offset, a bare number; -1: none
+
+What Kafka kept elsewhere or not at all is raylog's:
+
+    /raylog/groups/G                       what kind of group it is
+    /raylog/groups/G/assignment            who should read what (groups of actors)
+    /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
+    /raylog/groups/G/offsets/T/P           what was committed beside the offset
+
+Group and member ids may hold any character, names of nodes may not: what ZooKeeper or a path cannot bear is written as
+in URLs, "a/b" as "a%2Fb". A value that cannot be read raises CorruptMetadata, which names the node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, unquote
+
+from raylog.coordination.group_events import Shares
+from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.node_json import Reading, dump, load, number
+from raylog.protocol.ids import (
+    NO_OFFSET,
+    Generation,
+    GroupId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicName,
+    TopicPartition,
+)
+
+CONSUMERS = "/consumers"
+GROUPS = "/raylog/groups"
+
+_PLAIN = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
+"""What stays as it is besides letters, digits and _.-~: all that is printable ASCII but "/" and "%"."""
+
+
+def node_name(text: str) -> str:
+    """An id as the name of a node."""
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe=_PLAIN)
+
+
+def group_of(name: str) -> GroupId:
+    """The group whose node has this name."""
+    return GroupId(unquote(name))
+
+
+def member_of(name: str) -> MemberId:
+    """The member whose node has this name."""
+    return MemberId(unquote(name))
+
+
+def consumer(group: GroupId) -> str:
+    return f"{CONSUMERS}/{node_name(group)}"
+
+
+def members(group: GroupId) -> str:
+    return f"{consumer(group)}/ids"
+
+
+def member(group: GroupId, member_id: MemberId) -> str:
+    return f"{members(group)}/{node_name(member_id)}"
+
+
+def owners(group: GroupId) -> str:
+    return f"{consumer(group)}/owners"
+
+
+def owners_of_topic(group: GroupId, topic: TopicName) -> str:
+    return f"{owners(group)}/{topic}"
+
+
+def owner(group: GroupId, tp: TopicPartition) -> str:
+    return f"{owners_of_topic(group, tp.topic)}/{tp.partition}"
+
+
+def offsets(group: GroupId) -> str:
+    return f"{consumer(group)}/offsets"
+
+
+def offsets_of_topic(group: GroupId, topic: TopicName) -> str:
+    return f"{offsets(group)}/{topic}"
+
+
+def offset(group: GroupId, tp: TopicPartition) -> str:
+    return f"{offsets_of_topic(group, tp.topic)}/{tp.partition}"
+
+
+def group(group_id: GroupId) -> str:
+    return f"{GROUPS}/{node_name(group_id)}"
+
+
+def assignment(group_id: GroupId) -> str:
+    return f"{group(group_id)}/assignment"
+
+
+def state(group_id: GroupId) -> str:
+    return f"{group(group_id)}/state"
+
+
+def details(group_id: GroupId) -> str:
+    return f"{group(group_id)}/offsets"
+
+
+def details_of_topic(group_id: GroupId, topic: TopicName) -> str:
+    return f"{details(group_id)}/{topic}"
+
+
+def detail(group_id: GroupId, tp: TopicPartition) -> str:
+    return f"{details_of_topic(group_id, tp.topic)}/{tp.partition}"
+
+
+# --- values
+
+
+def encode_kind(kind: GroupKind) -> bytes:
+    return dump({"version": 1, "kind": kind.value})
+
+
+def decode_kind(group_id: GroupId, data: bytes) -> GroupKind:
+    value = load(path := group(group_id), data)
+    with Reading(path):
+        return GroupKind(value["kind"])
+
+
+def encode_offset(committed: Offset) -> bytes:
+    return str(committed).encode()
+
+
+def decode_offset(path: str, data: bytes) -> Offset:
+    """NO_OFFSET when nothing was committed."""
+    return Offset(max(NO_OFFSET, number(path, data))) if data else NO_OFFSET
+
+
+def encode_detail(committed: CommittedOffset) -> bytes:
+    """It names the offset, too: beside another one, which an old tool wrote, it says nothing."""
+    return dump(
+        {
+            "version": 1,
+            "offset": committed.offset,
+            "leader_epoch": committed.leader_epoch,
+            "metadata": committed.metadata,
+            "timestamp": committed.committed_ms,
+        }
+    )
+
+
+def decode_committed(path: str, data: bytes, detail_data: bytes) -> CommittedOffset | None:
+    """What was committed, from the node at ``path`` and the one with the details; None: nothing was."""
+    committed = decode_offset(path, data)
+    if committed == NO_OFFSET:
+        return None
+    value = load(f"the details of {path}", detail_data) if detail_data else {}
+    with Reading(f"the details of {path}"):
+        if value.get("offset") != committed:
+            return CommittedOffset(committed)
+        return CommittedOffset(
+            committed,
+            LeaderEpoch(int(value["leader_epoch"])),
+            str(value["metadata"]),
+            TimestampMs(int(value["timestamp"])),
+        )
+
+
+def encode_member(registered: Registered, now_ms: TimestampMs) -> bytes:
+    """Kafka's fields, and where the member listens."""
+    if registered.pattern is None:
+        subscription: dict[str, int] = dict.fromkeys(sorted(registered.topics), 1)
+    else:
+        subscription = {registered.pattern: 1}
+    value: dict[str, Any] = {
+        "version": 1,
+        "subscription": subscription,
+        "pattern": "static" if registered.pattern is None else "white_list",
+        "timestamp": str(now_ms),
+    }
+    if registered.host:
+        value |= {"host": registered.host, "port": registered.port}
+    return dump(value)
+
+
+def decode_member(path: str, data: bytes) -> Registered:
+    value = load(path, data)
+    with Reading(path):
+        names = tuple(str(name) for name in dict(value["subscription"]))
+        host, port = str(value.get("host", "")), int(value.get("port", -1))
+        match value.get("pattern", "static"):
+            case "static":
+                return Registered(frozenset(TopicName(name) for name in names), None, host, port)
+            case "white_list" if len(names) == 1:
+                return Registered(frozenset(), names[0], host, port)
+            case other:
+                raise ValueError(f"a subscription {other!r} with {len(names)} entries")
+
+
+def encode_owner(member_id: MemberId) -> bytes:
+    return member_id.encode()
+
+
+def decode_owner(path: str, data: bytes) -> MemberId:
+    with Reading(path):
+        return MemberId(data.decode())
+
+
+def encode_assignment(shares: Shares) -> bytes:
+    def by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, list[int]]:
+        topics: dict[str, list[int]] = {}
+        for topic, index in sorted(partitions):
+            topics.setdefault(topic, []).append(index)
+        return topics
+
+    return dump(
+        {
+            "version": 1,
+            "generation": shares.generation,
+            "members": {name: by_topic(partitions) for name, partitions in sorted(shares.members.items())},
+        }
+    )
+
+
+def decode_assignment(group_id: GroupId, data: bytes) -> Shares:
+    value = load(path := assignment(group_id), data)
+    with Reading(path):
+        return Shares(
+            Generation(int(value["generation"])),
+            {
+                MemberId(name): tuple(
+                    TopicPartition(TopicName(topic), PartitionIndex(int(index)))
+                    for topic, indexes in topics.items()
+                    for index in indexes
+                )
+                for name, topics in value["members"].items()
+            },
+        )
