@@ -11,7 +11,8 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.broker.net.liveness import REPEAT_S, LivenessConnections
+from raylog.broker.net.liveness import BrokerLiveness
+from raylog.coordination.liveness import REPEAT_S
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -30,7 +31,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.hints: Hints = queue.SimpleQueue()
-        self.liveness = LivenessConnections(US, lambda broker, epoch: self.hints.put((broker, epoch)))
+        self.liveness = BrokerLiveness(US, lambda broker, epoch: self.hints.put((broker, epoch)))
 
     def watch(self, listener: socket.socket, epoch: int = 1) -> None:
         host, port = listener.getsockname()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from kit.waiting import wait_until
-from raylog.broker.net.liveness import LivenessConnections
-from raylog.broker.net.names import Address, Names
+from raylog.broker.net.liveness import BrokerLiveness
 from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.names import Address, Names
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 pytestmark = pytest.mark.system
@@ -78,7 +78,7 @@ def test_numeric_addresses_need_no_server(server: NameServer, host: str) -> None
 
 def test_a_name_server_that_hangs_holds_up_no_hint(server: NameServer) -> None:
     hints: queue.SimpleQueue[tuple[BrokerId, BrokerEpoch]] = queue.SimpleQueue()
-    liveness = LivenessConnections(BrokerId(1), lambda *who: hints.put(who), Names(server.look_up))
+    liveness = BrokerLiveness(BrokerId(1), lambda *who: hints.put(who), Names(server.look_up))
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(WAIT_S)

@@ -26,7 +26,7 @@ from raylog.broker.handlers.context import Ports
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.isr_changes import IsrChanges
 from raylog.broker.membership import Membership
-from raylog.broker.net.liveness import LivenessConnections, SessionsOnly
+from raylog.broker.net.liveness import BrokerLiveness, SessionsOnly
 from raylog.broker.net.server import SocketServer
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
@@ -132,9 +132,7 @@ def open_parts(
         rebalance=lambda state: rebalance_of(in_force(state)),
         silence_ms=max(store.session_timeout_ms, settings[REPLICA_LAG_TIME_MAX_MS]),
     )
-    liveness = (
-        LivenessConnections(broker_id, controller.calls.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
-    )
+    liveness = BrokerLiveness(broker_id, controller.calls.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
     stopping.callback(liveness.stop)
     table.on_brokers = liveness.watch
     topics = ControllerTopics(controller.calls, table.state)
