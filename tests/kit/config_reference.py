@@ -8,6 +8,7 @@ from typing import Any
 
 from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from raylog.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
+from raylog.client.group_handler_config import HANDLER_SETTINGS
 from raylog.protocol.settings import Setting, SettingsTable
 
 SECTIONS: tuple[tuple[str, str, SettingsTable], ...] = (
@@ -25,6 +26,12 @@ SECTIONS: tuple[tuple[str, str, SettingsTable], ...] = (
     ),
     ("Producer", "Keyword arguments of `Cluster.producer`, with underscores for dots.", PRODUCER_SETTINGS),
     ("Consumer", "Keyword arguments of `Cluster.consumer`, with underscores for dots.", CONSUMER_SETTINGS),
+    (
+        "Group handlers",
+        "Keyword arguments of `raylog.client.group`, with underscores for dots, beside the consumer's. The names are "
+        "Kafka Streams' and Kafka Connect's.",
+        HANDLER_SETTINGS,
+    ),
 )
 
 

@@ -46,7 +46,7 @@ BATCHES = [rows(), Columns(TP, table())]
 
 @pytest.mark.parametrize("batch", BATCHES, ids=["rows", "columns"])
 def test_a_batch_tells_where_to_go_on_and_what_it_holds(batch: HandlerBatch) -> None:
-    assert (len(batch), batch.tp, batch.next_offset) == (3, TP, 10)
+    assert (len(batch), batch.tp, batch.first_offset, batch.next_offset) == (3, TP, 5, 10)
     assert [raw._replace(headers=tuple(raw.headers)) for raw in batch.raw()] == RAW
 
 

@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, **config: object) -> None:
         self.now = MonotonicMs(0)
-        self.core = HandlerCore(split_config(config)[0], self.now)
+        self.core = HandlerCore(split_config(config)[0], self.now, Counts())
         self.withheld: set[TopicPartition] = set()
 
     def next(self) -> Decision:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import raylog.protocol  # noqa: F401  (it must be the first to import kio)
 
 if TYPE_CHECKING:
+    from raylog.client.actor_group import ActorGroup, GroupStatus, group
     from raylog.client.admin import Admin, NewTopic
     from raylog.client.cluster import BrokerHandle, Cluster, connect
     from raylog.client.consumer import Consumer
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ActorGroup",
     "Admin",
     "BatchDelivery",
     "BrokerDescription",
@@ -46,6 +48,7 @@ __all__ = [
     "Delivery",
     "GroupDescription",
     "GroupListing",
+    "GroupStatus",
     "Landed",
     "LogDirDescription",
     "MemberDescription",
@@ -58,9 +61,11 @@ __all__ = [
     "RecordMetadata",
     "TopicDescription",
     "connect",
+    "group",
 ]
 
 _HOME = {
+    "ActorGroup": "actor_group",
     "Admin": "admin",
     "BrokerDescription": "results",
     "BatchDelivery": "delivery",
@@ -75,6 +80,7 @@ _HOME = {
     "GroupListing": "results",
     "LogDirDescription": "results",
     "MemberDescription": "results",
+    "GroupStatus": "actor_group",
     "Landed": "delivery",
     "NewTopic": "admin",
     "OffsetAndTimestamp": "results",
@@ -85,6 +91,7 @@ _HOME = {
     "RecordMetadata": "results",
     "TopicDescription": "results",
     "connect": "cluster",
+    "group": "actor_group",
 }
 
 

@@ -113,13 +113,17 @@ class Cluster:
         """A consumer of all partitions of ``topics``; ``config`` as :class:`Consumer` takes it."""
         return Consumer(self.bootstrap_servers, topics, **config)
 
+    def join_ray(self) -> None:
+        """Connect this process to the cluster's Ray, unless it is connected already. BrokerNotAvailable: it can't."""
+        _join_ray(self.ray_address, self.ray_token_path)
+
     def broker(self, broker_id: int) -> BrokerHandle:
         """A handle to one broker's actor, through Ray. BrokerNotAvailable when Ray doesn't know it."""
         if self._namespace is None:
             raise BrokerNotAvailable(
                 f"broker {broker_id}: only addresses are known of this cluster; connect() through Ray or by data_dir"
             )
-        _join_ray(self.ray_address, self.ray_token_path)
+        self.join_ray()
         name = self._actors.get(broker_id, f"broker-{broker_id}")
         try:
             return BrokerHandle(broker_id, ray.get_actor(name, namespace=self._namespace))

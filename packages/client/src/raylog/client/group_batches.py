@@ -33,6 +33,9 @@ class HandlerBatch(Protocol):
     def tp(self) -> TopicPartition: ...
 
     @property
+    def first_offset(self) -> Offset: ...
+
+    @property
     def next_offset(self) -> Offset:
         """One past the last record: what is to be committed once it is handled."""
 
@@ -57,6 +60,10 @@ class Rows:
     """Keys and values are bytes still: what can't be deserialized is the handler's failure, not the consumer's."""
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
+
+    @property
+    def first_offset(self) -> Offset:
+        return Offset(self.records[0].offset)
 
     @property
     def next_offset(self) -> Offset:
@@ -91,6 +98,10 @@ class Columns:
 
     tp: TopicPartition
     table: pa.Table
+
+    @property
+    def first_offset(self) -> Offset:
+        return Offset(self.table["offset"][0].as_py())
 
     @property
     def next_offset(self) -> Offset:

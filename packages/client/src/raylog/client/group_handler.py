@@ -129,8 +129,8 @@ class _Place:
 class HandlerCore:
     """One thread calls it; ``now_ms`` never goes back."""
 
-    def __init__(self, options: HandlerOptions, now_ms: MonotonicMs) -> None:
-        self.counts = Counts()
+    def __init__(self, options: HandlerOptions, now_ms: MonotonicMs, counts: Counts) -> None:
+        self.counts = counts
         self._options = options
         self._places: dict[TopicPartition, _Place] = {}
         self._doing: _Work | None = None

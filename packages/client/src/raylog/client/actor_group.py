@@ -1,0 +1,258 @@
+"""Consumer actors that share topics: as many as asked for, over the Ray cluster, each with the user's handler.
+
+The actors live as long as the process that made the group, or until it is stopped: Ray ends the actors of a driver
+that is gone, and then the partitions are free for whoever joins the group next. Several processes may each have actors
+in one group; they share the partitions like any members.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from re import Pattern
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Self
+
+import ray
+from ray.exceptions import RayError
+
+from raylog.client.admin import LATEST, Admin
+from raylog.client.cluster import Cluster, connect
+from raylog.client.consumer_actor import MemberReport, consumer_actor_class
+from raylog.client.group_plan import ROWS, GroupPlan
+from raylog.client.group_runner import MemberStatus, State
+from raylog.client.serde import Deserializer
+from raylog.protocol.errors import InvalidConfig, RaylogError, RequestTimedOut
+from raylog.protocol.ids import Offset, TopicPartition
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 5.0
+POLL_S = 0.05
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_UNREACHABLE = "its process is gone or does not answer; Ray starts it again"
+
+
+class GroupStatus(NamedTuple):
+    """What the members of one :class:`ActorGroup` tell, in the order in which they were made."""
+
+    members: tuple[MemberReport, ...]
+
+    @property
+    def owners(self) -> dict[TopicPartition, int]:
+        """Which member, by its place in ``members``, owns each partition. Those of others are not there."""
+        return {tp: index for index, member in enumerate(self.members) for tp in member.owned}
+
+    @property
+    def positions(self) -> dict[TopicPartition, Offset]:
+        """Per partition, one past the last record that was handled."""
+        found: dict[TopicPartition, Offset] = {}
+        for member in self.members:
+            found.update(member.status.positions)
+        return found
+
+
+class ActorGroup:
+    """Consumer actors of one group, made by :func:`group`; for one thread at a time. Leaving its ``with`` stops it."""
+
+    def __init__(self, plan: GroupPlan, actor_options: Mapping[str, Any]) -> None:
+        self._plan = plan
+        self._actor_options = {"scheduling_strategy": "SPREAD", **actor_options}
+        self._actors: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"ActorGroup({self.name!r}, size={len(self._actors)})"
+
+    @property
+    def name(self) -> str:
+        """Kafka's group.id."""
+        return self._plan.group
+
+    @property
+    def size(self) -> int:
+        """How many actors there are to be."""
+        return len(self._actors)
+
+    def scale(self, size: int, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Have ``size`` actors; returns once the new ones have joined, or those that go, the youngest, have left.
+
+        Raises InvalidConfig for a negative size, and RaylogError when one can't join: then the new ones are removed.
+        """
+        if size < 0:
+            raise InvalidConfig(f"group {self.name}: size {size} is negative")
+        going, self._actors = self._actors[size:], self._actors[:size]
+        self._stop(going, STOP_TIMEOUT_S)
+        make = consumer_actor_class.options(**self._actor_options)
+        fresh = [make.remote(self._plan) for _ in range(size - len(self._actors))]
+        try:
+            self._wait_joined(fresh, timeout_s)
+        except BaseException:
+            _kill(fresh)
+            raise
+        self._actors += fresh
+
+    def status(self) -> GroupStatus:
+        """What the members are doing. One whose process is gone is starting, until Ray has started it again."""
+        return GroupStatus(tuple(_reports(self._actors)))
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Handle what the topics hold now, commit it, and stop. Records that come meanwhile may be handled, too.
+
+        Raises RequestTimedOut when that takes longer than ``timeout_s``, and RaylogError when a member has failed; in
+        both cases the others still run.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        ends = self._ends()
+        while True:
+            ray.wait(
+                [actor.drain.remote() for actor in self._actors], timeout=0
+            )  # a member made anew must hear it, too
+            status = self.status()
+            _raise_failure(self.name, status.members)
+            positions = status.positions
+            left = {tp: end for tp, end in ends.items() if positions.get(tp, 0) < end}
+            if not left:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                behind = ", ".join(f"{tp} at {positions.get(tp, 'no position')} of {end}" for tp, end in left.items())
+                raise RequestTimedOut(f"group {self.name} is not drained within {timeout_s:g} s: {behind}")
+            time.sleep(POLL_S)
+        self.stop()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Have every handler finish its batch, commit, leave the group, and remove the actors. Twice does no harm.
+
+        A handler that has not returned within ``timeout_s`` is killed with its process: its batch is handled again.
+        """
+        going, self._actors = self._actors, []
+        self._stop(going, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _wait_joined(self, actors: Sequence[Any], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            reports = _reports(actors)
+            _raise_failure(self.name, reports)
+            late = [report for report in reports if report.status.state is not State.RUNNING]
+            if not late:
+                return
+            if time.monotonic() > deadline:
+                reason = late[0].status.trouble or "it is still starting; has the Ray cluster room for it?"
+                raise RequestTimedOut(
+                    f"group {self.name}: {len(late)} of {len(reports)} actors did not join within {timeout_s:g} s: "
+                    + reason
+                )
+            time.sleep(POLL_S)
+
+    def _stop(self, actors: Sequence[Any], timeout_s: float) -> None:
+        asked = {actor.stop.remote(timeout_s): actor for actor in actors}
+        if not asked:
+            return
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s + CALL_TIMEOUT_S)
+        ended = sum(_is_true(answer) for answer in answered)
+        if ended < len(asked):
+            log.warning(
+                "group %s: %d of %d actors did not leave within %g s and are killed: what they handled last may be "
+                "handled again",
+                self.name, len(asked) - ended, len(asked), timeout_s,
+            )  # fmt: skip
+        _kill(actors)
+
+    def _ends(self) -> dict[TopicPartition, Offset]:
+        """Where the group's topics end now, without empty partitions."""
+        with Admin(self._plan.bootstrap_servers) as admin:
+            partitions = [
+                (topic.name, partition.partition)
+                for topic in admin.list_topics()
+                if self._plan.subscribes(topic.name)
+                for partition in topic.partitions
+            ]
+            found = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        return {tp: answer.offset for tp, answer in found.items() if answer.offset > 0}
+
+
+def group(
+    name: str,
+    *,
+    topics: str | Iterable[str] | Pattern[str],
+    handler: Any,
+    size: int = 1,
+    cluster: Cluster | None = None,
+    batch_format: str = ROWS,
+    key_deserializer: str | Deserializer | None = None,
+    value_deserializer: str | Deserializer | None = None,
+    actor_options: Mapping[str, Any] = _NO_OPTIONS,
+    **config: Any,
+) -> ActorGroup:
+    """Start ``size`` consumer actors of group ``name`` and return once all have joined.
+
+    ``handler`` is a function of a batch, or a class that is made in each actor (``functools.partial`` gives it
+    arguments) and may keep state: see :class:`~raylog.client.group_user_handler.UserHandler`. A batch is of one
+    partition: a list of ConsumerRecord (``batch_format="rows"``) or an Arrow table (``"pyarrow"``). ``cluster`` is
+    by default what ``connect()`` finds. ``actor_options`` are Ray's (num_cpus, resources, …); by default actors are
+    spread over the nodes and reserve nothing. ``config``: the group's settings (``processing_guarantee``,
+    ``errors_tolerance``, …) and the consumer's, see docs/configuration.md.
+
+    Raises InvalidConfig; BrokerNotAvailable without a cluster; RaylogError with the reason when an actor can't join, as
+    when Kafka clients are in the group; RequestTimedOut when one doesn't in time, as when Ray has no room for it.
+    """
+    cluster = cluster or connect()
+    plan = GroupPlan.of(
+        name,
+        cluster.bootstrap_servers,
+        topics,
+        handler,
+        batch_format=batch_format,
+        key_deserializer=key_deserializer,
+        value_deserializer=value_deserializer,
+        config=config,
+    )
+    cluster.join_ray()
+    plan.prepare()
+    made = ActorGroup(plan, actor_options)
+    made.scale(size)
+    return made
+
+
+def _reports(actors: Sequence[Any]) -> list[MemberReport]:
+    asked = [actor.describe.remote() for actor in actors]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S)
+    return [_report(answer) for answer in asked]
+
+
+def _report(answer: Any) -> MemberReport:
+    try:
+        report: MemberReport = ray.get(answer, timeout=0)
+    except RayError as error:
+        first = str(error).strip().partition("\n")[0]
+        return MemberReport(MemberStatus(trouble=f"{_UNREACHABLE}: {first}"), node_id="", pid=0, handling_s=0.0)
+    return report
+
+
+def _raise_failure(name: str, reports: Iterable[MemberReport]) -> None:
+    for report in reports:
+        if report.status.state is State.FAILED:
+            raise RaylogError(f"group {name}: the actor in process {report.pid} has failed: {report.status.trouble}")
+
+
+def _is_true(answer: Any) -> bool:
+    try:
+        return bool(ray.get(answer, timeout=0))
+    except RayError:
+        return False
+
+
+def _kill(actors: Iterable[Any]) -> None:
+    for actor in actors:
+        ray.kill(actor, no_restart=True)

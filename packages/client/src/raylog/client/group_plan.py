@@ -1,0 +1,130 @@
+"""What every member of a group with a handler is made from; it travels to the member's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from re import Pattern
+from typing import Any
+
+from raylog.client.admin import Admin
+from raylog.client.config import CONSUMER_SETTINGS, client_settings
+from raylog.client.consumer import Consumer
+from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
+from raylog.client.group_dead_letters import DeadLetterTopic
+from raylog.client.group_handler_config import HandlerOptions, split_config
+from raylog.client.group_runner import GroupListener, HandlerRunner
+from raylog.client.group_user_handler import check_handler
+from raylog.client.serde import Deserializer, deserializer
+from raylog.protocol.errors import InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
+from raylog.protocol.ids import GroupId
+
+ROWS = "rows"
+ARROW = "pyarrow"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Make it with :meth:`of`, which checks it."""
+
+    group: GroupId
+    bootstrap_servers: str
+    topics: tuple[str, ...] | Pattern[str]
+    handler: Any
+    options: HandlerOptions
+    batch_format: str
+    key_deserializer: str | Deserializer | None
+    value_deserializer: str | Deserializer | None
+    consumer_config: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        bootstrap_servers: str,
+        topics: str | Iterable[str] | Pattern[str],
+        handler: Any,
+        *,
+        batch_format: str,
+        key_deserializer: str | Deserializer | None,
+        value_deserializer: str | Deserializer | None,
+        config: Mapping[str, Any],
+    ) -> GroupPlan:
+        """Raises InvalidConfig for whatever could not work in a member's process."""
+        options, consumer_config = split_config(config)
+        check_handler(handler, options)
+        client_settings(CONSUMER_SETTINGS, bootstrap_servers, {**consumer_config, "group.id": group})
+        if batch_format not in (ROWS, ARROW):
+            raise InvalidConfig(f"batch_format={batch_format!r} must be {ROWS} or {ARROW}")
+        if batch_format == ARROW and (key_deserializer or value_deserializer):
+            raise InvalidConfig("batch_format=pyarrow hands out binary columns: no deserializer applies")
+        deserializer(key_deserializer)
+        deserializer(value_deserializer)
+        if not isinstance(topics, Pattern):
+            topics = (topics,) if isinstance(topics, str) else tuple(topics)
+            if not topics:
+                raise InvalidConfig("topics: name at least one, or give a compiled pattern")
+        plan = cls(
+            GroupId(group),
+            bootstrap_servers,
+            topics,
+            handler,
+            options,
+            batch_format,
+            key_deserializer,
+            value_deserializer,
+            consumer_config,
+        )
+        if options.dead_letter_topic and plan.subscribes(options.dead_letter_topic):
+            raise InvalidConfig(
+                f"errors.deadletterqueue.topic.name={options.dead_letter_topic!r}: the group reads this topic itself"
+            )
+        return plan
+
+    def subscribes(self, topic: str) -> bool:
+        """True for a topic that the group reads, or would if there were one of that name."""
+        if isinstance(self.topics, Pattern):
+            return self.topics.fullmatch(topic) is not None
+        return topic in self.topics
+
+    def prepare(self) -> None:
+        """Make the dead-letter topic where it is needed and not there."""
+        topic = self.options.dead_letter_topic
+        if not topic:
+            return
+        with Admin(self.bootstrap_servers) as admin:
+            try:
+                admin.describe_topic(topic)
+            except UnknownTopicOrPartition:
+                try:
+                    admin.create_topic(topic)
+                except TopicAlreadyExists:
+                    pass
+
+    def runner(self) -> HandlerRunner:
+        """A member, for a thread of this process to run."""
+        topic = self.options.dead_letter_topic
+        return HandlerRunner(
+            options=self.options,
+            handler=self.handler,
+            open_consumer=self._open_consumer,
+            poll=self._poll,
+            dead_letters=DeadLetterTopic(self.bootstrap_servers, topic, self.group) if topic else None,
+        )
+
+    def _open_consumer(self, listener: GroupListener) -> Any:
+        return Consumer(
+            self.bootstrap_servers,
+            self.topics,
+            group_id=self.group,
+            listener=listener,
+            enable_auto_commit=False,
+            **self.consumer_config,
+        )
+
+    def _poll(self, consumer: Any, timeout_ms: int) -> list[HandlerBatch]:
+        if self.batch_format == ARROW:
+            return columns_of(consumer.poll_columns(timeout_ms))
+        return rows_of(
+            consumer.poll(timeout_ms), deserializer(self.key_deserializer), deserializer(self.value_deserializer)
+        )

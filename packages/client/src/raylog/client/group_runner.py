@@ -1,0 +1,314 @@
+"""One member of a group with a handler: reads as a consumer does, and calls the handler as the core decides.
+
+All of it runs in one thread, :meth:`HandlerRunner.run`'s: polling, the handler, commits, and the calls that tell of
+partitions that come and go. Other threads wish it to stop and read :attr:`HandlerRunner.status`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from threading import Event
+from typing import Any, Protocol
+
+from raylog.client.group_batches import HandlerBatch
+from raylog.client.group_dead_letters import DeadLetters
+from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, HandlerCore, Poll, Stop
+from raylog.client.group_handler_config import Guarantee, HandlerOptions
+from raylog.client.group_user_handler import UserHandler
+from raylog.client.pool import monotonic_ms
+from raylog.protocol.errors import RaylogError, is_retriable
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, MonotonicMs, Offset, TopicPartition
+
+log = logging.getLogger(__name__)
+
+REOPEN_FIRST_S = 0.25
+REOPEN_MOST_S = 10.0
+
+
+class GroupListener(Protocol):
+    """What the consumer tells, in poll and close only."""
+
+    def on_assigned(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def on_revoked(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def on_lost(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+
+class GroupConsumer(Protocol):
+    """What is needed of ``Consumer(group_id=…)``."""
+
+    @property
+    def member_id(self) -> MemberId: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    def assignment(self) -> frozenset[TopicPartition]: ...
+
+    def may_deliver(self, topic: str, partition: int) -> bool: ...
+
+    def position(self, topic: str, partition: int) -> int: ...
+
+    def pause(self, *partitions: tuple[str, int]) -> None: ...
+
+    def resume(self, *partitions: tuple[str, int]) -> None: ...
+
+    def seek(self, topic: str, partition: int, offset: int) -> None: ...
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None: ...
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class State(StrEnum):
+    """Of a member."""
+
+    STARTING = "starting"
+    """Not in the group yet, or not any more and about to come again; ``trouble`` tells why."""
+    RUNNING = "running"
+    FAILED = "failed"
+    """It has left the group for good; ``trouble`` tells why."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What one member is doing."""
+
+    state: State = State.STARTING
+    trouble: str = ""
+    member_id: MemberId = NO_MEMBER
+    generation: Generation = NO_GENERATION
+    owned: frozenset[TopicPartition] = frozenset()
+    positions: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    """Of the owned partitions, one past the last record that was handled; without those where nothing was yet."""
+    counts: Counts = field(default_factory=Counts)
+    last_error: str = ""
+    """What the handler raised last."""
+    handling: TopicPartition | None = None
+    handling_since: float = 0.0
+    """Monotonic, seconds: when the handler was called that has not returned yet."""
+
+
+class HandlerRunner:
+    """Runs one member until it is told to stop, or must.
+
+    ``open_consumer`` joins the group; ``poll`` reads from what it answers, waiting so many ms at most. After a passing
+    error the member leaves and comes again, a little later. ``handler`` is what the user gave.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: HandlerOptions,
+        handler: Any,
+        open_consumer: Callable[[GroupListener], GroupConsumer],
+        poll: Callable[[GroupConsumer, int], list[HandlerBatch]],
+        dead_letters: DeadLetters | None,
+    ) -> None:
+        self.status = MemberStatus()
+        """As it was when the last decision was taken. Replaced, never changed: any thread may read it."""
+        self.options = options
+        self.open_consumer = open_consumer
+        self.poll = poll
+        self.dead_letters = dead_letters
+        self.draining = False
+        self.stopping = Event()
+        self._handler = handler
+
+    def stop(self) -> None:
+        """Have the batch in hand finished, its offset committed, the group left; :meth:`run` returns then. From any
+        thread, at once."""
+        self.stopping.set()
+
+    def drain(self) -> None:
+        """Have ``status.positions`` tell where reading stands even where nothing is to be handled. From any thread."""
+        self.draining = True
+
+    def run(self) -> None:
+        """Take part until stopped, or until something that does not pass: ``status`` tells what. Never raises."""
+        error: Exception | None
+        try:
+            with ExitStack() as stack:
+                if self.dead_letters is not None:
+                    stack.callback(self.dead_letters.close)
+                error = self._run(stack.enter_context(closing(UserHandler(self._handler))))
+        except Exception as failure:
+            log.exception("a member of the group ends")
+            error = failure
+        state = State.STOPPED if error is None else State.FAILED
+        self.status = replace(self.status, state=state, trouble=told(error), owned=frozenset(), positions={})
+
+    def _run(self, handler: UserHandler) -> Exception | None:
+        """Why it ended: None as was wished, else the error of the handler or of the dead-letter topic."""
+        pause_s = REOPEN_FIRST_S
+        while not self.stopping.is_set():
+            try:
+                return _Membership(self, handler).run()
+            except RaylogError as error:
+                if not is_retriable(error):
+                    raise
+                pause_s = REOPEN_FIRST_S if self.status.state is State.RUNNING else min(2 * pause_s, REOPEN_MOST_S)
+                log.warning("a member leaves the group and comes again in %.2g s: %s", pause_s, error)
+                self.status = MemberStatus(trouble=told(error), counts=self.status.counts)
+                self.stopping.wait(pause_s)
+        return None
+
+
+class _Membership:
+    """From joining to leaving. It is the consumer's listener."""
+
+    def __init__(self, runner: HandlerRunner, handler: UserHandler) -> None:
+        self._runner = runner
+        self._handler = handler
+        self._exactly_once = runner.options.guarantee is Guarantee.EXACTLY_ONCE
+        self._core = HandlerCore(runner.options, _now(), runner.status.counts)
+        self._paused: frozenset[TopicPartition] = frozenset()
+        self._read_up_to: dict[TopicPartition, Offset] = {}
+        self._last_error = runner.status.last_error
+        self._consumer = runner.open_consumer(self)
+
+    def run(self) -> Exception | None:
+        """Why it ended: see HandlerRunner. Raises what the consumer raises."""
+        try:
+            while True:
+                if self._runner.stopping.is_set():
+                    self._core.stop()
+                decision = self._core.next(_now(), self._may_deliver)
+                self._tell(decision)
+                match decision:
+                    case Poll(timeout_ms, paused):
+                        self._poll(timeout_ms, paused)
+                    case Handle(batch):
+                        self._handle(batch)
+                    case Commit(offsets):
+                        self._commit(offsets)
+                    case Bury(batch, error):
+                        self._bury(batch, error)
+                    case Stop(error):
+                        return error
+        finally:
+            self._consumer.close()
+
+    def _may_deliver(self, tp: TopicPartition) -> bool:
+        return self._consumer.may_deliver(*tp)
+
+    def _poll(self, timeout_ms: int, paused: frozenset[TopicPartition]) -> None:
+        if to_pause := paused - self._paused:
+            self._consumer.pause(*to_pause)
+        if to_resume := self._paused - paused:
+            self._consumer.resume(*to_resume)
+        self._paused = paused
+        batches = self._runner.poll(self._consumer, timeout_ms)
+        self._core.polled(batches, _now())
+        self._read_up_to = {}
+        if self._runner.draining and not batches:
+            idle = self._consumer.assignment() - self._paused
+            self._read_up_to = {tp: Offset(self._consumer.position(*tp)) for tp in idle}
+
+    def _handle(self, batch: HandlerBatch) -> None:
+        try:
+            self._handler(batch)
+        except Exception as error:
+            self._last_error = f"{batch.tp}, offset {batch.first_offset}: {told(error)}"
+            verdict = self._core.failed(error, _now())
+            log.warning(
+                "%s: the handler raised for %d records from offset %d on; %s",
+                batch.tp, len(batch), batch.first_offset, verdict.value, exc_info=error,
+            )  # fmt: skip
+        else:
+            self._core.handled()
+
+    def _commit(self, offsets: Mapping[TopicPartition, Offset]) -> None:
+        try:
+            self._consumer.commit(offsets)
+        except RaylogError as error:
+            log.warning("offsets not committed: %s", error)
+            self._core.commit_failed(_now())
+        else:
+            self._core.committed(_now())
+
+    def _bury(self, batch: HandlerBatch, error: Exception) -> None:
+        assert self._runner.dead_letters is not None
+        try:
+            self._runner.dead_letters.send(batch, error)
+        except (RaylogError, TimeoutError) as failure:
+            log.error("%s: a refused record did not get to the dead-letter topic: %s", batch.tp, failure)
+            self._core.bury_failed(failure)
+        else:
+            self._core.buried()
+
+    # --- the consumer's listener ---
+
+    def on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read them from where the user's object says."""
+        tps = sorted(partitions)
+        try:
+            offsets = self._handler.on_assigned(tps)
+        except Exception as error:
+            log.exception("on_assigned raised; nothing is read of %s", _names(tps))
+            self._core.fail(error)
+            return
+        for tp in tps:
+            if tp in offsets:
+                self._consumer.seek(*tp, offsets[tp])
+            elif self._exactly_once:
+                self._consumer.seek_to_beginning(tp)  # its store has nothing of it
+
+    def on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit what was handled of them; they are given up behind this."""
+        tps = sorted(partitions)
+        offsets = self._core.revoked(tps)
+        self._paused -= set(tps)
+        try:
+            self._handler.on_revoked(tps)
+            if offsets:
+                self._consumer.commit(offsets)
+        except Exception:
+            log.exception("%s given up without a commit: others handle again what was handled last", _names(tps))
+
+    def on_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are gone."""
+        tps = sorted(partitions)
+        self._core.lost(tps)
+        self._paused -= set(tps)
+        try:
+            self._handler.on_lost(tps)
+        except Exception:
+            log.exception("on_lost raised for %s", _names(tps))
+
+    def _tell(self, decision: Decision) -> None:
+        owned = self._consumer.assignment()
+        positions = self._core.positions() | self._read_up_to
+        self._runner.status = MemberStatus(
+            state=State.RUNNING,
+            member_id=self._consumer.member_id,
+            generation=self._consumer.generation,
+            owned=owned,
+            positions={tp: offset for tp, offset in positions.items() if tp in owned},
+            counts=self._core.counts,
+            last_error=self._last_error,
+            handling=decision.batch.tp if isinstance(decision, Handle) else None,
+            handling_since=time.monotonic() if isinstance(decision, Handle) else 0.0,
+        )
+
+
+def _now() -> MonotonicMs:
+    return MonotonicMs(monotonic_ms())
+
+
+def told(error: Exception | None) -> str:
+    """One line: the error's class and what it says."""
+    return "" if error is None else f"{type(error).__name__}: {error}"
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))
