@@ -25,7 +25,7 @@ from raylog.coordination.store import (
     Set,
     Versioned,
 )
-from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId
+from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId
 
 _ATTEMPTS = 10
@@ -76,11 +76,18 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
     )
 
 
-def no_members(group: GroupId) -> Sequence[Op]:
-    """Operations that fail with NotEmpty while an actor is registered, and change nothing.
+def vacancy(store: MetadataStore, group: GroupId, settled: SettledKind) -> Sequence[Op]:
+    """Operations that fail in a multi while a member of this group of actors is registered, and change nothing.
 
-    A node's version does not tell whether it has children; but a node that has some cannot be deleted.
+    For whoever wants to commit offsets of the group without being in it: raises UnknownMemberId when members are.
     """
+    if store.children(group_paths.members(group)):
+        raise UnknownMemberId(f"group {group} has members, which are actors: only they commit its offsets")
+    return settled.check(group), *_no_members(group)
+
+
+def _no_members(group: GroupId) -> tuple[Op, Op]:
+    """A node's version does not tell whether it has children; but a node that has some cannot be deleted."""
     registry = group_paths.members(group)
     return Delete(registry), Create(registry)
 
@@ -94,7 +101,7 @@ def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> 
     store.ensure(group_paths.members(group))
     becomes = Set(group_paths.group(group), group_paths.encode_kind(GroupKind.CLIENTS), settled.version)
     try:
-        store.multi([becomes, *no_members(group)])
+        store.multi([becomes, *_no_members(group)])
     except NotEmpty as error:
         raise InconsistentGroupProtocol(
             f"group {group} is one of actors (Consumer(group_id=…), raylog.client.group), and some are in it: a Kafka "

@@ -83,6 +83,13 @@ class OffsetStore(Protocol):
         Raises NodeExists while another one is, BadVersion when a commit came between: try again.
         """
 
+    def renew(self, claim: Claim) -> Claim:
+        """The claim as it is now, when this session owns the partition still; else BadVersion.
+
+        For an owner that has not heard what became of its commit: the offset node's version is read before the owner's
+        session, so nobody else claimed before that version.
+        """
+
     def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
         """Give the ownership up, committing ``position`` if there is one; BadVersion when the claim is stale."""
 
@@ -139,11 +146,14 @@ class RegistryOffsetStore:
 
     def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
         node, detail_node = group_paths.offset(group, tp), group_paths.detail(group, tp)
-        for needed in (node, detail_node, group_paths.owners_of_topic(group, tp.topic)):
-            self._store.ensure(needed)
-        found, detail = self._store.get_many([node, detail_node])
+        needed = (node, detail_node, group_paths.owners_of_topic(group, tp.topic))
+        found, detail, owners = self._store.get_many(needed)
+        if found is None or detail is None or owners is None:
+            for path in needed:
+                self._store.ensure(path)
+            found, detail = self._store.get_many([node, detail_node])
         if found is None or detail is None:
-            raise NoNode(f"{node} was deleted while {owner} claimed it: try again", node)
+            raise BadVersion(f"{node} was deleted while {owner} claimed it: try again", node)
         *_, version = self._store.multi(
             [
                 *guards,
@@ -152,6 +162,15 @@ class RegistryOffsetStore:
             ]
         )
         return Claim(group, tp, group_paths.decode_committed(node, found.data, detail.data), _version(version))
+
+    def renew(self, claim: Claim) -> Claim:
+        node, detail_node = (path(claim.group, claim.tp) for path in (group_paths.offset, group_paths.detail))
+        found, detail = self._store.get_many([node, detail_node])
+        owner = self._store.exists(group_paths.owner(claim.group, claim.tp))
+        if found is None or owner is None or owner.ephemeral_owner != self._store.session.id:
+            raise BadVersion(f"{claim.tp} of group {claim.group} is owned by another now, or by nobody", node)
+        committed = group_paths.decode_committed(node, found.data, b"" if detail is None else detail.data)
+        return claim._replace(committed=committed, version=found.version)
 
     def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
         kept: Sequence[Op] = [Check(group_paths.offset(claim.group, claim.tp), claim.version)]

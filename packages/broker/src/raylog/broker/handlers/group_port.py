@@ -10,46 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.described import DescribedGroup, ListedGroup
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import GroupId, InstanceId, MemberId, TopicPartition
+from raylog.protocol.ids import GroupId, TopicPartition
 
-__all__ = ["DescribedGroup", "DescribedMember", "Groups", "ListedGroup"]
-
-
-class DescribedMember(NamedTuple):
-    """A member as DescribeGroups shows it."""
-
-    member_id: MemberId
-    instance_id: InstanceId | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    """Its subscription, in the words of the group's protocol."""
-    assignment: bytes
-
-
-class DescribedGroup(NamedTuple):
-    """A group as DescribeGroups shows it."""
-
-    state: str
-    """In Kafka's words: Empty, PreparingRebalance, CompletingRebalance or Stable."""
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
-
-
-class ListedGroup(NamedTuple):
-    """A group as ListGroups shows it."""
-
-    group: GroupId
-    protocol_type: str
-    state: str
-    """As :attr:`DescribedGroup.state`."""
+__all__ = ["Groups"]
 
 
 class Groups(Protocol):

@@ -1,0 +1,153 @@
+"""Offset commits of many members, gathered for a moment and written at once.
+
+One thread writes. What a group's members commit within ``raylog.offsets.commit.linger.ms`` becomes one multi, which
+costs the metadata store one write to its log, however many partitions and members it is for. Whether a member may
+commit is asked right before: between that and the write nothing can change unnoticed, for what the answer rests on is
+checked in the same multi. An offset that the store refuses is told to whom it concerns; the others are written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from raylog.broker.events import EventLog
+from raylog.coordination.offsets import CommittedOffset, OffsetStore
+from raylog.coordination.store import Op, StoreError, StoreUnavailable
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
+from raylog.protocol.ids import GroupId, TopicPartition
+
+__all__ = ["Commit", "OffsetCommitter"]
+
+log = EventLog(__name__)
+
+Results = Mapping[TopicPartition, RaylogError | None]
+
+_ATTEMPTS = 5
+"""How often a commit is tried whose group changes each time between question and write."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Commit:
+    """What one member wants to have committed."""
+
+    group: GroupId
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    fence: Callable[[], Sequence[Op]]
+    """Asked in the committer's thread when the write is at hand, and again when the store refused it: operations that
+    fail once this commit must not happen any more. Raises the error for the member when it must not already.
+    """
+    done: Callable[[Results | RaylogError], None]
+    """Called once, in the committer's thread: what became of each partition, or of all. It must not block."""
+
+
+class OffsetCommitter:
+    """Any thread submits; see the module's docstring."""
+
+    def __init__(self, offsets: OffsetStore, linger_s: Callable[[], float], lost: Callable[[GroupId], None]) -> None:
+        """``lost``: called when the store knows of another coordinator of the group, though we do not."""
+        self._offsets = offsets
+        self._linger_s = linger_s
+        self._lost = lost
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offset-committer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what was submitted, then end; what is submitted later hears CoordinatorNotAvailable."""
+        self._closing.set()
+        self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._refuse_rest()
+
+    def submit(self, commit: Commit) -> None:
+        self._queue.put(commit)
+        if self._closing.is_set() and not self._thread.is_alive():
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        for commit in self._waiting():
+            commit.done(CoordinatorNotAvailable("the broker stops: ask for the group's coordinator anew"))
+
+    def _waiting(self) -> list[Commit]:
+        commits = []
+        while True:
+            try:
+                commit = self._queue.get_nowait()
+            except Empty:
+                return commits
+            if commit is not None:
+                commits.append(commit)
+
+    def _run(self) -> None:
+        while True:
+            first = self._queue.get()
+            self._closing.wait(self._linger_s())
+            by_group: dict[GroupId, list[Commit]] = {}
+            for commit in ([] if first is None else [first]) + self._waiting():
+                by_group.setdefault(commit.group, []).append(commit)
+            for group, commits in by_group.items():
+                self._write(group, commits)
+            if self._closing.is_set() and self._queue.empty():
+                return
+
+    def _write(self, group: GroupId, commits: list[Commit]) -> None:
+        try:
+            self._write_fenced(group, commits)
+        except Exception as error:  # whatever it is, members get an answer, and other groups go on
+            if not isinstance(error, StoreError):
+                log.exception("committing offsets met a defect of the broker", group=group)
+            reason = CoordinatorNotAvailable(f"the offsets of group {group} may not have been committed: {error}")
+            for commit in commits:
+                commit.done(reason)
+
+    def _write_fenced(self, group: GroupId, commits: list[Commit]) -> None:
+        """Takes out of ``commits`` those that were answered."""
+        before: list[Op] = []
+        for _ in range(_ATTEMPTS):
+            guards = self._guards(commits)
+            if not commits:
+                return
+            if guards == before:  # nothing has changed that we know of, and yet the store refuses
+                self._lost(group)
+                break
+            offsets = {tp: committed for commit in commits for tp, committed in commit.offsets.items()}
+            try:
+                refused = self._offsets.write(group, offsets, guards)
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                log.info("an offset commit was fenced", group=group, reason=str(error))
+                before = guards
+                continue
+            self._answer(commits, refused)
+            return
+        while commits:
+            commits.pop().done(NotCoordinator(f"group {group} is in other hands: ask for its coordinator anew"))
+
+    def _guards(self, commits: list[Commit]) -> list[Op]:
+        """All operations that must hold; answers those whose commit must not happen, and takes them out."""
+        guards: dict[Op, None] = {}
+        for commit in tuple(commits):
+            try:
+                guards |= dict.fromkeys(commit.fence())
+            except RaylogError as error:
+                commits.remove(commit)
+                commit.done(error)
+        return list(guards)
+
+    def _answer(self, commits: list[Commit], refused: Mapping[TopicPartition, StoreError]) -> None:
+        errors: dict[TopicPartition, RaylogError] = {
+            tp: RaylogError(f"the offset of {tp} could not be committed: {error}") for tp, error in refused.items()
+        }
+        for tp, error in errors.items():
+            log.warning("an offset could not be committed", partition=str(tp), reason=str(error))
+        while commits:
+            commit = commits.pop()
+            commit.done({tp: errors.get(tp) for tp in commit.offsets})

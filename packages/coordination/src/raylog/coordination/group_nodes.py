@@ -1,0 +1,67 @@
+"""All groups that the registries know, and how one is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from raylog.coordination import group_paths
+from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op
+from raylog.protocol.errors import NonEmptyGroup
+from raylog.protocol.ids import GroupId
+
+_ATTEMPTS = 3
+"""Commits may come between."""
+
+
+def group_ids(store: MetadataStore) -> list[GroupId]:
+    """Every group that somebody joined or committed for, also by tools of Kafka's ZooKeeper era, in order."""
+    names = {*store.children(group_paths.GROUPS), *store.children(group_paths.CONSUMERS)}
+    return sorted(map(group_paths.group_of, names))
+
+
+def exists(store: MetadataStore, group: GroupId) -> bool:
+    """True when :func:`group_ids` has it."""
+    return any(found is not None for found in store.get_many([group_paths.group(group), group_paths.consumer(group)]))
+
+
+def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> None:
+    """Forget the group, its kind, state and offsets; nothing happens to a group that there is not.
+
+    ``guards`` come first in every multi. Raises NonEmptyGroup while an actor is registered. Who dies half-way leaves a
+    group without offsets, perhaps, which can be deleted again.
+    """
+    offsets = RegistryOffsetStore(store)
+    for attempt in range(_ATTEMPTS):
+        offsets.delete(group, offsets.partitions(group), guards)
+        try:
+            store.multi([*guards, *map(Delete, _skeleton(store, group))])
+        except (NotEmpty, NoNode) as error:
+            if error.index < len(guards):
+                raise
+            if attempt == _ATTEMPTS - 1 or error.path.startswith(
+                (group_paths.members(group), group_paths.owners(group))
+            ):
+                raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
+        else:
+            return
+
+
+def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
+    """What is left of a group without offsets, children first; members and owners keep what is above them."""
+
+    def with_topics(path: str) -> Iterator[str]:
+        yield from (f"{path}/{topic}" for topic in store.children(path))
+        yield path
+
+    nodes = [
+        *with_topics(group_paths.offsets(group)),
+        *with_topics(group_paths.owners(group)),
+        group_paths.members(group),
+        group_paths.consumer(group),
+        *with_topics(group_paths.details(group)),
+        group_paths.assignment(group),
+        group_paths.state(group),
+        group_paths.group(group),
+    ]
+    return [node for node, found in zip(nodes, store.get_many(nodes), strict=True) if found is not None]
