@@ -113,6 +113,8 @@ class InProcessCluster:
         own = {"broker.id": str(broker_id), **self._overrides.get(broker_id, {})}
         if self._racks:
             own["broker.rack"] = self._racks[broker_id]
+        if self._zookeeper is not None:
+            own["zookeeper.connect"] = self._zookeeper
         settings = BROKER_SETTINGS.settings({**self._config, **own})
         broker = Broker(
             settings,

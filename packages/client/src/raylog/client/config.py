@@ -251,6 +251,58 @@ CLIENT_RACK = _setting(
 CHECK_CRCS = _setting(
     "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
 )
+GROUP_ID = _setting(
+    "group.id",
+    ValueType.STRING,
+    "",
+    "The consumer group to read in: its members share the partitions and go on where the group stopped. Without it, "
+    "the consumer reads the partitions that it is told to, and nobody else is looked at.",
+)
+ENABLE_AUTO_COMMIT = _setting(
+    "enable.auto.commit",
+    ValueType.BOOLEAN,
+    True,
+    "In a group: commit what was handed out before, while polling, when a partition is given up, and when closing.",
+)
+AUTO_COMMIT_INTERVAL_MS = _setting(
+    "auto.commit.interval.ms",
+    ValueType.INT,
+    5_000,
+    "How often that happens while polling: as much, at most, is read again after a member has died.",
+    unit="ms",
+    check=at_least(0),
+)
+MAX_POLL_INTERVAL_MS = _setting(
+    "max.poll.interval.ms",
+    ValueType.INT,
+    300_000,
+    "A member of a group that does not poll for so long is stuck: others get its partitions.",
+    unit="ms",
+    check=at_least(1),
+)
+SESSION_TIMEOUT_MS = _setting(
+    "session.timeout.ms",
+    ValueType.INT,
+    10_000,
+    "How long a member of a group that vanished keeps its partitions, where nobody has proof that it died: the timeout "
+    "of its ZooKeeper session, which the server may bound. It hands nothing out any more after 0.6 of it.",
+    unit="ms",
+    check=at_least(1),
+)
+PARTITION_ASSIGNMENT_STRATEGY = _setting(
+    "partition.assignment.strategy",
+    ValueType.STRING,
+    "sticky",
+    "Who of the group reads what, when this member decides it: balanced with the fewest moves (sticky), or ranges of "
+    "each topic's partitions (range). The same for all members.",
+    check=one_of("sticky", "range"),
+)
+ZOOKEEPER_CONNECT = _setting(
+    "zookeeper.connect",
+    ValueType.STRING,
+    "",
+    "host:port,… and a chroot of the cluster's ZooKeeper, for members of groups. By default what a broker says.",
+)
 CONSUMER_SETTINGS = SettingsTable(
     (
         *_COMMON,
@@ -263,6 +315,13 @@ CONSUMER_SETTINGS = SettingsTable(
         MAX_PARTITION_FETCH_BYTES,
         CHECK_CRCS,
         CLIENT_RACK,
+        GROUP_ID,
+        ENABLE_AUTO_COMMIT,
+        AUTO_COMMIT_INTERVAL_MS,
+        MAX_POLL_INTERVAL_MS,
+        SESSION_TIMEOUT_MS,
+        PARTITION_ASSIGNMENT_STRATEGY,
+        ZOOKEEPER_CONNECT,
     )
 )
 
