@@ -308,7 +308,8 @@ def test_whatever_happens_the_rules_hold(situation: tuple[PartitionState, Standi
         assert {b for b in before.isr if b not in live} <= set(after.isr), "who may come back is waited for"
         assert {b for b in before.elr if b not in live} <= set(after.elr)
         assert {b for b in before.isr if b in now.brokers and now.brokers[b].disks_since <= IN_SYNC} <= set(after.isr)
-    assert settle(after, now, min_isr, unclean=unclean)[0] is after
+    until_told = replace(now, unaware=lambda broker, tp: broker == before.leader or now.unaware(broker, tp))
+    assert settle(after, until_told, min_isr, unclean=unclean)[0] is after, "all is done until who led knows of it"
 
 
 # --- many partitions
