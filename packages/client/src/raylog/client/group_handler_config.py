@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from raylog.client.config import AUTO_COMMIT_INTERVAL_MS
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import Scope, Setting, SettingsTable, ValueType, at_least, one_of
 
@@ -40,16 +41,6 @@ PROCESSING_GUARANTEE = Setting(
     "handler keeps the offset in its own store, in one transaction with its result, and its on_assigned says where "
     "to go on.",
     check=one_of(*Guarantee),
-)
-AUTO_COMMIT_INTERVAL_MS = Setting(
-    "auto.commit.interval.ms",
-    ValueType.INT,
-    5_000,
-    Scope.CLIENT,
-    "How long what was handled may stay uncommitted; 0 commits behind each batch. It is also committed before a "
-    "partition is given up and before the group stops.",
-    unit="ms",
-    check=at_least(0),
 )
 ERRORS_RETRY_TIMEOUT = Setting(
     "errors.retry.timeout",
@@ -91,13 +82,13 @@ ERRORS_DEADLETTERQUEUE_TOPIC_NAME = Setting(
 HANDLER_SETTINGS = SettingsTable(
     (
         PROCESSING_GUARANTEE,
-        AUTO_COMMIT_INTERVAL_MS,
         ERRORS_RETRY_TIMEOUT,
         ERRORS_RETRY_DELAY_MAX_MS,
         ERRORS_TOLERANCE,
         ERRORS_DEADLETTERQUEUE_TOPIC_NAME,
     )
 )
+_READ_HERE = SettingsTable((*HANDLER_SETTINGS, AUTO_COMMIT_INTERVAL_MS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +97,7 @@ class HandlerOptions:
 
     guarantee: Guarantee
     commit_interval_ms: int
+    """The consumer's auto.commit.interval.ms; 0: behind each batch."""
     retry_timeout_ms: int
     """-1: for ever."""
     retry_delay_max_ms: int
@@ -118,11 +110,11 @@ def split_config(config: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, A
 
     Raises InvalidConfig for an unfit value, for a contradiction, and for ``enable.auto.commit``.
     """
-    names = {row.name for row in HANDLER_SETTINGS}
+    names = {row.name for row in _READ_HERE}
     given = {name.replace("_", "."): value for name, value in config.items()}
     if "enable.auto.commit" in given:
         raise InvalidConfig("enable.auto.commit: a group commits what its handler has done; set processing.guarantee")
-    settings = HANDLER_SETTINGS.settings({name: str(value) for name, value in given.items() if name in names})
+    settings = _READ_HERE.settings({name: str(value) for name, value in given.items() if name in names})
     topic, tolerant = settings[ERRORS_DEADLETTERQUEUE_TOPIC_NAME], settings[ERRORS_TOLERANCE] == "all"
     if topic and not tolerant:
         raise InvalidConfig(f"errors.deadletterqueue.topic.name={topic!r} needs errors.tolerance=all")

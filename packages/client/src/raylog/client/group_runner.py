@@ -21,6 +21,7 @@ from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, 
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
 from raylog.client.group_user_handler import UserHandler
 from raylog.client.pool import monotonic_ms
+from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import RaylogError, is_retriable
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, MonotonicMs, Offset, TopicPartition
 
@@ -154,7 +155,7 @@ class HandlerRunner:
             try:
                 return _Membership(self, handler).run()
             except RaylogError as error:
-                if not is_retriable(error):
+                if not is_retriable(error) and not isinstance(error, StoreUnavailable):
                     raise
                 pause_s = REOPEN_FIRST_S if self.status.state is State.RUNNING else min(2 * pause_s, REOPEN_MOST_S)
                 log.warning("a member leaves the group and comes again in %.2g s: %s", pause_s, error)
