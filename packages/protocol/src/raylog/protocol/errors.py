@@ -1,8 +1,8 @@
 """Every error that crosses a package's border, with the Kafka code it becomes on the wire.
 
-Domain code raises these exceptions and knows no codes; the edge (the broker's handlers, the client's response
-readers) translates with :func:`code_of` and :func:`exception_for`. One row per error in :data:`ROWS` is the
-whole mapping. A message says what happened, where (topic-partition, offset, broker) and what to do.
+Domain code raises these exceptions and knows no codes; the edge (the broker's handlers, the client's response readers)
+translates with :func:`code_of` and :func:`exception_for`. One row per error in :data:`ROWS` is the whole mapping.
+A message says what happened, where (topic-partition, offset, broker) and what to do.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ __all__ = ["ROWS", "ErrorCode", "ErrorRow", "RaylogError", "code_of", "exception
 
 
 class RaylogError(Exception):
-    """Base of all errors that raylog raises on purpose.
-
-    Alone it means a defect: UNKNOWN_SERVER_ERROR on the wire.
-    """
+    """Base of all errors that raylog raises on purpose; alone it means a defect: UNKNOWN_SERVER_ERROR on the wire."""
 
 
 class OffsetOutOfRange(RaylogError):
@@ -197,6 +194,10 @@ class ClusterAuthorizationFailed(RaylogError):
     """The principal may not do this to the cluster."""
 
 
+class GroupAuthorizationFailed(RaylogError):
+    """The principal may not do this to the group."""
+
+
 class NetworkException(RaylogError):
     """The connection broke before the response came."""
 
@@ -346,6 +347,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(StorageError, ErrorCode.kafka_storage_error),
     ErrorRow(TopicAuthorizationFailed, ErrorCode.topic_authorization_failed),
     ErrorRow(ClusterAuthorizationFailed, ErrorCode.cluster_authorization_failed),
+    ErrorRow(GroupAuthorizationFailed, ErrorCode.group_authorization_failed),
     ErrorRow(NetworkException, ErrorCode.network_exception),
     ErrorRow(ResourceNotFound, ErrorCode.resource_not_found),
     ErrorRow(FetchSessionIdNotFound, ErrorCode.fetch_session_id_not_found),
@@ -390,8 +392,7 @@ def exception_for(code: int, message: str) -> RaylogError:
         known = ErrorCode(code)
     except ValueError:
         return RaylogError(f"{message}: unknown error code {code}")
-    exception = _EXCEPTION_BY_CODE.get(known, RaylogError)
-    return exception(f"{message}: {known.name.upper()} ({code})")
+    return _EXCEPTION_BY_CODE.get(known, RaylogError)(f"{message}: {known.name.upper()} ({code})")
 
 
 def is_retriable(error: Exception) -> bool:
