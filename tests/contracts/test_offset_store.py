@@ -1,0 +1,271 @@
+"""Committed offsets over both stores: with claims or guards, beside tools of the ZooKeeper era; kinds; deletion."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.stores import OpenStore
+from raylog.coordination import group_paths
+from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
+from raylog.coordination.group_nodes import delete_group, exists, group_ids
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import BadVersion, Check, Create, MetadataStore, NodeExists, NoNode, NotEmpty
+from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
+from raylog.protocol.ids import (
+    GroupId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicName,
+    TopicPartition,
+)
+
+pytestmark = pytest.mark.system
+
+GROUP = GroupId("team a/billing")
+ONE, TWO = MemberId("one"), MemberId("two")
+
+
+def tp(index: int, topic: str = "flights") -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(index))
+
+
+def at(offset: int, metadata: str = "") -> CommittedOffset:
+    return CommittedOffset(Offset(offset), LeaderEpoch(3), metadata, TimestampMs(1_000))
+
+
+@pytest.fixture
+def offsets(store: MetadataStore) -> RegistryOffsetStore:
+    ensure_cluster(store)
+    return RegistryOffsetStore(store)
+
+
+# --- without claims
+
+
+def test_all_that_was_committed_is_found_again(offsets: RegistryOffsetStore) -> None:
+    committed = {tp(0): at(5, "beside it"), tp(11): at(0), tp(2, "other"): at(9)}
+    assert offsets.write(GROUP, committed, []) == {}
+    assert offsets.fetch(GROUP) == committed
+    assert offsets.fetch(GROUP, [tp(11), tp(12)]) == {tp(11): at(0)}
+    assert offsets.fetch(GroupId("nobody")) == {}
+    assert offsets.write(GROUP, {tp(0): at(6)}, []) == {}
+    assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): at(6)}
+
+
+def test_a_tool_of_the_zookeeper_era_reads_and_writes_the_same_number(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    offsets.write(GROUP, {tp(0): at(5, "beside it")}, [])
+    node = group_paths.offset(GROUP, tp(0))
+    found = store.get(node)
+    assert found is not None
+    assert found.data == b"5"
+    store.set(node, b"7")
+    assert offsets.fetch(GROUP) == {tp(0): CommittedOffset(Offset(7))}
+    store.create(group_paths.offset(GROUP, tp(1)), b"3")
+    assert offsets.fetch(GROUP)[tp(1)] == CommittedOffset(Offset(3))
+    assert offsets.write(GROUP, {tp(1): at(4)}, []) == {}
+    assert offsets.fetch(GROUP)[tp(1)] == at(4)
+
+
+def test_a_guard_that_fails_lets_nothing_be_written_or_deleted(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    offsets.write(GROUP, {tp(0): at(5)}, [])
+    store.create("/guard")
+    held = Check("/guard", 0)
+    assert offsets.write(GROUP, {tp(0): at(6)}, [held]) == {}
+    store.set("/guard", b"taken over")
+    with pytest.raises(BadVersion):
+        offsets.write(GROUP, {tp(0): at(7), tp(1): at(1)}, [held])
+    with pytest.raises(BadVersion):
+        offsets.delete(GROUP, [tp(0)], [held])
+    assert offsets.fetch(GROUP) == {tp(0): at(6)}
+
+
+def test_an_offset_that_cannot_be_written_holds_up_no_other(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    """Its place is taken by a node that can have no children, and by one whose sibling cannot be made."""
+    store.create(group_paths.offsets_of_topic(GROUP, TopicName("taken")), ephemeral=True, parents=True)
+    refused = offsets.write(GROUP, {tp(0, "taken"): at(1), tp(0): at(2), tp(3, "taken"): at(3), tp(4): at(4)}, [])
+    assert refused.keys() == {tp(0, "taken"), tp(3, "taken")}
+    assert offsets.fetch(GROUP) == {tp(0): at(2), tp(4): at(4)}
+
+
+def test_more_than_a_multi_takes_is_written_in_parts(offsets: RegistryOffsetStore) -> None:
+    committed = {tp(index): at(index, "x" * 4096) for index in range(300)}
+    assert offsets.write(GROUP, committed, []) == {}
+    assert offsets.fetch(GROUP) == committed
+    offsets.delete(GROUP, committed, [])
+    assert offsets.fetch(GROUP) == {}
+
+
+def test_deleting_an_offset_twice_is_no_error(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    offsets.write(GROUP, {tp(0): at(5), tp(1): at(6)}, [])
+    for _ in range(2):
+        offsets.delete(GROUP, [tp(0)], [])
+        assert offsets.fetch(GROUP) == {tp(1): at(6)}
+    offsets.delete(GROUP, [tp(1)], [])
+    assert store.children(group_paths.offsets(GROUP)) == []
+    assert store.children(group_paths.details(GROUP)) == []
+
+
+# --- with claims
+
+
+def registered(store: MetadataStore, member: MemberId) -> Check:
+    store.create(group_paths.member(GROUP, member), ephemeral=True, parents=True)
+    return Check(group_paths.member(GROUP, member), 0)
+
+
+def test_a_claim_goes_on_where_the_last_owner_stopped(offsets: RegistryOffsetStore) -> None:
+    first = offsets.claim(GROUP, tp(0), ONE)
+    assert first.committed is None
+    assert offsets.fetch(GROUP) == {}
+    [first] = offsets.commit(offsets.stage([(first, at(5, "so far"))]))
+    assert first.committed == at(5, "so far")
+    with pytest.raises(NodeExists):
+        offsets.claim(GROUP, tp(0), TWO)
+    offsets.release(first, at(8))
+    second = offsets.claim(GROUP, tp(0), TWO)
+    assert second.committed == at(8)
+    with pytest.raises(BadVersion):
+        offsets.commit(offsets.stage([(first, at(9))]))
+    with pytest.raises(BadVersion):
+        offsets.release(first, at(9))
+    assert offsets.fetch(GROUP) == {tp(0): at(8)}
+
+
+def test_a_member_that_is_registered_no_more_neither_claims_nor_commits(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    """As when its session ended and the store has opened another one for it."""
+    guard = registered(store, ONE)
+    claim = offsets.claim(GROUP, tp(0), ONE, [guard])
+    store.delete(guard.path)
+    with pytest.raises(NoNode) as refused:
+        offsets.claim(GROUP, tp(1), ONE, [guard])
+    assert refused.value.index == 0
+    for act in (
+        lambda: offsets.commit(offsets.stage([(claim, at(1))]), [guard]),
+        lambda: offsets.release(claim, at(1), [guard]),
+    ):
+        with pytest.raises(BadVersion):
+            act()
+    assert offsets.fetch(GROUP) == {}
+
+
+def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: OpenStore) -> None:
+    store = open_store()
+    ensure_cluster(store)
+    offsets, other = RegistryOffsetStore(store), RegistryOffsetStore(open_store())
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    offsets.commit(offsets.stage([(claim, at(4))]))  # and the answer is lost
+    with pytest.raises(BadVersion):
+        offsets.commit(offsets.stage([(claim, at(5))]))
+    claim = offsets.renew(claim)
+    assert claim.committed == at(4)
+    [claim] = offsets.commit(offsets.stage([(claim, at(5))]))
+    with pytest.raises(BadVersion):
+        other.renew(claim)
+    offsets.release(claim)
+    other.claim(GROUP, tp(0), TWO)
+    with pytest.raises(BadVersion):
+        offsets.renew(claim)
+
+
+def test_who_forgets_the_offsets_fences_the_owner(offsets: RegistryOffsetStore) -> None:
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    offsets.delete(GROUP, [tp(0)], [])
+    with pytest.raises(BadVersion):
+        offsets.commit(offsets.stage([(claim, at(1))]))
+
+
+# --- kinds
+
+
+def test_an_empty_group_changes_its_kind_and_fences_who_acted_by_the_old_one(store: MetadataStore) -> None:
+    ensure_cluster(store)
+    assert read_kind(store, GROUP) is None
+    clients = settle_kind(store, GROUP, GroupKind.CLIENTS)
+    assert settle_kind(store, GROUP, GroupKind.CLIENTS) == clients == read_kind(store, GROUP)
+    store.create(group_paths.state(GROUP), b'{"members": []}')
+    actors = settle_kind(store, GROUP, GroupKind.ACTORS)
+    assert (actors.kind, actors.version) == (GroupKind.ACTORS, clients.version + 1)
+    with pytest.raises(BadVersion):
+        store.multi([clients.check(GROUP), Create("/by-the-old-kind")])
+    with pytest.raises(BadVersion):
+        store.set(group_paths.state(GROUP), b"of the former coordinator", 0)
+    back = settle_kind(store, GROUP, GroupKind.CLIENTS)
+    with pytest.raises(BadVersion):
+        store.multi([actors.check(GROUP), Create(group_paths.member(GROUP, ONE), ephemeral=True)])
+    assert back.version == actors.version + 1
+
+
+def test_a_group_with_members_keeps_its_kind(store: MetadataStore) -> None:
+    ensure_cluster(store)
+    settle_kind(store, GROUP, GroupKind.ACTORS)
+    store.create(group_paths.member(GROUP, ONE), ephemeral=True)
+    with pytest.raises(InconsistentGroupProtocol, match=r"team a/billing.*actors"):
+        settle_kind(store, GROUP, GroupKind.CLIENTS)
+    other = GroupId("other")
+    settle_kind(store, other, GroupKind.CLIENTS)
+    store.create(group_paths.state(other), b'{"members": [{"id": "m"}]}')
+    with pytest.raises(InconsistentGroupProtocol, match=r"other.*clients"):
+        settle_kind(store, other, GroupKind.ACTORS)
+    with pytest.raises(InvalidGroupId):
+        settle_kind(store, GroupId(""), GroupKind.ACTORS)
+
+
+def test_offsets_of_a_group_of_actors_are_set_from_outside_only_while_nobody_is_in_it(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    settled = settle_kind(store, GROUP, GroupKind.ACTORS)
+    guards = vacancy(store, GROUP, settled)
+    assert offsets.write(GROUP, {tp(0): at(1)}, guards) == {}
+    registered(store, ONE)
+    with pytest.raises(NotEmpty):
+        offsets.write(GROUP, {tp(0): at(2)}, guards)
+    with pytest.raises(UnknownMemberId, match="members"):
+        vacancy(store, GROUP, settled)
+    assert offsets.fetch(GROUP) == {tp(0): at(1)}
+
+
+# --- whole groups
+
+
+def test_a_group_is_forgotten_whole(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    settled = settle_kind(store, GROUP, GroupKind.ACTORS)
+    registered(store, ONE)
+    offsets.release(offsets.claim(GROUP, tp(0), ONE), at(3))
+    store.create(group_paths.assignment(GROUP), b"{}")
+    with pytest.raises(NonEmptyGroup, match="in use"):
+        delete_group(store, GROUP, [settled.check(GROUP)])
+    store.delete(group_paths.member(GROUP, ONE))
+    offsets.write(GROUP, {tp(1, "other"): at(4)}, [])
+    offsets.write(GroupId("another"), {tp(1): at(4)}, [])
+    assert exists(store, GROUP)
+    assert group_ids(store) == ["another", GROUP]
+    delete_group(store, GROUP, [settled.check(GROUP)])
+    assert not exists(store, GROUP)
+    assert group_ids(store) == ["another"]
+    delete_group(store, GROUP, [])
+
+
+def test_a_group_that_is_owned_is_not_forgotten(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    settle_kind(store, GROUP, GroupKind.ACTORS)
+    offsets.claim(GROUP, tp(0), ONE)
+    with pytest.raises(NonEmptyGroup):
+        delete_group(store, GROUP, [])
+
+
+def test_who_is_not_in_charge_any_more_forgets_no_group(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    settled = settle_kind(store, GROUP, GroupKind.CLIENTS)
+    offsets.write(GROUP, {tp(0): at(3)}, [])
+    settle_kind(store, GROUP, GroupKind.ACTORS)
+    with pytest.raises(BadVersion):
+        delete_group(store, GROUP, [settled.check(GROUP)])
+    assert offsets.fetch(GROUP) == {tp(0): at(3)}
