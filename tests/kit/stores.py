@@ -1,12 +1,12 @@
-"""Stores for tests: a way to open clients of one tree, in memory or in ZooKeeper, and one that is interrupted."""
+"""Stores for tests: a way to open clients of one tree, in memory or in ZooKeeper, and some that are interfered with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import EventSink, MetadataStore, Stat, Versioned
+from raylog.coordination.store import EventSink, MetadataStore, Op, OpResult, Stat, Versioned
 
 OpenStore = Callable[[], MetadataStore]
 
@@ -33,3 +33,18 @@ class Interrupted(MemoryStore):
         self.after -= 1
         if self.after == 0:
             self.happens()
+
+
+class Contended(MemoryStore):
+    """Somebody acts right before each of its multis; it counts them."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.multis = 0
+        self.happens: Callable[[int], object] = lambda number: None
+        """Gets the multi's number, from 1 on."""
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        self.multis += 1
+        self.happens(self.multis)
+        return super().multi(ops)

@@ -109,7 +109,7 @@ class OffsetCommitter:
 
     def _write_fenced(self, group: GroupId, commits: list[Commit]) -> None:
         """Takes out of ``commits`` those that were answered."""
-        before: list[Op] = []
+        before: list[Op] | None = None
         for _ in range(_ATTEMPTS):
             guards = self._guards(commits)
             if not commits:

@@ -1,0 +1,204 @@
+"""Offset commits gathered and written at once: fenced at the write, and none holds up another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from kit.stores import Contended
+from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
+from raylog.coordination import group_paths
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import Check, Op
+from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator, RaylogError
+from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
+
+GROUP, OTHER = GroupId("readers"), GroupId("others")
+
+
+def tp(index: int, topic: str = "flights") -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(index))
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(Offset(offset))
+
+
+@dataclass
+class World:
+    """A committer over a tree in which others act, too."""
+
+    store: Contended
+    outside: MemoryStore
+    offsets: RegistryOffsetStore
+    committer: OffsetCommitter
+    lost: list[GroupId] = field(default_factory=list)
+
+    def submit(
+        self, offsets: dict[TopicPartition, CommittedOffset], group: GroupId = GROUP, fence: Sequence[Op] = ()
+    ) -> Future[Results]:
+        return self.submit_asking(offsets, lambda: fence, group)
+
+    def submit_asking(
+        self,
+        offsets: dict[TopicPartition, CommittedOffset],
+        fence: Callable[[], Sequence[Op]],
+        group: GroupId = GROUP,
+    ) -> Future[Results]:
+        answer: Future[Results] = Future()
+
+        def done(results: Results | RaylogError) -> None:
+            if isinstance(results, RaylogError):
+                answer.set_exception(results)
+            else:
+                answer.set_result(results)
+
+        self.committer.submit(Commit(group, offsets, fence, done))
+        return answer
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.committer.start()
+        yield
+        self.committer.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    tree = MemoryTree()
+    with Contended(tree) as store, MemoryStore(tree) as outside:
+        ensure_cluster(outside)
+        outside.create("/state")
+        offsets = RegistryOffsetStore(store)
+        lost: list[GroupId] = []
+        committer = OffsetCommitter(offsets, lambda: 0.0, lost.append)
+        yield World(store, outside, offsets, committer, lost)
+        committer.close()
+
+
+def test_what_members_of_a_group_commit_meanwhile_is_one_write(world: World) -> None:
+    answers = [world.submit({tp(index): at(index)}, fence=[Check("/state", 0)]) for index in range(20)]
+    answers.append(world.submit({tp(0): at(5)}, OTHER))
+    with world.running():
+        assert [answer.result(5) for answer in answers[:20]] == [{tp(index): None} for index in range(20)]
+        assert answers[20].result(5) == {tp(0): None}
+    assert world.store.multis == 2
+    assert world.offsets.fetch(GROUP) == {tp(index): at(index) for index in range(20)}
+    assert world.offsets.fetch(OTHER) == {tp(0): at(5)}
+
+
+def test_of_two_commits_for_a_partition_the_later_stands(world: World) -> None:
+    first, second = world.submit({tp(0): at(5)}), world.submit({tp(0): at(6)})
+    with world.running():
+        assert first.result(5) == second.result(5) == {tp(0): None}
+    assert world.offsets.fetch(GROUP) == {tp(0): at(6)}
+
+
+def test_a_rebalance_right_before_the_write_keeps_the_old_generation_out(world: World) -> None:
+    """The member was asked about before; its group then went on, and the state with it."""
+    version = 0
+
+    def old_generation() -> Sequence[Op]:
+        if version > 0:
+            raise IllegalGeneration("generation 4 is over")
+        return [Check("/state", version)]
+
+    def rebalance(number: int) -> None:
+        nonlocal version
+        if number == 1:
+            version = world.outside.set("/state", b"generation 5")
+
+    world.store.happens = rebalance
+    late = world.submit_asking({tp(0): at(5)}, old_generation)
+    current = world.submit_asking({tp(1): at(6)}, lambda: [Check("/state", version)])
+    with world.running():
+        with pytest.raises(IllegalGeneration):
+            late.result(5)
+        assert current.result(5) == {tp(1): None}
+    assert world.offsets.fetch(GROUP) == {tp(1): at(6)}
+    assert world.lost == []
+
+
+def test_another_coordinator_is_noticed_by_its_writes(world: World) -> None:
+    world.outside.set("/state", b"taken over")
+    fenced = world.submit({tp(0): at(5)}, fence=[Check("/state", 0)])
+    other = world.submit({tp(0): at(7)}, OTHER)
+    with world.running():
+        with pytest.raises(NotCoordinator, match="readers"):
+            fenced.result(5)
+        assert other.result(5) == {tp(0): None}
+    assert world.lost == [GROUP]
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_a_group_that_never_rests_is_given_up_in_the_end(world: World) -> None:
+    versions = iter(range(100))
+
+    def moves_on(number: int) -> None:
+        world.outside.set("/state", b"%d" % number)
+
+    world.store.happens = moves_on
+    chased = world.submit_asking({tp(0): at(5)}, lambda: [Check("/state", next(versions))])
+    with world.running(), pytest.raises(NotCoordinator):
+        chased.result(5)
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_an_offset_that_is_deleted_meanwhile_is_made_anew(world: World) -> None:
+    world.offsets.write(GROUP, {tp(0): at(1), tp(1): at(1)}, [])
+
+    def deletes(number: int) -> None:
+        if number == 2:
+            RegistryOffsetStore(world.outside).delete(GROUP, [tp(1)], [])
+
+    world.store.happens = deletes
+    answer = world.submit({tp(0): at(2), tp(1): at(2)})
+    with world.running():
+        assert answer.result(5) == {tp(0): None, tp(1): None}
+    assert world.offsets.fetch(GROUP) == {tp(0): at(2), tp(1): at(2)}
+
+
+def test_an_offset_that_always_fails_is_answered_alone(world: World) -> None:
+    def plays(number: int) -> None:
+        """Makes the node where there is none, and the reverse: what was read is never so at the write."""
+        node = group_paths.offset(GROUP, tp(1))
+        if world.outside.exists(node) is None:
+            world.outside.create(node, b"1", parents=True)
+        else:
+            world.outside.delete(node)
+
+    world.store.happens = plays
+    bad, good = world.submit({tp(0): at(2), tp(1): at(2)}), world.submit({tp(2): at(3)})
+    with world.running():
+        results = bad.result(5)
+        assert results[tp(0)] is None
+        assert "flights-1" in str(results[tp(1)])
+        assert good.result(5) == {tp(2): None}
+    fetched = world.offsets.fetch(GROUP, [tp(0), tp(2)])
+    assert fetched == {tp(0): at(2), tp(2): at(3)}
+
+
+def test_without_the_store_members_hear_so_and_later_ones_are_served(world: World) -> None:
+    world.store.lose_next_answer()
+    in_doubt = world.submit({tp(0): at(2)})
+    with world.running():
+        with pytest.raises(CoordinatorNotAvailable, match="may not have been committed"):
+            in_doubt.result(5)
+        assert world.submit({tp(0): at(3)}).result(5) == {tp(0): None}
+    assert world.lost == []
+
+
+def test_what_was_submitted_before_the_end_is_written_and_the_rest_refused(world: World) -> None:
+    with world.running():
+        before = world.submit({tp(0): at(2)})
+    assert before.result(0) == {tp(0): None}
+    with pytest.raises(CoordinatorNotAvailable):
+        world.submit({tp(0): at(3)}).result(0)
+    assert world.offsets.fetch(GROUP) == {tp(0): at(2)}
