@@ -136,13 +136,13 @@ class HandlerRunner:
 
     def run(self) -> None:
         """Take part until stopped, or until something that does not pass: ``status`` tells what. Never raises."""
-        error: Exception | None
+        error: BaseException | None
         try:
             with ExitStack() as stack:
                 if self.dead_letters is not None:
                     stack.callback(self.dead_letters.close)
                 error = self._run(stack.enter_context(closing(UserHandler(self._handler))))
-        except Exception as failure:
+        except BaseException as failure:  # also a handler's sys.exit(): it must not go unseen in its thread
             log.exception("a member of the group ends")
             error = failure
         state = State.STOPPED if error is None else State.FAILED
@@ -159,7 +159,9 @@ class HandlerRunner:
                     raise
                 pause_s = REOPEN_FIRST_S if self.status.state is State.RUNNING else min(2 * pause_s, REOPEN_MOST_S)
                 log.warning("a member leaves the group and comes again in %.2g s: %s", pause_s, error)
-                self.status = MemberStatus(trouble=told(error), counts=self.status.counts)
+                self.status = MemberStatus(
+                    trouble=told(error), counts=self.status.counts, last_error=self.status.last_error
+                )
                 self.stopping.wait(pause_s)
         return None
 
@@ -306,7 +308,7 @@ def _now() -> MonotonicMs:
     return MonotonicMs(monotonic_ms())
 
 
-def told(error: Exception | None) -> str:
+def told(error: BaseException | None) -> str:
     """One line: the error's class and what it says."""
     return "" if error is None else f"{type(error).__name__}: {error}"
 
