@@ -1,0 +1,108 @@
+"""OffsetCommit (API 8): how far a group has read.
+
+v2-v4   a retention time, which is not kept: offsets.retention.minutes holds for all
+v5      without it
+v6      leader epochs (KIP-320)
+v7      group.instance.id (KIP-345)
+v8, v9  flexible; STALE_MEMBER_EPOCH, which groups of the classic protocol have no use for
+v10     topics by id
+
+Members commit with their generation; without one, an offset can be set while the group has no members. The answer comes
+once the offsets are in the metadata store. What is wrong with one partition is no reason to refuse the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raylog.broker.config import OFFSET_METADATA_MAX_BYTES
+from raylog.broker.groups.classic_messages import Identity
+from raylog.broker.handlers.context import Operation, Ports, RequestContext
+from raylog.broker.handlers.entities import Later, make, throttle, types_of
+from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_exists, check_group
+from raylog.coordination.model import ClusterState
+from raylog.coordination.offsets import CommittedOffset
+from raylog.protocol.errors import ErrorCode, InvalidRequest, OffsetMetadataTooLarge, RaylogError, code_of
+from raylog.protocol.ids import (
+    NO_EPOCH,
+    Generation,
+    InstanceId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicPartition,
+)
+
+Results = Mapping[TopicPartition, RaylogError | None]
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    group = check_group(ctx, ports, Operation.READ, request.group_id)
+    state, now_ms = ports.cluster.state(), ports.now_ms()
+    limit = ports.configs.broker()[OFFSET_METADATA_MAX_BYTES]
+    topics = [asked_topic(ctx, ports, state, Operation.READ, topic) for topic in request.topics]
+    wrong: dict[TopicPartition, RaylogError | None] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in topics:
+        for part in topic.asked.partitions if topic.wrong is None else ():
+            tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))
+            try:
+                offsets[tp] = _committed(state, tp, part, limit, now_ms)
+            except RaylogError as error:
+                wrong[tp] = error
+    later = ports.groups.commit_offsets(group, _identity(request), offsets)
+    return Later(later, lambda results: _response(ctx, topics, {**results, **wrong}))
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    topics = [AskedTopic(topic, getattr(topic, "name", ""), error) for topic in request.topics]
+    return _response(ctx, topics, {})
+
+
+def _identity(request: Any) -> Identity:
+    instance = getattr(request, "group_instance_id", None)
+    return Identity(
+        MemberId(request.member_id),
+        Generation(request.generation_id_or_member_epoch),
+        None if instance is None else InstanceId(instance),
+    )
+
+
+def _committed(state: ClusterState, tp: TopicPartition, part: Any, limit: int, now_ms: TimestampMs) -> CommittedOffset:
+    check_exists(state, tp)
+    if part.committed_offset < 0:
+        raise InvalidRequest(f"{part.committed_offset} is no offset to commit for {tp}: use OffsetDelete to forget one")
+    metadata = part.committed_metadata or ""
+    if len(metadata.encode()) > limit:
+        raise OffsetMetadataTooLarge(
+            f"the text beside the offset of {tp} has {len(metadata.encode())} bytes, {limit} are allowed "
+            "(offset.metadata.max.bytes)"
+        )
+    epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", NO_EPOCH))
+    return CommittedOffset(Offset(part.committed_offset), epoch, metadata, now_ms)
+
+
+def _response(ctx: RequestContext, topics: list[AskedTopic], results: Results) -> Any:
+    types = types_of(ctx)
+
+    def answer(topic: AskedTopic, part: Any) -> Any:
+        tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))
+        wrong = topic.wrong if topic.wrong is not None else results[tp]
+        code = ErrorCode.none if wrong is None else code_of(wrong)
+        return make(types.OffsetCommitResponsePartition, partition_index=tp.partition, error_code=code)
+
+    return make(
+        types.OffsetCommitResponse,
+        throttle_time=throttle(ctx),
+        topics=tuple(
+            make(
+                types.OffsetCommitResponseTopic,
+                **topic.fields(),
+                partitions=tuple(answer(topic, part) for part in topic.asked.partitions),
+            )
+            for topic in topics
+        ),
+    )

@@ -1,0 +1,61 @@
+"""OffsetDelete (API 47): forget how far a group has read partitions. KIP-496.
+
+v0      the partitions by topic
+
+Those of a topic that a member of the group subscribes to are in use: GROUP_SUBSCRIBED_TO_TOPIC. Kafka refuses a topic
+that does not exist; here its offsets can be forgotten, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raylog.broker.handlers.context import Operation, Ports, RequestContext
+from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_group
+from raylog.protocol.errors import ErrorCode, RaylogError, code_of
+from raylog.protocol.ids import PartitionIndex, TopicPartition
+
+
+def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    group = check_group(ctx, ports, Operation.DELETE, request.group_id)
+    state = ports.cluster.state()
+    topics = [asked_topic(ctx, ports, state, Operation.READ, topic) for topic in request.topics]
+    partitions = [
+        TopicPartition(topic.name, PartitionIndex(part.partition_index))
+        for topic in topics
+        if topic.wrong is None
+        for part in topic.asked.partitions
+    ]
+    return _response(ctx, topics, ports.groups.delete_offsets(group, partitions))
+
+
+def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return make(types_of(ctx).OffsetDeleteResponse, error_code=code_of(error), throttle_time=throttle(ctx), topics=())
+
+
+def _response(
+    ctx: RequestContext, topics: list[AskedTopic], results: Mapping[TopicPartition, RaylogError | None]
+) -> Any:
+    types = types_of(ctx)
+
+    def answer(topic: AskedTopic, part: Any) -> Any:
+        tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))
+        wrong = topic.wrong if topic.wrong is not None else results[tp]
+        code = ErrorCode.none if wrong is None else code_of(wrong)
+        return make(types.OffsetDeleteResponsePartition, partition_index=tp.partition, error_code=code)
+
+    return make(
+        types.OffsetDeleteResponse,
+        error_code=ErrorCode.none,
+        throttle_time=throttle(ctx),
+        topics=tuple(
+            make(
+                types.OffsetDeleteResponseTopic,
+                **topic.fields(),
+                partitions=tuple(answer(topic, part) for part in topic.asked.partitions),
+            )
+            for topic in topics
+        ),
+    )
