@@ -17,6 +17,8 @@ from typing import Self
 from uuid import uuid4
 
 from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
+from raylog.broker.dynamic_config import group_rules
+from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import Connection, Ports, Reply
 from raylog.broker.handlers.fetch_sessions import FetchSessions
@@ -29,11 +31,14 @@ from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination import reassignment
+from raylog.coordination import paths, reassignment
 from raylog.coordination.configs import Change
 from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.store import Stat
 from raylog.protocol.errors import (
     ElectionNotNeeded,
     InvalidReplicationFactor,
@@ -57,6 +62,17 @@ from raylog.protocol.ids import (
 
 BROKER = BrokerId(1)
 LISTENER = "PLAINTEXT"
+
+
+def registered_store(broker: BrokerId, epoch: BrokerEpoch) -> MemoryStore:
+    """A metadata store in memory that has ``broker`` registered, and nothing else."""
+    store = MemoryStore(MemoryTree())
+    store.start()
+    store.ensure(paths.broker_epoch(broker))
+    store.create(paths.broker(broker), ephemeral=True, parents=True)
+    while store.exists(paths.broker_epoch(broker)) != Stat(epoch, 0):
+        store.set(paths.broker_epoch(broker), b"")
+    return store
 
 
 class Node:
@@ -117,6 +133,17 @@ class Node:
         self._producer_ids = itertools.count(1000)
         self._endpoint = Endpoint(LISTENER, "127.0.0.1", 9092)
         self._update(full=True, topics=tuple(topics))
+        self.store = registered_store(BROKER, BrokerEpoch(1))
+        self.groups = GroupCoordinator(
+            BROKER,
+            self.store,
+            epoch=lambda: BrokerEpoch(1),
+            cluster=self.table.state,
+            may_act=lambda: self.lease_held,
+            rules=group_rules(self.settings),
+            settings=self.table.broker,
+        )
+        self.groups.start()
         self.ports = Ports(
             partitions=self.table,
             cluster=self.table,
@@ -125,6 +152,7 @@ class Node:
             configs=self.table,
             config_admin=self,
             lease=self,
+            groups=self.groups,
             delayed=self.delayed,
             produces=self.produces,
             deletes=self.deletes,
@@ -141,8 +169,10 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.groups.stop()
         if self.server is not None:
             self.server.stop()
+        self.store.close()
         self.table.resign_all()
         self._log_dirs.close()
 

@@ -17,10 +17,7 @@ NOT_OFFERED = {
         "BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker", "AllocateProducerIds", "ControllerRegistration",
         "AssignReplicasToDirs", "AddRaftVoter", "RemoveRaftVoter", "UpdateRaftVoter", "UpdateFeatures",
     },
-    "with consumer groups": {
-        "OffsetCommit", "OffsetFetch", "OffsetDelete", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup",
-        "DescribeGroups", "ListGroups", "DeleteGroups", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe",
-    },
+    "groups whose coordinator assigns (KIP-848) are not planned": {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"},
     "with transactions": {
         "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit", "DescribeTransactions",
         "ListTransactions",

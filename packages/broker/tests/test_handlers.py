@@ -382,11 +382,18 @@ def test_init_producer_id_knows_no_transactions(node: Node, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS["FindCoordinator"])
-def test_find_coordinator_answers_that_there_is_none(node: Node, version: int) -> None:
-    response = ask(node, "FindCoordinator", version, key="g", coordinator_keys=["g", "h"])
+def test_find_coordinator_of_groups(node: Node, version: int) -> None:
+    response = ask(node, "FindCoordinator", version, key="g", key_type=0, coordinator_keys=["g", ""])
     answers = response.coordinators if version >= 4 else [response]
-    assert {answer.error_code for answer in answers} == {ErrorCode.coordinator_not_available}
-    assert {answer.node_id for answer in answers} == {-1}
+    assert (answers[0].error_code, answers[0].node_id, answers[0].port) == (ErrorCode.none, BROKER, 9092)
+    assert {answer.error_code for answer in answers[1:]} <= {ErrorCode.invalid_group_id}
+
+
+@pytest.mark.parametrize("version", VERSIONS["FindCoordinator"][1:])
+def test_find_coordinator_knows_no_transactions(node: Node, version: int) -> None:
+    response = ask(node, "FindCoordinator", version, key="t", key_type=1, coordinator_keys=["t"])
+    answers = response.coordinators if version >= 4 else [response]
+    assert [(each.error_code, each.node_id) for each in answers] == [(ErrorCode.coordinator_not_available, -1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS["DescribeConfigs"])
@@ -446,8 +453,8 @@ class Broken:
         raise ZeroDivisionError("a defect")
 
 
-OTHER_TESTS = {"Produce", "Fetch", "ApiVersions", "FindCoordinator"}
-"""Produce and Fetch have their own test of this; the other two use no port."""
+OTHER_TESTS = {"Produce", "Fetch", "ApiVersions"}
+"""Produce and Fetch have their own test of this; ApiVersions uses no port."""
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.name not in OTHER_TESTS], ids=lambda row: row.name)
@@ -455,13 +462,16 @@ def test_a_defect_is_an_error_code_and_is_counted(node: Node, row: Any) -> None:
     """With every port broken each API still answers."""
     broken: Any = Broken()
     node.ports.cluster = node.ports.topics = node.ports.producer_ids = node.ports.partitions = broken
-    node.ports.config_admin = node.ports.log_dirs = broken
+    node.ports.config_admin = node.ports.log_dirs = node.ports.groups = broken
     connection = Connection("PLAINTEXT")
     partitions: list[Any] = [0] if row.name == "DescribeLogDirs" else [{"partition_index": 0}]
     values: dict[str, Any] = {
         "topics": [{"name": "t", "topic": "t", "partitions": partitions, "partition_indexes": [0], "assignments": []}],
         "resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}],
         "endpoint_type": 1,
+        "coordinator_keys": ["g"],
+        "groups_names": ["g"],
+        "groups": [{"group_id": "g", "topics": None}] if row.name == "OffsetFetch" else ["g"],
     }
     reply = node.answer(request(row.key, row.max_version, **values)[4:], connection)
     assert isinstance(reply, bytes)
@@ -475,7 +485,7 @@ def test_a_malformed_body_has_no_answer(node: Node) -> None:
         node.answer(request(19, 5, topics=[])[4:-3])
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (8, 3)])
+@pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (26, 0)])
 def test_an_api_that_is_not_offered_has_no_answer(node: Node, api_key: int, version: int) -> None:
     frame = api_key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
     with pytest.raises(CloseConnection, match="does not offer"):

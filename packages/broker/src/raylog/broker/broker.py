@@ -113,6 +113,7 @@ class Broker:
                 f"within {START_TIMEOUT_S:g} s"
             )
         parts.isr_changes.start()
+        parts.groups.start()
         parts.server.start()
         maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
         scrubber = Scrubber(

@@ -14,6 +14,10 @@ from raylog.broker.config import (
     AUTO_LEADER_REBALANCE_ENABLE,
     BROKER_SETTINGS,
     DEFAULT_REPLICATION_FACTOR,
+    GROUP_INITIAL_REBALANCE_DELAY_MS,
+    GROUP_MAX_SESSION_TIMEOUT_MS,
+    GROUP_MAX_SIZE,
+    GROUP_MIN_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
     LEADER_IMBALANCE_PER_BROKER_PERCENTAGE,
     MIN_INSYNC_REPLICAS,
@@ -22,6 +26,7 @@ from raylog.broker.config import (
     UNCLEAN_LEADER_ELECTION_ENABLE,
 )
 from raylog.broker.events import EventLog
+from raylog.broker.groups.classic_stored import GroupRules
 from raylog.coordination.configs import DEFAULT_BROKER
 from raylog.coordination.controller_events import Rebalance, TopicDefaults
 from raylog.coordination.leadership import ElectionRules
@@ -47,6 +52,16 @@ def broker_settings(static: Settings, broker_id: BrokerId, dynamic: Mapping[str,
 def topic_defaults(broker: Settings) -> TopicDefaults:
     """What a topic gets that is made without numbers; ``broker``: the controller's settings in force."""
     return TopicDefaults(broker[NUM_PARTITIONS], broker[DEFAULT_REPLICATION_FACTOR])
+
+
+def group_rules(static: Settings) -> GroupRules:
+    """What members of groups may ask for, and what their groups wait for."""
+    return GroupRules(
+        min_session_timeout_ms=static[GROUP_MIN_SESSION_TIMEOUT_MS],
+        max_session_timeout_ms=static[GROUP_MAX_SESSION_TIMEOUT_MS],
+        initial_rebalance_delay_ms=static[GROUP_INITIAL_REBALANCE_DELAY_MS],
+        max_size=static[GROUP_MAX_SIZE],
+    )
 
 
 def election_rules(static: Settings, broker_id: BrokerId) -> ElectionRules:

@@ -19,9 +19,11 @@ from raylog.broker.dynamic_config import (
     broker_settings,
     check_topic_overrides,
     election_rules,
+    group_rules,
     rebalance_of,
     topic_defaults,
 )
+from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.handlers.context import Ports
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.isr_changes import IsrChanges
@@ -77,6 +79,7 @@ class Parts:
     fetchers: ReplicaFetchers
     isr_changes: IsrChanges
     draining: Draining
+    groups: GroupCoordinator
     membership: Membership
     controller: ControllerRuntime
     topics: ControllerTopics
@@ -136,6 +139,15 @@ def open_parts(
     stopping.callback(liveness.stop)
     table.on_brokers = liveness.watch
     topics = ControllerTopics(controller.calls, table.state)
+    groups = GroupCoordinator(
+        broker_id,
+        store,
+        epoch=lambda: membership.epoch,
+        cluster=table.state,
+        may_act=lambda: membership.lease_held,
+        rules=group_rules(settings),
+        settings=table.broker,
+    )
     ports = Ports(
         partitions=table,
         cluster=table,
@@ -144,6 +156,7 @@ def open_parts(
         configs=table,
         config_admin=StoredConfigs(store, table),
         lease=membership,
+        groups=groups,
         delayed=delayed,
         produces=produces,
         deletes=deletes,
@@ -162,11 +175,12 @@ def open_parts(
     stopping.callback(fetchers.stop)
     stopping.callback(table.resign_all)
     stopping.callback(server.stop)
+    stopping.callback(groups.stop)
     stopping.callback(membership.leave)
     endpoints = listeners.endpoints(settings, server.endpoints, place.host)
     return Parts(
-        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, membership, controller,
-        topics, server, ports,
+        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, groups, membership,
+        controller, topics, server, ports,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 from raylog.broker.counters import Counters
 from raylog.broker.handlers.fetch_sessions import FetchSessions
+from raylog.broker.handlers.group_port import Groups
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
@@ -88,6 +89,8 @@ class Connection:
 
     listener: str
     """The name of the listener that the client came through; replies name endpoints of the same listener."""
+    host: str = ""
+    """The address of the client's end."""
     principal: str = ANONYMOUS
     peer: Peer = field(default_factory=NoPeer)
     counters: Counters = field(default_factory=Counters)
@@ -295,6 +298,7 @@ class Ports:
     configs: ConfigView
     config_admin: ConfigAdmin
     lease: Lease
+    groups: Groups
     delayed: DelayedFetches
     produces: DelayedOperations
     deletes: DelayedOperations

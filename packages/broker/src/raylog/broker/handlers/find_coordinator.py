@@ -6,37 +6,65 @@ v3      flexible
 v4      many keys at once (KIP-699)
 v5, v6  other error codes; share groups
 
-There are no coordinators yet: each key gets COORDINATOR_NOT_AVAILABLE, at which clients ask again later.
-The API is offered because librdkafka compresses only when it is.
+Any broker answers, also for a group that does not exist yet. Transactions have no coordinators yet: a transactional id
+gets COORDINATOR_NOT_AVAILABLE, at which clients ask again later.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from raylog.broker.handlers.context import Ports, RequestContext
-from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError, code_of
-from raylog.protocol.ids import NO_LEADER
+from raylog.broker.handlers.context import Operation, Ports, RequestContext
+from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
+from raylog.broker.handlers.group_offsets import check_group
+from raylog.coordination.model import Endpoint
+from raylog.protocol.errors import CoordinatorNotAvailable, InvalidRequest, RaylogError
+from raylog.protocol.ids import NO_LEADER, BrokerId
+
+GROUP, TRANSACTION = 0, 1
+
+Found = tuple[BrokerId, Endpoint] | RaylogError
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    raise CoordinatorNotAvailable("groups and transactions are not built yet; assign partitions by hand")
+    key_type = request.key_type if ctx.version >= 1 else GROUP
+    return _response(ctx, {key: _find(ctx, ports, key, key_type) for key in _keys(ctx, request)})
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    return _response(ctx, dict.fromkeys(_keys(ctx, request), error))
+
+
+def _keys(ctx: RequestContext, request: Any) -> tuple[str, ...]:
+    return tuple(request.coordinator_keys) if ctx.version >= 4 else (request.key,)
+
+
+def _find(ctx: RequestContext, ports: Ports, key: str, key_type: int) -> Found:
+    try:
+        if key_type == TRANSACTION:
+            raise CoordinatorNotAvailable("transactions are not built yet")
+        if key_type != GROUP:
+            raise InvalidRequest(f"key type {key_type}: must be 0 (group) or 1 (transaction)")
+        broker = ports.groups.find_coordinator(check_group(ctx, ports, Operation.DESCRIBE, key))
+        endpoint = broker.endpoint(ctx.listener)
+        if endpoint is None:
+            raise CoordinatorNotAvailable(f"broker {broker.id} coordinates {key} and has no listener {ctx.listener}")
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other keys go on)
+        return failure(error, ctx, f"finding the coordinator of {key}")
+    return broker.id, endpoint
+
+
+def _response(ctx: RequestContext, found: dict[str, Found]) -> Any:
     types = types_of(ctx)
-    nobody = {
-        "node_id": NO_LEADER,
-        "host": "",
-        "port": -1,
-        "error_code": code_of(error),
-        "error_message": str(error),
-    }
     if ctx.version < 4:
-        return make(types.FindCoordinatorResponse, throttle_time=throttle(ctx), **nobody)
-    return make(
-        types.FindCoordinatorResponse,
-        throttle_time=throttle(ctx),
-        coordinators=tuple(make(types.Coordinator, key=key, **nobody) for key in request.coordinator_keys),
-    )
+        [answer] = found.values()
+        return make(types.FindCoordinatorResponse, throttle_time=throttle(ctx), **_told(answer))
+    coordinators = tuple(make(types.Coordinator, key=key, **_told(answer)) for key, answer in found.items())
+    return make(types.FindCoordinatorResponse, throttle_time=throttle(ctx), coordinators=coordinators)
+
+
+def _told(answer: Found) -> dict[str, Any]:
+    if isinstance(answer, RaylogError):
+        return {"node_id": NO_LEADER, "host": "", "port": -1, **told(answer)}
+    broker, endpoint = answer
+    return {"node_id": broker, "host": endpoint.host, "port": endpoint.port, **told(None)}

@@ -57,13 +57,9 @@ class Groups(Protocol):
         """
 
     def fetch_offsets(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None, who: Identity | None = None
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Those of ``partitions`` (None: of all) that were committed. A group that does not exist has none.
-
-        ``who`` is checked where it is given (OffsetFetch v9: KIP-848 for classic members names no one):
-        UnknownMemberId, FencedInstanceId, IllegalGeneration.
-        """
+        """Those of ``partitions`` (None: of all) that were committed. A group that does not exist has none."""
 
     def delete_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition]

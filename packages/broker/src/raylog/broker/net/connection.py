@@ -1,9 +1,9 @@
 """One client's connection, served by a thread of its own (D4).
 
-The thread takes requests in order and answers them in order. One reply may have to wait while the next requests are
-taken in: that of a produce with acks=all, which is answered once the in-sync replicas have its records. A producer that
-sends several batches before it has the first answer, as most do, so pays the way to the replicas and back once for all
-that are on their way, and not once for each.
+The thread takes requests in order and answers them in order. A reply may have to wait: that of a produce with acks=all
+until the in-sync replicas have its records, that of a member of a group until the others have joined. The produce
+requests behind it are taken in meanwhile. A producer that sends several batches before it has the first answer, as most
+do, so pays the way to the replicas and back once for all that are on their way, and not once for each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_DELAYED_REPLIES = 64
 """Requests that are taken in while the first of them waits for the replicas. Enough to fill the way there and back."""
 
 PEER_CHECK_S = 1.0
-"""How often a thread that waits for the replicas looks whether its client is still there."""
+"""How often a thread whose reply waits looks whether its client is still there."""
 
 MAX_POLL_MS = 2**31 - 1
 _LENGTH = struct.Struct(">i")
@@ -69,6 +69,7 @@ class _Waiting(NamedTuple):
     """A reply that has its turn after those before it."""
 
     reply: bytes | DelayedReply
+    api_key: int
     begun_ns: int
 
     def is_ready(self) -> bool:
@@ -105,8 +106,8 @@ class ClientConnection:
         self._hang_up = select.poll()
         self._hang_up.register(sock, select.POLLRDHUP)
         self._waiting: deque[_Waiting] = deque()
-        """Replies in order, the first of which waits for the replicas."""
-        self.connection = Connection(listener=listener, peer=self)
+        """Replies in order, the first of which waits for others."""
+        self.connection = Connection(listener=listener, host=self.ip, peer=self)
 
     def gone(self) -> bool:
         """True when the client closed its end (Peer)."""
@@ -162,7 +163,7 @@ class ClientConnection:
                 begun = time.perf_counter_ns()
                 reply = answer(self.connection, frame, self._ports)
                 if isinstance(reply, DelayedReply) or (self._waiting and isinstance(reply, bytes)):
-                    self._waiting.append(_Waiting(reply, begun))
+                    self._waiting.append(_Waiting(reply, api_key, begun))
                     continue
                 self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
                 if isinstance(reply, bytes):
@@ -181,14 +182,14 @@ class ClientConnection:
         held: list[bytes | FileSlice] = []
         waiting = self._waiting
         while waiting and (all_of_them or not held or waiting[0].is_ready()):
-            reply, begun = waiting[0]
+            reply, api_key, begun = waiting[0]
             if not isinstance(reply, bytes):
                 while not reply.wait(PEER_CHECK_S):
                     if self.gone():
-                        raise ConnectionResetError("the client left while its records were being replicated")
+                        raise ConnectionResetError("the client left while its request waited")
                 reply = reply.finish()
             waiting.popleft()
-            self.connection.counters.request(PRODUCE, time.perf_counter_ns() - begun)
+            self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
             held.append(_LENGTH.pack(len(reply)) + reply)
         self._send(held)
 

@@ -1,0 +1,280 @@
+"""Coordinates consumer groups: the handlers' port to them (handlers/group_port.py).
+
+A commit of offsets passes its group twice: at once, so that an old generation hears of it without waiting, and when it
+is written, so that none slips through that has become old meanwhile.
+
+Groups of actors are coordinated by nobody. Tools see them all the same, and may commit for those that are empty,
+through the broker that would coordinate the group, as they expect.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+from raylog.broker.clocks import monotonic_ms
+from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
+from raylog.broker.groups.actors import describe_actors
+from raylog.broker.groups.classic import ClassicGroup, GroupState
+from raylog.broker.groups.classic_claims import coordinator_of, decode_claimed
+from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
+from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
+from raylog.broker.groups.held import Claimant, read_claimed
+from raylog.broker.groups.holding import GroupHolder, check_name, store_answers
+from raylog.broker.groups.table import Entry
+from raylog.coordination import group_nodes, group_paths
+from raylog.coordination.group_kinds import GroupKind, read_kind, vacancy
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.store import MetadataStore, Op
+from raylog.protocol import consumer_protocol
+from raylog.protocol.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    NonEmptyGroup,
+    RaylogError,
+    UnknownMemberId,
+)
+from raylog.protocol.ids import (
+    NO_GENERATION,
+    NO_MEMBER,
+    BrokerEpoch,
+    BrokerId,
+    GroupId,
+    MemberId,
+    MonotonicMs,
+    TopicName,
+    TopicPartition,
+)
+from raylog.protocol.settings import Settings
+
+__all__ = ["GroupCoordinator"]
+
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
+"""Who commits without being a member: tools, and consumers that assign partitions by hand."""
+
+
+class GroupCoordinator:
+    """Of one broker, from its start to its stop. Any thread may call."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: MetadataStore,
+        *,
+        epoch: Callable[[], BrokerEpoch],
+        cluster: Callable[[], ClusterState],
+        may_act: Callable[[], bool],
+        rules: GroupRules,
+        settings: Callable[[], Settings],
+        now_ms: Callable[[], MonotonicMs] = monotonic_ms,
+    ) -> None:
+        """``epoch``: this broker's incarnation; ``may_act``: whether its lease is held; ``settings``: in force now."""
+        self._store = store
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._offsets = RegistryOffsetStore(store)
+        self._holder = GroupHolder(
+            store,
+            claimant=lambda: Claimant(broker_id, epoch()),
+            cluster=cluster,
+            may_act=may_act,
+            rules=rules,
+            now_ms=now_ms,
+        )
+        linger_s = lambda: settings()[OFFSETS_COMMIT_LINGER_MS] / 1000  # noqa: E731
+        self._committer = OffsetCommitter(self._offsets, linger_s, self._holder.lost)
+
+    def start(self) -> None:
+        self._committer.start()
+        self._holder.start()
+
+    def stop(self) -> None:
+        """Coordinate nothing any more: whoever waits is told to look for another coordinator."""
+        self._holder.stop()
+        self._committer.close()
+
+    # --- members ---
+
+    def find_coordinator(self, group: GroupId) -> BrokerInfo:
+        check_name(group)
+        with store_answers():
+            claimed, _ = read_claimed(self._store, group)
+        coordinator = coordinator_of(group, claimed, self._cluster())
+        if coordinator is None:
+            raise CoordinatorNotAvailable("no live broker is known yet: ask again")
+        return coordinator
+
+    def join(self, group: GroupId, join: Join) -> Future[Joined | MemberIdIs]:
+        answer: Future[Joined | MemberIdIs] = Future()
+        with self._holder.enter(group) as entry:
+            held = self._holder.hold(entry, group, make=True)
+            assert held is not None
+            outcome = held.machine.join(join, answer, _new_member_id(join), self._now_ms())
+            self._holder.settle(entry, outcome)
+        return answer
+
+    def sync(self, group: GroupId, sync: Sync) -> Future[Synced]:
+        answer: Future[Synced] = Future()
+        with self._holder.enter(group) as entry:
+            held = self._holder.hold_known(entry, group)
+            self._holder.settle(entry, held.machine.sync(sync, answer, self._now_ms()))
+        return answer
+
+    def heartbeat(self, group: GroupId, who: Identity) -> None:
+        with self._holder.enter(group) as entry:
+            self._holder.hold_known(entry, group).machine.heartbeat(who, self._now_ms())
+
+    def leave(self, group: GroupId, leavers: Sequence[Leaver]) -> Sequence[RaylogError | None]:
+        with self._holder.enter(group) as entry:
+            held = self._holder.hold_known(entry, group)
+            outcome, results = held.machine.leave(leavers, self._now_ms())
+            self._holder.settle(entry, outcome)
+            if held.lost is not None:
+                raise held.lost
+        return results
+
+    # --- offsets ---
+
+    def commit_offsets(
+        self, group: GroupId, who: Identity, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Future[Results]:
+        def fence() -> Sequence[Op]:
+            with self._holder.enter(group) as entry:
+                return self._commit_fence(entry, group, who)
+
+        def done(result: Results | RaylogError) -> None:
+            if isinstance(result, RaylogError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        fence()
+        answer: Future[Results] = Future()
+        self._committer.submit(Commit(group, offsets, fence, done))
+        return answer
+
+    def fetch_offsets(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        with self._holder.enter(group) as entry:
+            self._holder.check_coordinates(entry, group)
+        with store_answers():
+            return self._offsets.fetch(group, partitions)
+
+    def delete_offsets(
+        self, group: GroupId, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, RaylogError | None]:
+        with self._holder.enter(group) as entry:
+            subscribed = _subscribed(self._describe(entry, group))
+            results: dict[TopicPartition, RaylogError | None] = dict.fromkeys(partitions)
+            for tp in partitions:
+                if subscribed is None or tp.topic in subscribed:
+                    results[tp] = GroupSubscribedToTopic(f"group {group} reads {tp.topic}: stop its members first")
+            free = [tp for tp, error in results.items() if error is None]
+            self._offsets.delete(group, free, self._fence(entry, group))
+        return results
+
+    def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
+        """What the multi of a commit must check; raises what is wrong with who commits."""
+        held = self._holder.hold(entry, group, make=False)
+        if held is None and who == NOBODY:
+            kind = read_kind(self._store, group)
+            if kind is not None and kind.kind is GroupKind.ACTORS:
+                return vacancy(self._store, group, kind)
+            held = self._holder.hold(entry, group, make=True)
+        if held is None:
+            raise UnknownMemberId(f"group {group} has no members that a broker coordinates: join it")
+        held.machine.check_commit(who, self._now_ms())
+        return held.fence()
+
+    def _fence(self, entry: Entry, group: GroupId) -> Sequence[Op]:
+        """What a change of the group must check that no member asked for."""
+        held = self._holder.hold(entry, group, make=False)
+        if held is not None:
+            return held.fence()
+        kind = read_kind(self._store, group)
+        return () if kind is None else (kind.check(group),)
+
+    # --- what tools ask ---
+
+    def describe(self, group: GroupId) -> DescribedGroup:
+        with self._holder.enter(group) as entry:
+            return self._describe(entry, group)
+
+    def list_groups(self) -> Sequence[ListedGroup]:
+        with store_answers():
+            groups = group_nodes.group_ids(self._store)
+            nodes = [group_paths.state(group) for group in groups]
+            states = self._store.get_many(nodes)
+        me, cluster = self._holder.claimant().broker, self._cluster()
+        listed = []
+        for group, node, found in zip(groups, nodes, states, strict=True):
+            coordinator = coordinator_of(group, decode_claimed(node, found.data if found else b""), cluster)
+            if coordinator is None or coordinator.id != me:
+                continue
+            try:
+                described = self.describe(group)
+            except GroupIdNotFound:
+                continue  # deleted meanwhile
+            listed.append(ListedGroup(group, described.protocol_type, described.state))
+        return listed
+
+    def delete(self, group: GroupId) -> None:
+        with self._holder.enter(group) as entry:
+            if self._describe(entry, group).state != GroupState.EMPTY:
+                raise NonEmptyGroup(f"group {group} has members: stop them first")
+            group_nodes.delete_group(self._store, group, self._fence(entry, group))
+            entry.held = None
+
+    def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
+        if entry.held is not None:
+            return _as_described(entry.held.machine)
+        self._holder.check_coordinates(entry, group)
+        kind = read_kind(self._store, group)
+        if kind is None:
+            if not group_nodes.exists(self._store, group):
+                raise GroupIdNotFound(f"there is no group {group}")
+            return DescribedGroup(GroupState.EMPTY, "", "", ())  # a tool of Kafka's ZooKeeper era committed for it
+        if kind.kind is GroupKind.ACTORS:
+            return describe_actors(self._store, group, self._cluster().topics)
+        stored = read_claimed(self._store, group).claimed.group
+        return _as_described(ClassicGroup(group, GroupRules(), stored, self._now_ms()))
+
+
+def _subscribed(described: DescribedGroup) -> frozenset[TopicName] | None:
+    """The topics that the group's members read; None: nobody but they know."""
+    if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
+        return None
+    topics: set[TopicName] = set()
+    for member in described.members:
+        try:
+            topics |= consumer_protocol.subscribed_topics(member.metadata)
+        except RaylogError:
+            return None
+    return frozenset(topics)
+
+
+def _as_described(machine: ClassicGroup) -> DescribedGroup:
+    is_stable = machine.state is GroupState.STABLE
+    members = tuple(
+        DescribedMember(
+            member.id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(machine.protocol) if is_stable else b"",
+            member.assignment if is_stable else b"",
+        )
+        for member in machine.members
+    )
+    return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if is_stable else "", members)
+
+
+def _new_member_id(join: Join) -> MemberId:
+    """Unique, and tells whose it is, as Kafka's do."""
+    return MemberId(f"{join.instance_id or join.client_id}-{uuid.uuid4()}")

@@ -1,0 +1,185 @@
+"""A group of Kafka clients at the broker that coordinates it: its machine, and the claim that fences its writes.
+
+No threads and no clock: whoever holds one calls it from one thread at a time (the coordinator under the group's lock)
+and hands in the time. The store may answer late or not at all. A write that was refused or is in doubt ends the hold:
+somebody else has claimed the group, or the machine may be ahead of what is stored. All who wait then hear that this is
+not the coordinator, look for it, and it goes on from what is stored, be it this same broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from raylog.broker.groups.classic import ClassicGroup, Outcome
+from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed, encode_claimed
+from raylog.broker.groups.classic_messages import Reply, Token
+from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
+from raylog.coordination import group_paths, paths
+from raylog.coordination.group_kinds import GroupKind, SettledKind, read_kind, settle_kind
+from raylog.coordination.model import ClusterState
+from raylog.coordination.store import (
+    BadVersion,
+    Check,
+    Create,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    Op,
+    Set,
+    StoreError,
+)
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
+from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MonotonicMs
+
+__all__ = ["Claimant", "HeldGroup", "claim_group", "read_claimed"]
+
+MAX_STATE_BYTES = 900_000
+"""ZooKeeper closes the connection of who writes more than 1 MiB at once (jute.maxbuffer)."""
+
+Replies = tuple[tuple[Token, Reply], ...]
+
+
+class Claimant(NamedTuple):
+    """A broker in one incarnation: what it claims is its own until it registers anew."""
+
+    broker: BrokerId
+    epoch: BrokerEpoch
+
+    def checks(self) -> tuple[Check, Check]:
+        """Fail unless the broker is registered in this very incarnation."""
+        return Check(paths.broker(self.broker), 0), Check(paths.broker_epoch(self.broker), self.epoch)
+
+
+class StoredClaim(NamedTuple):
+    """A group's state as it was read."""
+
+    claimed: ClaimedGroup
+    version: int | None
+    """The node's; None: there is none yet."""
+
+
+def read_claimed(store: MetadataStore, group: GroupId) -> StoredClaim:
+    """Raises StoreUnavailable, CorruptMetadata."""
+    node = group_paths.state(group)
+    found = store.get(node)
+    if found is None:
+        return StoredClaim(ClaimedGroup(), None)
+    return StoredClaim(decode_claimed(node, found.data), found.version)
+
+
+def check_coordinates(group: GroupId, claimed: ClaimedGroup, me: Claimant, cluster: ClusterState) -> None:
+    """Raises NotCoordinator when another broker than ``me`` coordinates the group, or ``me`` is of the past."""
+    coordinator = coordinator_of(group, claimed, cluster)
+    if coordinator is None or coordinator.id != me.broker:
+        where = f"broker {coordinator.id}" if coordinator is not None else "no live broker that is known here"
+        raise NotCoordinator(f"group {group} is coordinated by {where}, not by broker {me.broker}")
+    if claimed.coordinator == me.broker and claimed.epoch > me.epoch:
+        raise NotCoordinator(f"broker {me.broker} claimed group {group} in a later life than this one")
+
+
+def claim_group(
+    store: MetadataStore,
+    group: GroupId,
+    me: Claimant,
+    cluster: ClusterState,
+    rules: GroupRules,
+    now_ms: MonotonicMs,
+    *,
+    make: bool,
+) -> HeldGroup | None:
+    """Coordinate the group from now on, as its last coordinator left it.
+
+    None when it is no group of Kafka clients; with ``make`` it becomes one, if no actors are in it. Raises
+    NotCoordinator when another live broker holds it, is to claim it, or was faster; InvalidGroupId,
+    InconsistentGroupProtocol, CoordinatorNotAvailable (the store does not answer).
+    """
+    try:
+        claimed, version = read_claimed(store, group)
+        check_coordinates(group, claimed, me, cluster)
+        kind = settle_kind(store, group, GroupKind.CLIENTS) if make else read_kind(store, group)
+        if kind is None or kind.kind is not GroupKind.CLIENTS:
+            return None
+        if make:  # the kind may have changed, and the state with it
+            claimed, version = read_claimed(store, group)
+        held = HeldGroup(store, group, me, kind, claimed.group, version, rules, now_ms)
+        if version is None or (claimed.coordinator, claimed.epoch) != me:
+            held.write(claimed.group)
+        return held
+    except (BadVersion, NodeExists, NoNode) as error:
+        raise NotCoordinator(f"group {group} was claimed by another broker meanwhile: {error}") from error
+    except StoreError as error:
+        raise CoordinatorNotAvailable(f"the metadata store does not answer for group {group}: {error}") from error
+
+
+class HeldGroup:
+    """See the module's docstring. Made by :func:`claim_group`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        group: GroupId,
+        me: Claimant,
+        kind: SettledKind,
+        stored: StoredGroup,
+        version: int | None,
+        rules: GroupRules,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """``version``: of the node that holds ``stored``; None: there is none yet."""
+        self.claimant = me
+        self.machine = ClassicGroup(group, rules, stored, now_ms)
+        self.lost: RaylogError | None = None
+        """Why this is not the group's coordinator any more."""
+        self._store = store
+        self._kind = kind
+        self._version = version
+
+    def settle(self, outcome: Outcome) -> Replies:
+        """The replies to send now: what must be stored before them is, or else all who wait hear of the loss."""
+        if outcome.store is None:
+            return outcome.replies
+        try:
+            self.write(outcome.store)
+        except StoreError as error:
+            lost = NotCoordinator(f"group {self.machine.id} could not be stored, or nobody knows: {error}")
+            return (*((token, lost) for token, _ in outcome.replies), *self.lose(lost))
+        except RaylogError as error:
+            return (*((token, error) for token, _ in outcome.replies), *self.lose(error))
+        return outcome.replies
+
+    def lose(self, error: RaylogError) -> Replies:
+        """Hold the group no more; what all who wait are told."""
+        self.lost = error
+        return self.machine.unload(error).replies
+
+    def fence(self) -> Sequence[Op]:
+        """Operations that fail in the multi of a write that comes after another broker's claim, another state of the
+        group, the change of its kind, or the end of this broker's registration.
+        """
+        assert self._version is not None
+        return *self._checks(), Check(group_paths.state(self.machine.id), self._version)
+
+    def write(self, stored: StoredGroup) -> None:
+        """Store the group under this claim. Raises StoreError; RaylogError when it is too large to be stored."""
+        group = self.machine.id
+        node = group_paths.state(group)
+        data = encode_claimed(ClaimedGroup(stored, *self.claimant))
+        if len(data) > MAX_STATE_BYTES:
+            raise RaylogError(
+                f"group {group}: its {len(stored.members)} members' subscriptions and assignments take {len(data)} "
+                f"bytes, more than the metadata store takes at once ({MAX_STATE_BYTES}): use fewer members or topics"
+            )
+        if self._version is None:
+            self._store.multi([*self._checks(), Create(node, data)])
+            self._version = 0
+        else:
+            *_, version = self._store.multi([*self._checks(), Set(node, data, self._version)])
+            assert isinstance(version, int)
+            self._version = version
+
+    def _checks(self) -> tuple[Check, ...]:
+        """A group that is deleted and made anew begins with version 0 again: so a broker's writes end with its
+        registration, too, however long it was stopped in between.
+        """
+        return *self.claimant.checks(), self._kind.check(self.machine.id)

@@ -1,0 +1,195 @@
+"""The groups that this broker coordinates at the moment: claimed when they are first asked for, let go of when it may
+not act for them any more.
+
+Each group has one lock, under which its machine is asked, its state is stored, and replies go out. Whether this broker
+may act (its lease) is checked once the lock is had, and again before anything is answered. A broker that may not, or
+that registered anew, lets go of all groups, and goes on from what is stored when it is asked again: their members'
+sessions begin anew, and they notice nothing but a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from raylog.broker.events import EventLog
+from raylog.broker.groups.classic import GroupState, Outcome
+from raylog.broker.groups.classic_messages import Reply, Token
+from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claimed
+from raylog.broker.groups.table import Entry, GroupTable, Ticker
+from raylog.coordination.model import ClusterState
+from raylog.coordination.store import MetadataStore, StoreError
+from raylog.protocol.errors import CoordinatorNotAvailable, InvalidGroupId, NotCoordinator, RaylogError, UnknownMemberId
+from raylog.protocol.ids import GroupId, MonotonicMs
+
+__all__ = ["GroupHolder", "check_name", "store_answers"]
+
+logger = EventLog(__name__)
+
+BEAT_MS = 200
+"""How often it looks whether it still may act."""
+FORGET_MS = 60_000
+"""How often groups without members are put out of memory; they stay in the store."""
+
+
+class GroupHolder:
+    """Of one broker, from its start to its stop. Any thread may call."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        claimant: Callable[[], Claimant],
+        cluster: Callable[[], ClusterState],
+        may_act: Callable[[], bool],
+        rules: GroupRules,
+        now_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        """``claimant``: this broker in its incarnation now; ``may_act``: whether its lease is held."""
+        self._store = store
+        self.claimant = claimant
+        self.cluster = cluster
+        self._may_act = may_act
+        self._rules = rules
+        self._now_ms = now_ms
+        self._table = GroupTable()
+        self._ticker = Ticker(self._tick, self._beat, now_ms, BEAT_MS)
+        self._forget_ms = now_ms()
+        self._is_stopping = False
+
+    def start(self) -> None:
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """Let go of all groups: whoever waits is told to look for another coordinator."""
+        self._is_stopping = True
+        self._ticker.stop()
+        self._let_go_of_all(NotCoordinator(f"broker {self.claimant().broker} stops"))
+
+    @contextmanager
+    def enter(self, group: GroupId) -> Iterator[Entry]:
+        """The group's entry, for one thread at a time.
+
+        Raises InvalidGroupId, NotCoordinator while this broker may not act, and CoordinatorNotAvailable for what the
+        store does not answer inside.
+        """
+        check_name(group)
+        with self._table.enter(group) as entry, store_answers():
+            if self._is_stopping or not self._may_act():
+                raise NotCoordinator(
+                    f"broker {self.claimant().broker} may not act for group {group}: it stops, or has no lease"
+                )
+            if entry.held is not None and entry.held.claimant != self.claimant():
+                self.let_go(entry, NotCoordinator(f"broker {self.claimant().broker} registered anew"))
+            try:
+                yield entry
+            except RaylogError:
+                raise
+            except Exception as defect:  # the machine may be in the midst of a change
+                self.let_go(entry, RaylogError(f"group {group} met a defect of its coordinator, see its log: {defect}"))
+                raise
+
+    def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
+        """The group, claimed if it was not yet: see claim_group, also for what it raises and when it answers None."""
+        if entry.held is None:
+            me, cluster, now_ms = self.claimant(), self.cluster(), self._now_ms()
+            entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
+            if entry.held is not None:
+                machine = entry.held.machine
+                logger.info("group claimed", group=group, generation=machine.generation, members=len(machine.members))
+                self._ticker.schedule(group, machine.next_tick_ms())
+        return entry.held
+
+    def hold_known(self, entry: Entry, group: GroupId) -> HeldGroup:
+        """:meth:`hold` for a request of a member. Raises UnknownMemberId when it can be none."""
+        held = self.hold(entry, group, make=False)
+        if held is None:
+            raise UnknownMemberId(f"group {group} has no members that a broker coordinates: join it")
+        return held
+
+    def check_coordinates(self, entry: Entry, group: GroupId) -> None:
+        """Raises NotCoordinator unless this broker coordinates the group or is to."""
+        if entry.held is None:
+            claimed, _ = read_claimed(self._store, group)
+            check_coordinates(group, claimed, self.claimant(), self.cluster())
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        """Store what has to be, then answer, and see that the group's time passes."""
+        held = entry.held
+        assert held is not None
+        replies = held.settle(outcome)
+        if held.lost is None and not self._may_act():
+            lapsed = NotCoordinator(f"broker {held.claimant.broker} lost its lease")
+            replies = (*((token, lapsed) for token, _ in replies), *held.lose(lapsed))
+        if held.lost is not None:
+            entry.held = None
+            logger.warning("group let go of", group=held.machine.id, reason=held.lost)
+        _answer(replies)
+        if entry.held is not None:
+            self._ticker.schedule(held.machine.id, held.machine.next_tick_ms())
+
+    def let_go(self, entry: Entry, error: RaylogError) -> None:
+        """Coordinate the group no more; who waits hears ``error``."""
+        held, entry.held = entry.held, None
+        if held is not None:
+            _answer(held.lose(error))
+            logger.info("group let go of", group=held.machine.id, reason=error)
+
+    def lost(self, group: GroupId) -> None:
+        """The store refused what the group had allowed: somebody else has claimed it."""
+        with self._table.enter(group) as entry:
+            self.let_go(entry, NotCoordinator(f"group {group} was claimed by another broker"))
+
+    def _let_go_of_all(self, error: RaylogError) -> None:
+        for group in self._table.groups():
+            with self._table.enter(group) as entry:
+                self.let_go(entry, error)
+
+    # --- the ticker's thread ---
+
+    def _tick(self, group: GroupId) -> None:
+        with self._table.enter(group) as entry:
+            if entry.held is not None and self._may_act():  # else the next beat lets go of it
+                self.settle(entry, entry.held.machine.tick(self._now_ms()))
+
+    def _beat(self) -> None:
+        """Where this broker may not act any more, nobody waits for it."""
+        if not self._may_act():
+            self._let_go_of_all(NotCoordinator(f"broker {self.claimant().broker} lost touch with the metadata store"))
+        if self._forget_ms <= self._now_ms():
+            self._forget_ms = MonotonicMs(self._now_ms() + FORGET_MS)
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        for group in self._table.groups():
+            with self._table.enter(group) as entry:
+                machine = entry.held.machine if entry.held is not None else None
+                if machine is not None and machine.state is GroupState.EMPTY and machine.next_tick_ms() is None:
+                    entry.held = None
+
+
+def _answer(replies: Sequence[tuple[Token, Reply]]) -> None:
+    """Tokens are the futures that requests wait for."""
+    for token, reply in replies:
+        assert isinstance(token, Future)
+        if isinstance(reply, RaylogError):
+            token.set_exception(reply)
+        else:
+            token.set_result(reply)
+
+
+@contextmanager
+def store_answers() -> Iterator[None]:
+    """Turns what the store raises into CoordinatorNotAvailable."""
+    try:
+        yield
+    except StoreError as error:
+        raise CoordinatorNotAvailable(f"the metadata store does not answer, or not as expected: {error}") from error
+
+
+def check_name(group: GroupId) -> None:
+    """Raises InvalidGroupId."""
+    if not group:
+        raise InvalidGroupId("group.id is empty: give the group a name")

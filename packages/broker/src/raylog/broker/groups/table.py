@@ -1,0 +1,136 @@
+"""The groups that a broker coordinates or is asked about: for each one lock, and a thread that lets their time pass."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from raylog.broker.events import EventLog
+from raylog.broker.groups.held import HeldGroup
+from raylog.protocol.ids import GroupId, MonotonicMs
+
+__all__ = ["Entry", "GroupTable", "Ticker"]
+
+logger = EventLog(__name__)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One group; :attr:`held` belongs to whoever has entered it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    """Who has entered or wants to; guarded by the table's lock."""
+    held: HeldGroup | None = None
+
+
+class GroupTable:
+    """One entry per group, as long as it is held or somebody is in it: two who ask for one group never hold it both."""
+
+    def __init__(self) -> None:
+        self._entries: dict[GroupId, Entry] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def enter(self, group: GroupId) -> Iterator[Entry]:
+        """The group's entry, for one thread at a time; waits for the others."""
+        with self._lock:
+            entry = self._entries.setdefault(group, Entry())
+            entry.users += 1
+        try:
+            with entry.lock:
+                yield entry
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if not entry.users and entry.held is None:
+                    del self._entries[group]
+
+    def groups(self) -> tuple[GroupId, ...]:
+        """Those that are held, or may be."""
+        with self._lock:
+            return tuple(self._entries)
+
+
+class Ticker:
+    """A thread that calls ``tick`` for a group once its time has come, and ``beat`` again and again."""
+
+    def __init__(
+        self,
+        tick: Callable[[GroupId], None],
+        beat: Callable[[], None],
+        now_ms: Callable[[], MonotonicMs],
+        beat_ms: int,
+    ) -> None:
+        self._tick = tick
+        self._beat = beat
+        self._now_ms = now_ms
+        self._beat_ms = beat_ms
+        self._changed = threading.Condition()
+        self._due: dict[GroupId, MonotonicMs] = {}
+        """When each group's tick is due: the earliest that was asked for."""
+        self._heap: list[tuple[MonotonicMs, GroupId]] = []
+        """The same in order, and what was asked for before an earlier one."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="group-ticker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No tick is under way any more once this returns. Not to be called from one."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def schedule(self, group: GroupId, due_ms: MonotonicMs | None) -> None:
+        """Have the group ticked then, or earlier if that was asked for; None: it has nothing to wait for."""
+        if due_ms is None:
+            return
+        with self._changed:
+            known = self._due.get(group)
+            if known is not None and known <= due_ms:
+                return
+            self._due[group] = due_ms
+            heapq.heappush(self._heap, (due_ms, group))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        next_beat_ms = self._now_ms()
+        while True:
+            with self._changed:
+                until_ms = min(next_beat_ms, self._heap[0][0]) if self._heap else next_beat_ms
+                wait_ms = until_ms - self._now_ms()
+                if wait_ms > 0 and not self._stopping:
+                    self._changed.wait(wait_ms / 1000)
+                if self._stopping:
+                    return
+                due = self._take_due()
+            now_ms = self._now_ms()
+            if next_beat_ms <= now_ms:
+                next_beat_ms = MonotonicMs(now_ms + self._beat_ms)
+                self._guarded(self._beat, "looking after groups")
+            for group in due:
+                self._guarded(lambda group=group: self._tick(group), f"letting the time of group {group} pass")
+
+    def _take_due(self) -> list[GroupId]:
+        now_ms = self._now_ms()
+        due: list[GroupId] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, group = heapq.heappop(self._heap)
+            if self._due.get(group) == due_ms:
+                del self._due[group]
+                due.append(group)
+        return due
+
+    def _guarded(self, step: Callable[[], None], doing: str) -> None:
+        """The thread outlives a defect: without it no session would ever end."""
+        try:
+            step()
+        except Exception:
+            logger.exception("groups met a defect of the broker", doing=doing)
