@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kit.stores import OpenStore
+from kit.stores import Contended, OpenStore
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
-from raylog.coordination.group_nodes import delete_group, exists, group_ids
+from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import BadVersion, Check, Create, MetadataStore, NodeExists, NoNode, NotEmpty
@@ -111,6 +113,29 @@ def test_deleting_an_offset_twice_is_no_error(offsets: RegistryOffsetStore, stor
     offsets.delete(GROUP, [tp(1)], [])
     assert store.children(group_paths.offsets(GROUP)) == []
     assert store.children(group_paths.details(GROUP)) == []
+
+
+def test_a_commit_is_forgotten_only_as_it_was_seen(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    offsets.write(GROUP, {tp(0): at(5), tp(1): at(6)}, [])
+    offsets.forget(GROUP, {tp(0): at(4), tp(1): at(6), tp(2): at(7)}, [])
+    assert offsets.fetch(GROUP) == {tp(0): at(5)}
+    store.create("/guard")
+    store.set("/guard", b"taken over")
+    with pytest.raises(BadVersion):
+        offsets.forget(GROUP, {tp(0): at(5)}, [Check("/guard", 0)])
+    offsets.forget(GROUP, {tp(0): at(5)}, [Check("/guard", 1)])
+    assert offsets.fetch(GROUP) == {}
+
+
+def test_a_commit_at_the_moment_of_forgetting_stays() -> None:
+    tree = MemoryTree()
+    with Contended(tree) as store, MemoryStore(tree) as outside:
+        offsets = RegistryOffsetStore(store)
+        offsets.write(GROUP, {tp(0): at(5)}, [])
+        store.happens = lambda number: outside.set(group_paths.offset(GROUP, tp(0)), b"8")
+        with pytest.raises(BadVersion):
+            offsets.forget(GROUP, {tp(0): at(5)}, [])
+        assert offsets.fetch(GROUP) == {tp(0): CommittedOffset(Offset(8))}
 
 
 # --- with claims
@@ -269,3 +294,28 @@ def test_who_is_not_in_charge_any_more_forgets_no_group(offsets: RegistryOffsetS
     with pytest.raises(BadVersion):
         delete_group(store, GROUP, [settled.check(GROUP)])
     assert offsets.fetch(GROUP) == {tp(0): at(3)}
+
+
+def test_a_bare_group_is_forgotten_and_one_with_offsets_is_not(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    settled = settle_kind(store, GROUP, GroupKind.ACTORS)
+    offsets.write(GROUP, {tp(0): at(3)}, [])
+    assert not delete_if_bare(store, GROUP, [settled.check(GROUP)])
+    offsets.delete(GROUP, [tp(0)], [])
+    member = registered(store, ONE)
+    assert not delete_if_bare(store, GROUP, [settled.check(GROUP)])
+    store.delete(member.path)
+    assert delete_if_bare(store, GROUP, [settled.check(GROUP)])
+    assert not exists(store, GROUP)
+
+
+def test_a_group_made_anew_as_the_other_kind_is_not_taken_for_the_old_one(store: MetadataStore) -> None:
+    ensure_cluster(store)
+    for kind, other in ((GroupKind.ACTORS, GroupKind.CLIENTS), (GroupKind.CLIENTS, GroupKind.ACTORS)):
+        old = settle_kind(store, GROUP, kind)
+        delete_group(store, GROUP, [])
+        settle_kind(store, GROUP, other)
+        with pytest.raises(BadVersion):
+            store.multi([old.check(GROUP)])
+        delete_group(store, GROUP, [])

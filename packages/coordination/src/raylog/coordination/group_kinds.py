@@ -93,8 +93,11 @@ def _no_members(group: GroupId) -> tuple[Op, Op]:
 
 
 def _make(store: MetadataStore, group: GroupId, kind: GroupKind) -> None:
+    """A group that is made anew has old versions again: so even ones are always of actors, odd ones of clients."""
     store.ensure(group_paths.members(group))
-    store.create(group_paths.group(group), group_paths.encode_kind(kind), parents=True)
+    store.ensure(group_paths.GROUPS)
+    node, data = group_paths.group(group), group_paths.encode_kind(kind)
+    store.multi([Create(node, data), *([Set(node, data)] if kind is GroupKind.CLIENTS else [])])
 
 
 def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:

@@ -47,6 +47,17 @@ def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
             return
 
 
+def delete_if_bare(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> bool:
+    """Forget a group without members and offsets; False when it has some."""
+    try:
+        store.multi([*guards, *map(Delete, _skeleton(store, group))])
+    except (NotEmpty, NoNode) as error:
+        if error.index < len(guards):
+            raise
+        return False
+    return True
+
+
 def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
     """What is left of a group without offsets, children first; members and owners keep what is above them."""
 

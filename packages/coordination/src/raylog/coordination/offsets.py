@@ -32,6 +32,7 @@ from raylog.coordination.store import (
     Set,
     StoreError,
     StoreUnavailable,
+    Versioned,
 )
 from raylog.protocol.ids import NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
 
@@ -110,6 +111,9 @@ class OffsetStore(Protocol):
     def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
         """Forget what was committed for these; a partition without an offset is none the worse for it."""
 
+    def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
+        """Forget these very commits: a newer one of a partition stays, be it made at this moment (BadVersion)."""
+
 
 class RegistryOffsetStore:
     """The OffsetStore over /consumers and /raylog/groups; staged offsets are the caller's memory."""
@@ -123,10 +127,11 @@ class RegistryOffsetStore:
         self, group: GroupId, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, CommittedOffset]:
         tps = self.partitions(group) if partitions is None else partitions
-        nodes = [node for tp in tps for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
-        found = self._store.get_many(nodes)
+        nodes = self._nodes(group, tps)
         committed = {}
-        for tp, node, number, detail in zip(tps, nodes[::2], found[::2], found[1::2], strict=True):
+        for tp in tps:
+            node = group_paths.offset(group, tp)
+            number, detail = nodes[node], nodes[group_paths.detail(group, tp)]
             if number is not None:
                 decoded = group_paths.decode_committed(node, number.data, detail.data if detail is not None else b"")
                 if decoded is not None:
@@ -282,11 +287,31 @@ class RegistryOffsetStore:
 
     def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
         tps = list(partitions)
-        nodes = [node for tp in tps for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
-        there = [node for node, found in zip(nodes, self._store.get_many(nodes), strict=True) if found is not None]
-        for part in _packed(there, lambda node: len(node) + _OP_BYTES):
-            self._store.multi([*guards, *map(Delete, part)])
-        for topic in sorted({tp.topic for tp in tps}):
+        there = [Delete(node) for node, found in self._nodes(group, tps).items() if found is not None]
+        self._delete(group, tps, there, guards)
+
+    def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
+        nodes, ops = self._nodes(group, list(commits)), []
+        for tp, committed in commits.items():
+            path, detail_path = group_paths.offset(group, tp), group_paths.detail(group, tp)
+            number, detail = nodes[path], nodes[detail_path]
+            detail_data = b"" if detail is None else detail.data
+            if number is not None and group_paths.decode_committed(path, number.data, detail_data) == committed:
+                ops.append(Delete(path, number.version))
+                ops += [] if detail is None else [Delete(detail_path, detail.version)]
+        self._delete(group, commits, ops, guards)
+
+    def _nodes(self, group: GroupId, partitions: Sequence[TopicPartition]) -> dict[str, Versioned | None]:
+        """The two nodes of each, in order."""
+        paths = [node for tp in partitions for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
+        return dict(zip(paths, self._store.get_many(paths), strict=True))
+
+    def _delete(
+        self, group: GroupId, partitions: Iterable[TopicPartition], ops: Sequence[Delete], guards: Sequence[Op]
+    ) -> None:
+        for part in _packed(ops, lambda op: len(op.path) + _OP_BYTES):
+            self._store.multi([*guards, *part])
+        for topic in sorted({tp.topic for tp in partitions}):
             for node in (group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)):
                 try:
                     self._store.delete(node)
