@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
@@ -77,7 +78,8 @@ class Asker:
 
 @pytest.fixture(scope="module")
 def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    with InProcessCluster(tmp_path_factory.mktemp("every-version")) as cluster:
+    config = {"group.initial.rebalance.delay.ms": "0"}
+    with InProcessCluster(tmp_path_factory.mktemp("every-version"), config=config) as cluster:
         cluster.create_topic(TOPIC)
         asker = Asker(cluster)
         asker.append(TOPIC)
@@ -151,9 +153,200 @@ def Metadata(asker: Asker, version: int) -> None:  # noqa: N802
 
 @case
 def FindCoordinator(asker: Asker, version: int) -> None:  # noqa: N802
-    answer = asker.ask(10, version, {"key": "group", "coordinator_keys": ["group"]})
-    [found] = answer.coordinators if version >= 4 else [answer]
-    assert found.error_code == ErrorCode.coordinator_not_available
+    answer = asker.ask(10, version, {"key": "group", "coordinator_keys": ["group", ""]})
+    found, *nameless = answer.coordinators if version >= 4 else [answer]
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 0, *asker.address)
+    assert [each.error_code for each in nameless] in ([], [ErrorCode.invalid_group_id])
+
+
+# --- groups: each case has a group of its own, of one member
+
+
+class Group:
+    """A group named after the case, its member, and what a request says of both."""
+
+    def __init__(self, asker: Asker, case: str, version: int) -> None:
+        self.name = f"{case}-{version}"
+        self.topic = {"name": TOPIC, "topic_id": asker.topic_id}
+        joining = {**JOIN, "group_id": self.name, "group_instance_id": "static"}
+        joined = asker.ask(11, 9, joining)
+        assert joined.error_code == 0
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self.who = {
+            "group_id": self.name,
+            "member_id": self.member_id,
+            "generation_id": self.generation,
+            "group_instance_id": "static",
+        }
+        assignments = [{"member_id": self.member_id, "assignment": b"all"}]
+        assert asker.ask(14, 5, {**self.who, "protocol_type": "consumer", "assignments": assignments}).error_code == 0
+
+    def commit(self, asker: Asker, version: int = 9) -> Any:
+        part = {"committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": "so far"}
+        missing = {"name": "no-such-topic", "topic_id": UUID(int=1), "partitions": [part]}
+        topics = [{**self.topic, "partitions": [part, {**part, "partition_index": 7}]}, missing]
+        return asker.ask(8, version, {**self.who, "generation_id_or_member_epoch": self.generation, "topics": topics})
+
+    def leave(self, asker: Asker) -> None:
+        assert asker.ask(13, 5, {"group_id": self.name, "members": [self.who]}).error_code == 0
+
+
+TEN_S = timedelta(seconds=10)
+JOIN: dict[str, Any] = {
+    "session_timeout": TEN_S,
+    "rebalance_timeout": TEN_S,
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b"wants"}],
+}
+
+
+@case
+def JoinGroup(asker: Asker, version: int) -> None:  # noqa: N802
+    joining = {**JOIN, "group_id": f"join-{version}"}
+    answer = asker.ask(11, version, joining)
+    if version >= 4:  # KIP-394: an id first
+        assert (answer.error_code, bool(answer.member_id)) == (ErrorCode.member_id_required, True)
+        answer = asker.ask(11, version, {**joining, "member_id": answer.member_id})
+    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
+    assert [(each.member_id, each.metadata) for each in answer.members] == [(answer.member_id, b"wants")]
+    assert answer.leader == answer.member_id
+    assert version < 7 or answer.protocol_type == "consumer"
+
+
+@case
+def SyncGroup(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "sync", version)
+    answer = asker.ask(14, version, {**group.who, "protocol_type": "consumer", "protocol_name": "range"})
+    assert (answer.error_code, answer.assignment) == (0, b"all")
+    assert version < 5 or (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+
+
+@case
+def Heartbeat(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "heartbeat", version)
+    assert asker.ask(12, version, group.who).error_code == 0
+    old = asker.ask(12, version, {**group.who, "generation_id": group.generation - 1})
+    assert old.error_code == ErrorCode.illegal_generation
+    unknown = asker.ask(12, version, {**group.who, "member_id": "nobody"})
+    fenced = ErrorCode.unknown_member_id if version < 3 else ErrorCode.fenced_instance_id
+    assert unknown.error_code == fenced
+
+
+@case
+def LeaveGroup(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "leave", version)
+    stranger = {"member_id": "nobody", "group_instance_id": None}
+    answer = asker.ask(13, version, {**group.who, "members": [group.who, stranger]})
+    assert answer.error_code == 0
+    if version >= 3:
+        codes = [(each.member_id, each.error_code) for each in answer.members]
+        assert codes == [(group.member_id, 0), ("nobody", ErrorCode.unknown_member_id)]
+    assert asker.ask(12, 4, group.who).error_code == ErrorCode.unknown_member_id
+
+
+@case
+def OffsetCommit(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "commit", version)
+    known, unknown = group.commit(asker, version).topics
+    assert [each.error_code for each in known.partitions] == [0, ErrorCode.unknown_topic_or_partition]
+    missing = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
+    assert [each.error_code for each in unknown.partitions] == [missing]
+    assert version < 10 or (known.topic_id, unknown.topic_id) == (asker.topic_id, UUID(int=1))
+    group.generation -= 1
+    codes = {each.error_code for topic in group.commit(asker, version).topics for each in topic.partitions}
+    assert ErrorCode.illegal_generation in codes
+
+
+@case
+def OffsetFetch(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "fetch", version)
+    group.commit(asker)
+
+    def fetch(topics: list[dict[str, Any]] | None, name: str = group.name) -> Any:
+        asked = {"group_id": name, "topics": topics}
+        answer = asker.ask(9, version, {**asked, "groups": [asked]})
+        return answer.groups[0] if version >= 8 else answer
+
+    named = [{**group.topic, "partition_indexes": [0, 7]}]
+    for topics in [named, None] if version >= 2 else [named]:  # null: all there are
+        [topic] = fetch(topics).topics
+        found, *none = topic.partitions
+        assert (found.error_code, found.committed_offset, found.metadata) == (0, 2, "so far")
+        assert [(each.error_code, each.committed_offset) for each in none] == ([] if topics is None else [(0, -1)])
+        assert version < 5 or found.committed_leader_epoch == 0
+        assert version < 10 or topic.topic_id == asker.topic_id
+    refused = fetch(named, "")
+    if version >= 2:
+        assert (refused.error_code, refused.topics) == (ErrorCode.invalid_group_id, ())
+    else:
+        assert {each.error_code for each in refused.topics[0].partitions} == {ErrorCode.invalid_group_id}
+    unread = fetch([{"name": "no-such-topic", "topic_id": UUID(int=1), "partition_indexes": [0]}]).topics[0]
+    unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.none
+    assert [(each.error_code, each.committed_offset) for each in unread.partitions] == [(unknown, -1)]
+
+
+@case
+def OffsetDelete(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "forget", version)
+    group.commit(asker)
+    group.leave(asker)
+    topics = [{**group.topic, "partitions": [{"partition_index": 0}]}]
+    answer = asker.ask(47, version, {"group_id": group.name, "topics": topics})
+    assert answer.error_code == 0
+    assert [each.error_code for each in answer.topics[0].partitions] == [0]
+    assert asker.ask(9, 7, {"group_id": group.name, "topics": None}).topics == ()
+    assert asker.ask(47, version, {"group_id": "no-such-group", "topics": topics}).error_code == (
+        ErrorCode.group_id_not_found
+    )
+
+
+@case
+def DescribeGroups(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "describe", version)
+    asked = {"groups": [group.name, "no-such-group"], "include_authorized_operations": True}
+    found, missing = asker.ask(15, version, asked).groups
+    assert (found.error_code, found.group_state, found.protocol_type) == (0, "Stable", "consumer")
+    assert found.protocol_data == "range"
+    members = [(each.member_id, each.member_metadata, each.member_assignment) for each in found.members]
+    assert members == [(group.member_id, b"wants", b"all")]
+    assert version < 3 or found.authorized_operations > 0
+    assert version < 4 or found.members[0].group_instance_id == "static"
+    assert (missing.error_code, missing.group_state) == (ErrorCode.group_id_not_found if version >= 6 else 0, "Dead")
+
+
+@case
+def ListGroups(asker: Asker, version: int) -> None:  # noqa: N802
+    group = Group(asker, "list", version)
+
+    def listed(**filters: list[str]) -> dict[str, Any]:
+        answer = asker.ask(16, version, filters)
+        assert answer.error_code == 0
+        return {each.group_id: each for each in answer.groups}
+
+    found = listed()[group.name]
+    assert found.protocol_type == "consumer"
+    if version >= 4:
+        assert found.group_state == "Stable"
+        assert group.name in listed(states_filter=["stable"])
+        assert group.name not in listed(states_filter=["Empty"])
+    if version >= 5:
+        assert found.group_type == "classic"
+        assert group.name in listed(types_filter=["Classic"])
+        assert not listed(types_filter=["consumer"])
+
+
+@case
+def DeleteGroups(asker: Asker, version: int) -> None:  # noqa: N802
+    group, living = Group(asker, "delete", version), Group(asker, "delete-living", version)
+    group.commit(asker)
+    group.leave(asker)
+    names = [group.name, living.name, "no-such-group"]
+    results = {each.group_id: each.error_code for each in asker.ask(42, version, {"groups_names": names}).results}
+    assert results == dict(zip(names, (0, ErrorCode.non_empty_group, ErrorCode.group_id_not_found), strict=True))
+    assert asker.ask(9, 7, {"group_id": group.name, "topics": None}).topics == ()
+
+
+# --- the rest
 
 
 @case
