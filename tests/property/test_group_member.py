@@ -16,9 +16,12 @@ from raylog.coordination.group_events import (
     Begin,
     Cease,
     Claimed,
+    ClaimInDoubt,
     ClaimPartition,
     ClaimRefused,
     Deregister,
+    Deregistered,
+    DeregisterFailed,
     Died,
     Drop,
     Effect,
@@ -70,13 +73,17 @@ class World:
 
 
 class Actor:
-    """One member's shell: it carries one effect out at a time, so that others come in between."""
+    """One member's shell: it carries one effect out at a time, so that others come in between.
+
+    What fails may have been done all the same, when only the answer was lost.
+    """
 
     def __init__(self, name: MemberId, world: World, sessions: count[int]) -> None:
         self.world = world
         self.sessions = sessions
         self.session = next(sessions)
-        self.machine = Member(name, Assignor.STICKY, random.Random(name).random)
+        self.chance = random.Random(name).random
+        self.machine = Member(name, Assignor.STICKY, self.chance)
         self.todo: deque[Effect] = deque()
         self.events: deque[Event] = deque([Started()])
         self.works_on: set[TopicPartition] = set()
@@ -113,12 +120,14 @@ class Actor:
                 self.works_on.discard(tp)
                 self.ceasing.discard(tp)
             case Register():
-                if fails or not valid:
-                    return RegistrationFailed()
-                world.ids[self.name] = self.session
-                return Registered()
+                if valid and not (fails and self.chance() < 0.5):
+                    world.ids[self.name] = self.session
+                return RegistrationFailed() if fails or not valid else Registered()
             case Deregister():
-                world.end(self.session)
+                if valid and not (fails and self.chance() < 0.5):
+                    assert (self.name, self.session) not in world.owners.values(), "it leaves nothing behind"
+                    world.ids.pop(self.name, None)
+                return DeregisterFailed() if fails or not valid else Deregistered()
             case Look():
                 if fails or not valid:
                     return LookFailed()
@@ -132,16 +141,16 @@ class Actor:
                     world.shares, world.version = shares, version + 1
                 return Published()
             case ClaimPartition(tp):
-                if fails or not valid or tp in world.owners:
+                us = self.name, self.session
+                if valid and world.owners.get(tp, us) != us:
                     return ClaimRefused(tp)
-                world.owners[tp] = self.name, self.session
-                return Claimed(tp)
+                if valid and not (fails and self.chance() < 0.5):
+                    world.owners[tp] = us
+                return ClaimInDoubt(tp) if fails or not valid else Claimed(tp)
             case Release(tp):
-                if fails or not valid:
-                    return ReleaseFailed(tp)
-                if world.owners.get(tp) == (self.name, self.session):
+                if valid and not (fails and self.chance() < 0.5) and world.owners.get(tp) == (self.name, self.session):
                     del world.owners[tp]
-                return Released(tp)
+                return ReleaseFailed(tp) if fails or not valid else Released(tp)
             case Evict(member):
                 if not fails and valid:
                     world.end(world.ids.get(member, 0))

@@ -28,10 +28,13 @@ from raylog.coordination.group_events import (
     Begin,
     Cease,
     Claimed,
+    ClaimInDoubt,
     ClaimLost,
     ClaimPartition,
     ClaimRefused,
     Deregister,
+    Deregistered,
+    DeregisterFailed,
     Died,
     Drop,
     Effect,
@@ -57,7 +60,8 @@ from raylog.coordination.group_events import (
     Tick,
     View,
 )
-from raylog.protocol.ids import NO_GENERATION, Generation, MemberId, MonotonicMs, Offset, TopicPartition
+from raylog.coordination.group_model import CommittedOffset
+from raylog.protocol.ids import NO_GENERATION, Generation, MemberId, MonotonicMs, TopicPartition
 
 __all__ = ["Member"]
 
@@ -82,7 +86,9 @@ class _Held:
     """A claim or a release is under way."""
     wait_ms: int = RETRY_FIRST_MS
     retry_at_ms: MonotonicMs = _AT_ONCE
-    position: Offset | None = None
+    position: CommittedOffset | None = None
+    in_doubt: bool = False
+    """A claim was not answered: it may have been made."""
 
 
 @dataclass(slots=True)
@@ -100,7 +106,11 @@ class Member:
     mine: frozenset[TopicPartition] = frozenset()
     """What that assigns to it."""
     _registered: bool = False
+    _in_doubt: bool = False
+    """A registration was not answered: it may have been made."""
     _leaving: bool = False
+    _signing_off: bool = False
+    """Asked for its node to be deleted."""
     _looking: bool = False
     _look_again: bool = False
     _retry_at_ms: MonotonicMs | None = None
@@ -118,7 +128,7 @@ class Member:
     @property
     def has_left(self) -> bool:
         """True when nothing is left to give up."""
-        return not self._registered and not self._held
+        return not self._registered and not self._in_doubt and not self._held
 
     @property
     def is_settled(self) -> bool:
@@ -139,12 +149,17 @@ class Member:
         """What follows from ``event``."""
         match event:
             case Started():
-                self._leaving = False
+                self._leaving = self._signing_off = False
                 self._effects.append(Register())
             case Registered():
-                self._registered, self._retry_at_ms = True, None
+                self._registered, self._in_doubt, self._retry_at_ms = True, False, None
                 self._look()
-            case RegistrationFailed() | LookFailed():
+            case RegistrationFailed():
+                self._in_doubt = True
+                self._retry_at_ms = self._later(RETRY_MOST_MS, now_ms)
+            case Deregistered():
+                self._registered, self._in_doubt, self._retry_at_ms = False, False, None
+            case LookFailed() | DeregisterFailed():
                 self._looking = self._look_again = False
                 self._retry_at_ms = self._later(RETRY_MOST_MS, now_ms)
             case Noticed() | Published():
@@ -153,8 +168,8 @@ class Member:
                 self._looked(view)
             case Claimed(tp):
                 self._claimed(tp)
-            case ClaimRefused(tp) | ReleaseFailed(tp):
-                self._try_later(tp, now_ms)
+            case ClaimRefused(tp) | ClaimInDoubt(tp) | ReleaseFailed(tp):
+                self._try_later(tp, now_ms, in_doubt=isinstance(event, ClaimInDoubt))
             case Quiet(tp, position):
                 if self._is(tp, _Phase.CEASING):  # else it was dropped meanwhile
                     self._release(tp, position)
@@ -166,7 +181,9 @@ class Member:
                 self._drop(tp)
                 self._look()
             case SessionLost():
-                self._registered, self._looking, self._look_again = False, False, False
+                self._registered = self._in_doubt = self._signing_off = False
+                self._looking = self._look_again = False
+                self._retry_at_ms = None
                 for tp in tuple(self._held):
                     self._drop(tp)
             case Died(member):
@@ -177,8 +194,8 @@ class Member:
                 self._follow(frozenset())
             case Tick():
                 self._retry(now_ms)
-        if self._leaving and self._registered and not self._held:
-            self._registered = False
+        if self._leaving and not self.has_left and not self._held and not self._signing_off:
+            self._signing_off = True
             self._effects.append(Deregister())
         effects, self._effects = self._effects, []
         return effects
@@ -187,7 +204,7 @@ class Member:
 
     def _look(self) -> None:
         """Read them, once more if that is under way: what it reads may be older than what we heard of."""
-        if not self._registered:
+        if not self._registered or self._signing_off:
             return
         if self._looking:
             self._look_again = True
@@ -206,7 +223,8 @@ class Member:
             self._registered = False
             for tp in tuple(self._held):
                 self._drop(tp)
-            self._effects.append(Register())
+            if not self._leaving:
+                self._effects.append(Register())
             return
         self._evict()
         if self.id == min(view.members) and self._publish(view):
@@ -235,6 +253,7 @@ class Member:
         living = self._view.members.keys() - self._dead
         if self._dead and self.id == min(living, default=None):
             self._effects += [Evict(member) for member in sorted(self._dead)]
+            self._dead.clear()  # where it fails, we are told again
             self._look()
 
     # --- partitions ---
@@ -252,7 +271,7 @@ class Member:
                 held.phase = _Phase.CEASING
                 self._effects.append(Cease(tp))
             elif held.phase is _Phase.CLAIMING and not held.asked:
-                del self._held[tp]
+                self._give_up_claim(tp, held)
         for tp in sorted(mine - self._held.keys()):
             self._claim(tp, self._held.setdefault(tp, _Held()))
 
@@ -260,16 +279,23 @@ class Member:
         held.asked = True
         self._effects.append(ClaimPartition(tp))
 
+    def _give_up_claim(self, tp: TopicPartition, held: _Held) -> None:
+        """It is wanted no more, and not ours as far as we know."""
+        if held.in_doubt:
+            self._release(tp, None)
+        else:
+            del self._held[tp]
+
     def _claimed(self, tp: TopicPartition) -> None:
         held = self._held.setdefault(tp, _Held())
-        held.asked, held.wait_ms = False, RETRY_FIRST_MS
+        held.asked, held.in_doubt, held.wait_ms = False, False, RETRY_FIRST_MS
         if tp in self.mine and self._registered and held.phase is _Phase.CLAIMING:
             held.phase = _Phase.OWNED
             self._effects.append(Begin(tp))
         else:  # it was assigned to another meanwhile
             self._release(tp, None)
 
-    def _release(self, tp: TopicPartition, position: Offset | None) -> None:
+    def _release(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
         held = self._held[tp]
         held.phase, held.position, held.asked = _Phase.RELEASING, position, True
         self._effects.append(Release(tp, position))
@@ -282,13 +308,13 @@ class Member:
 
     # --- again ---
 
-    def _try_later(self, tp: TopicPartition, now_ms: MonotonicMs) -> None:
+    def _try_later(self, tp: TopicPartition, now_ms: MonotonicMs, *, in_doubt: bool) -> None:
         held = self._held.get(tp)
         if held is None:
             return
-        held.asked = False
+        held.asked, held.in_doubt = False, in_doubt
         if held.phase is _Phase.CLAIMING and tp not in self.mine:
-            del self._held[tp]
+            self._give_up_claim(tp, held)
             return
         held.retry_at_ms = self._later(held.wait_ms, now_ms)
         held.wait_ms = min(2 * held.wait_ms, RETRY_MOST_MS)
@@ -299,7 +325,9 @@ class Member:
     def _retry(self, now_ms: MonotonicMs) -> None:
         if self._retry_at_ms is not None and self._retry_at_ms <= now_ms:
             self._retry_at_ms = None
-            if self._registered:
+            if self._signing_off:
+                self._effects.append(Deregister())
+            elif self._registered:
                 self._look()
             elif not self._leaving:
                 self._effects.append(Register())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raylog.protocol.ids import Generation, MemberId, Offset, TopicName, TopicPartition
+from raylog.coordination.group_model import CommittedOffset
+from raylog.protocol.ids import Generation, MemberId, TopicName, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class View:
     version: int
     """Of the assignment's node when it was read; -1 while there is none."""
     members: Mapping[MemberId, frozenset[TopicName]]
-    """Who is registered, and which of the topics there are each subscribes to."""
+    """Who is registered; and, in the view of the elected one, which of the topics there are each subscribes to."""
     partitions: Mapping[TopicName, int]
-    """How many each topic has that somebody subscribes to."""
+    """How many each topic has that somebody subscribes to, in the view of the elected one."""
 
 
 # --- what happens ---
@@ -43,7 +44,15 @@ class Registered: ...
 
 @dataclass(frozen=True, slots=True)
 class RegistrationFailed:
-    """The store did not answer. It is tried again."""
+    """The store did not answer: it may have been made or not. It is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deregistered: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeregisterFailed: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,14 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """Another owns it still, or the store did not answer."""
+    """It is not ours: another owns it still."""
+
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimInDoubt:
+    """The store did not answer: it may be ours, which holds up whoever should have it instead."""
 
     tp: TopicPartition
 
@@ -82,7 +98,7 @@ class Quiet:
     """Of a partition that had to cease: no record of it will be handed out any more. ``position``: commit this."""
 
     tp: TopicPartition
-    position: Offset | None
+    position: CommittedOffset | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +140,9 @@ class Tick: ...
 
 
 Event = (
-    Started | Registered | RegistrationFailed | Noticed | Looked | LookFailed | Published | Claimed | ClaimRefused
-    | Quiet | Released | ReleaseFailed | ClaimLost | SessionLost | Died | Leave | Tick
+    Started | Registered | RegistrationFailed | Deregistered | DeregisterFailed | Noticed | Looked | LookFailed
+    | Published | Claimed | ClaimRefused | ClaimInDoubt | Quiet | Released | ReleaseFailed | ClaimLost | SessionLost
+    | Died | Leave | Tick
 )  # fmt: skip
 
 
@@ -139,7 +156,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Deregister:
-    """Delete it; nothing is owned any more. There is no answer to wait for."""
+    """Delete it; nothing is owned any more → Deregistered or DeregisterFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +174,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPartition:
-    """Make the owner node → Claimed or ClaimRefused."""
+    """Make the owner node → Claimed, ClaimRefused or ClaimInDoubt."""
 
     tp: TopicPartition
 
@@ -167,7 +184,7 @@ class Release:
     """Commit ``position``, if there is one, and delete the owner node → Released, ReleaseFailed or ClaimLost."""
 
     tp: TopicPartition
-    position: Offset | None
+    position: CommittedOffset | None
 
 
 @dataclass(frozen=True, slots=True)

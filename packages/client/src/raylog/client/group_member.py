@@ -1,0 +1,168 @@
+"""A consumer's membership in a group of actors, for the user's thread.
+
+It is told what began and what has to cease (:meth:`GroupMember.changes`), and asks before it hands records out
+(:meth:`GroupMember.may_deliver`). A thread of its own keeps the membership (``group_thread``).
+
+Members notice each other's death by connections (``coordination.liveness``): the elected one watches all, all watch it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from uuid import uuid4
+
+from raylog.client.clocks import monotonic_ms, wall_ms
+from raylog.client.group_changes import Change
+from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted, Stop
+from raylog.client.group_thread import MemberThread, greeting_of
+from raylog.coordination.assignors import Assignor
+from raylog.coordination.group import Member
+from raylog.coordination.group_model import CommittedOffset, Registered
+from raylog.coordination.liveness import LivenessListener
+from raylog.coordination.store import MetadataStore
+from raylog.protocol.errors import RequestTimedOut
+from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
+
+__all__ = ["GroupMember"]
+
+
+class GroupMember:
+    """One member of one group; see the module. Its methods may be called from any thread, and answer at once unless
+    they say otherwise."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        group: GroupId,
+        topics: frozenset[TopicName] | re.Pattern[str],
+        *,
+        client_id: str = "raylog",
+        assignor: Assignor = Assignor.STICKY,
+        max_poll_interval_ms: int = 300_000,
+        host: str = "",
+        woken: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``store`` was started, and is closed by the caller after :meth:`leave`: its session is the member's.
+
+        ``topics`` may name some that do not exist yet; a pattern is matched with whole names. ``host``: this machine's
+        address as the other members reach it, where it listens so that they notice its death (``address_towards``); "":
+        they have to wait for the end of its session. ``woken`` is called, on another thread, when there are changes: it
+        must neither block nor raise. Raises OSError when it cannot listen at ``host``.
+        """
+        self._group = group
+        self.member_id = MemberId(f"{client_id}-{wall_ms()}-{uuid4().hex[:8]}")
+        """Of the members of one client.id the oldest comes first, and is the elected one: so that rarely changes."""
+        self._listener = LivenessListener(host, greeting_of(self.member_id)) if host else None
+        where = (self._listener.host, self._listener.port) if self._listener else ("", -1)
+        self._thread = MemberThread(
+            store,
+            group,
+            Member(self.member_id, assignor, random.random),
+            Registered(frozenset(), _text(topics), *where)
+            if isinstance(topics, re.Pattern)
+            else Registered(topics, None, *where),
+            max_poll_interval_ms,
+            woken,
+        )
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Register; waits for it.
+
+        Raises RequestTimedOut, InconsistentGroupProtocol when the group is one of Kafka's clients, InvalidGroupId.
+        After an error, nothing is left to end.
+        """
+        self._thread.start()
+        came = self._thread.settled.wait(timeout_s)
+        if came and self._thread.failure is None:
+            return
+        self.leave(0)
+        if self._thread.failure is not None:
+            raise self._thread.failure
+        raise RequestTimedOut(
+            f"ZooKeeper took no registration for group {self._group} within {timeout_s:g} s: check that it "
+            "runs and can be reached from here"
+        )
+
+    def changes(self) -> Sequence[Change]:
+        """What has begun, has to cease or was lost, in order, each once. After Ceased, finish what was handed out and
+        call :meth:`quiet`; after Dropped, nothing can be committed. Raises what ended the membership, when all is told.
+        """
+        found = self._thread.changes.take()
+        if not found and self._thread.failure is not None:
+            raise self._thread.failure
+        return found
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until :meth:`changes` has something; False when it has not by then."""
+        return self._thread.changes.wait(timeout_s)
+
+    def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
+        """No record of what ceased will be handed out any more; ``position`` is committed as it is given up."""
+        number = self._thread.changes.quiet(tp)
+        if number is not None:  # else it was lost meanwhile
+            self._thread.post(Quieted(tp, position, number))
+
+    def may_deliver(self, tp: TopicPartition) -> bool:
+        """Whether records of it may be handed out now: it is owned, by a claim of this session, and the lease holds."""
+        return self._thread.owns(tp) and self._thread.lease.held(monotonic_ms())
+
+    def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> Future[None]:
+        """As :meth:`commit`, in the order of the calls; the future has the error."""
+        done: Future[None] = Future()
+        if not self._thread.post(Commit(dict(offsets), done)):
+            done.set_exception(self._thread.failure or self._thread.not_a_member())
+        return done
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Commit what was read of partitions that are owned or have to cease: all or none, of 500 partitions.
+
+        Waits for the store. Raises UnknownMemberId when it is not in the group any more (its session ended, or it did
+        not poll for max.poll.interval.ms), IllegalGeneration for a partition that it does not own or that another has
+        claimed, RequestTimedOut when the store does not answer: then it may have been committed.
+        """
+        self.commit_async(offsets).result()
+
+    def polled(self) -> None:
+        """The user's thread is alive: max.poll.interval.ms begins anew; a member that was out for that joins again.
+
+        Raises what ended the membership, if something did.
+        """
+        self._thread.polled_ms = monotonic_ms()
+        if self._thread.failure is not None:
+            raise self._thread.failure
+        if self._thread.is_stuck:
+            self._thread.post(PolledAgain())
+
+    def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset] | None = None) -> bool:
+        """Give everything up, committing ``positions``, and sign off; waits for it.
+
+        Nothing may be handed out from now on. False when it was not done in time: the others learn it from the end of
+        the session. May be called twice.
+        """
+        self._thread.post(GoodBye(dict(positions or {})))
+        in_time = self._thread.join(timeout_s)
+        self._thread.post(Stop())
+        if self._listener is not None:  # last: others take it for our death
+            self._listener.stop()
+        return in_time and self._thread.has_left
+
+    @property
+    def generation(self) -> Generation:
+        """Of the assignment that it follows; -1 before the first."""
+        return self._thread.generation
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What it may hand out, while the lease holds."""
+        return self._thread.owned
+
+    def describe(self) -> Mapping[str, object]:
+        """What a person who looks for a fault wants to know."""
+        return self._thread.describe()
+
+
+def _text(pattern: re.Pattern[str]) -> str:
+    return f"(?i:{pattern.pattern})" if pattern.flags & re.IGNORECASE else pattern.pattern

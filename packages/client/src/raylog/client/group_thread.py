@@ -1,0 +1,384 @@
+"""The thread that keeps a consumer in a group of actors.
+
+It owns the member's machine (``coordination.group``) and its side of the registries. It carries out one effect after
+the other, hands in what came of it before anything else, and renews the lease in between. Everything else puts an item
+on its queue: watches and sessions, the liveness connections, the user's thread (``group_member``).
+
+The lease is the session's, and ends before the session can (D9c): so a member that was cut off, or stopped by a signal,
+hands nothing more out, though it has not heard yet that another owns what it had.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from raylog.client.change_queue import ChangeQueue
+from raylog.client.clocks import monotonic_ms, wall_ms
+from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted, Stop
+from raylog.coordination.group import Member
+from raylog.coordination.group_events import (
+    Begin,
+    Cease,
+    ClaimLost,
+    Died,
+    Drop,
+    Effect,
+    Event,
+    Leave,
+    Looked,
+    Noticed,
+    Quiet,
+    Registered,
+    SessionLost,
+    Started,
+    Tick,
+)
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.group_model import Registered as Registration
+from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.lease import Lease
+from raylog.coordination.liveness import LivenessConnections, Peer
+from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
+from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicPartition
+
+__all__ = ["MemberThread", "greeting_of"]
+
+log = logging.getLogger(__name__)
+
+RENEWALS_PER_SESSION = 10
+
+
+Item = NodeEvent | SessionEvent | Died | Quieted | Commit | GoodBye | PolledAgain | Stop
+
+
+class MemberThread:
+    """See the module. What other threads may read is said to be so; they change nothing."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        group: GroupId,
+        machine: Member,
+        registration: Registration,
+        max_poll_interval_ms: int,
+        woken: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._id = machine.id
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._machine = machine
+        self._liveness: LivenessConnections
+        self._registry = GroupRegistry(store, group, machine.id, registration, self._queue, wall_ms)
+        self._renew_at_ms = MonotonicMs(0)
+        self._working: set[TopicPartition] = set()
+        """What may be handed out, under the lease."""
+        self._ceasing: dict[TopicPartition, int] = {}
+        """What the user has to be done with, by the number of the Ceased."""
+        self._ceased = 0
+        self._noticed = False
+        self._good_bye: GoodBye | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"group-{group}", daemon=True)
+        self.changes = ChangeQueue(woken)
+        """For the user's thread."""
+        self.lease = Lease()
+        """Any thread may ask it."""
+        self.polled_ms = monotonic_ms()
+        """When the user's thread was seen last; it writes that."""
+        self.is_stuck = False
+        """The user has not polled for too long: the member is out of the group until it does. Any thread may
+        read it."""
+        self.failure: RaylogError | None = None
+        """What ended the membership. Any thread may read it."""
+        self.settled = threading.Event()
+        """Registered for the first time, or ended."""
+
+    # --- for other threads
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """False when it does not end in time; True at once when it was never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What may be handed out, while the lease holds."""
+        return frozenset(self._working)
+
+    def owns(self, tp: TopicPartition) -> bool:
+        """Whether it may be handed out, while the lease holds."""
+        return tp in self._working
+
+    @property
+    def generation(self) -> Generation:
+        """Of the assignment that is followed."""
+        return self._machine.generation
+
+    @property
+    def has_left(self) -> bool:
+        """Nothing of it is left in the registries, as far as is known."""
+        return self._machine.has_left
+
+    def describe(self) -> dict[str, object]:
+        """What a person who looks for a fault wants to know."""
+        return {
+            "group": self._group,
+            "member_id": self._id,
+            "elected": self._registry.elected,
+            "generation": self.generation,
+            "owned": sorted(self.owned),
+            "ceasing": sorted(self._ceasing.copy()),
+            "registered": bool(self._registry.session_id),
+            "lease_held": self.lease.held(monotonic_ms()),
+            "stuck": self.is_stuck,
+        }
+
+    def post(self, item: Item) -> bool:
+        """False when nobody takes it any more."""
+        with self._lock:
+            if not self._ended:
+                self._queue.put(item)
+            return not self._ended
+
+    def _gone(self, peer: Peer, is_first: bool) -> None:
+        """On the thread of the liveness connections."""
+        member = peer.key
+        assert isinstance(member, str)
+        if is_first:
+            log.warning("group %s: the process of member %s seems gone", self._group, member)
+        self.post(Died(MemberId(member)))
+
+    # --- the thread
+
+    def _run(self) -> None:
+        self._liveness = LivenessConnections(self._gone)
+        try:
+            self._store.watch_session(self._queue)
+            self._do(Started())
+            while not self._ended and not (self._good_bye and self._machine.has_left):
+                self._turn()
+        except RaylogError as error:
+            self.failure = error
+        except Exception as error:
+            log.exception("group %s: member %s ends: a defect", self._group, self._id)
+            self.failure = RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.lease.revoke()
+        with self._lock:
+            self._ended = True
+        for tp in tuple(self._working | self._ceasing.keys()):
+            self._drop(tp)
+        while not self._queue.empty():
+            item = self._queue.get()
+            if isinstance(item, Commit):
+                item.done.set_exception(self.failure or self.not_a_member())
+        self.settled.set()
+        self._liveness.stop()
+
+    def _turn(self) -> None:
+        """Take one thing in, and do what is due. Of many watches that tell something, one look follows."""
+        try:
+            item: Item | None = self._queue.get(timeout=0 if self._noticed else self._wait_s())
+        except queue.Empty:
+            item = None
+        if isinstance(item, NodeEvent):
+            self._registry.noticed(item)
+            self._noticed = True
+            return
+        if self._noticed:
+            self._noticed = False
+            self._do(Noticed())
+        if item is not None:
+            self._take(item)
+        self._do_what_is_due()
+
+    def _take(self, item: SessionEvent | Died | Quieted | Commit | GoodBye | PolledAgain | Stop) -> None:
+        match item:
+            case SessionEvent():
+                self._session_changed(item)
+            case Died():
+                self._do(item)
+            case Quieted(tp, position, number):
+                if self._ceasing.get(tp) == number:  # else it was lost meanwhile
+                    self._quiet(tp, position)
+            case Commit(offsets, done):
+                self._commit(offsets, done)
+            case GoodBye():
+                self._good_bye = item
+                self._leave()
+            case PolledAgain():
+                if self.is_stuck and self._good_bye is None:
+                    self.is_stuck = False
+                    self._do(Started())
+            case Stop():
+                with self._lock:
+                    self._ended = True
+
+    def _do(self, event: Event) -> None:
+        """What follows from ``event``, to the end."""
+        todo = deque(self._machine.on(event, monotonic_ms()))
+        while todo and not self._ended:
+            result = self._carry_out(todo.popleft())
+            self._renew_lease_if_due()
+            if result is not None:
+                todo.extendleft(reversed(self._machine.on(result, monotonic_ms())))
+
+    def _carry_out(self, effect: Effect) -> Event | None:
+        match effect:
+            case Begin(tp):
+                claim = self._registry.claims.get(tp)
+                self._working.add(tp)
+                self.changes.tell(Began(tp, claim.committed if claim is not None else None))
+                return None
+            case Cease(tp):
+                return self._cease(tp)
+            case Drop(tp):
+                self._drop(tp)
+                return None
+            case _:
+                result = self._registry.carry_out(effect)
+        if isinstance(result, Registered):
+            self._renew_lease()  # before anything is claimed
+            self.settled.set()
+        elif isinstance(result, Looked):
+            self._liveness.watch(
+                Peer(member, other.host, other.port, greeting_of(member))
+                for member, other in self._registry.others.items()
+                if other.host
+            )
+        return result
+
+    def _cease(self, tp: TopicPartition) -> Event | None:
+        self._working.discard(tp)
+        if self._good_bye is not None:
+            return Quiet(tp, self._stamped(self._good_bye.positions.get(tp)))
+        if self.is_stuck:
+            self.changes.tell(Dropped(tp))
+            return Quiet(tp, None)
+        self._ceased += 1
+        self._ceasing[tp] = self._ceased
+        self.changes.tell(Ceased(tp), self._ceased)
+        return None
+
+    def _quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
+        self._ceasing.pop(tp, None)
+        self._do(Quiet(tp, self._stamped(position)))
+
+    def _drop(self, tp: TopicPartition) -> None:
+        self._working.discard(tp)
+        self._ceasing.pop(tp, None)
+        self.changes.tell(Dropped(tp))
+
+    def _leave(self) -> None:
+        """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
+        positions = self._good_bye.positions if self._good_bye is not None else {}
+        for tp in tuple(self._ceasing):
+            if self._good_bye is None:
+                self.changes.tell(Dropped(tp))
+            self._quiet(tp, positions.get(tp))
+        self._do(Leave())
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        registered = self._registry.session_id
+        if event.state is SessionState.LOST and registered in (0, event.session_id):
+            self.lease.revoke()
+            self._registry.session_lost()
+            log.warning("group %s: the session of member %s has ended", self._group, self._id)
+            self._do(SessionLost())
+        elif event.state is SessionState.CONNECTED:
+            self._registry.watches_lost()
+            if registered == event.session_id:
+                self._do(Noticed())
+            elif not self.is_stuck and self._good_bye is None:
+                self._do(Started())
+
+    def _commit(self, offsets: Mapping[TopicPartition, CommittedOffset], done: Future[None]) -> None:
+        if not done.set_running_or_notify_cancel():
+            return
+        try:
+            if not self._registry.session_id:
+                raise self.not_a_member()
+            self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
+        except RaylogError as error:
+            done.set_exception(error)
+            if isinstance(error, IllegalGeneration):
+                for tp in self._working & offsets.keys():
+                    if self._registry.claims.get(tp) is None:
+                        self._do(ClaimLost(tp))
+        else:
+            done.set_result(None)
+
+    def not_a_member(self) -> UnknownMemberId:
+        why = "its session ended"
+        if self.is_stuck:
+            why = f"it did not poll for max.poll.interval.ms={self._max_poll_interval_ms}"
+        elif self._ended or self._good_bye is not None:
+            why = "it has left"
+        return UnknownMemberId(
+            f"member {self._id} is not in group {self._group} any more: {why}; nothing can be committed, and "
+            "what was read since the last commit is read again by who owns the partitions now"
+        )
+
+    def _stamped(self, offset: CommittedOffset | None) -> CommittedOffset | None:
+        return offset if offset is None or offset.committed_ms >= 0 else offset._replace(committed_ms=wall_ms())
+
+    # --- time
+
+    def _wait_s(self) -> float:
+        due = [self._renew_at_ms]
+        if (tick := self._machine.next_tick_ms()) is not None:
+            due.append(tick)
+        if not self.is_stuck and self._good_bye is None:
+            due.append(MonotonicMs(self.polled_ms + self._max_poll_interval_ms + 1))
+        return max(0, min(due) - monotonic_ms()) / 1_000
+
+    def _do_what_is_due(self) -> None:
+        self._renew_lease_if_due()
+        now = monotonic_ms()
+        if (tick := self._machine.next_tick_ms()) is not None and tick <= now:
+            self._do(Tick())
+        if not self.is_stuck and self._good_bye is None and now - self.polled_ms > self._max_poll_interval_ms:
+            log.warning(
+                "group %s: member %s did not poll for max.poll.interval.ms=%d: it gives up what it owned, without a "
+                "commit, until it polls again",
+                self._group, self._id, self._max_poll_interval_ms,
+            )  # fmt: skip
+            self.is_stuck = True
+            self._leave()
+
+    def _renew_lease_if_due(self) -> None:
+        if self._renew_at_ms <= monotonic_ms():
+            self._renew_lease()
+
+    def _renew_lease(self) -> None:
+        self._renew_at_ms = MonotonicMs(monotonic_ms() + self._store.session_timeout_ms // RENEWALS_PER_SESSION)
+        if not self._registry.session_id:
+            return
+        try:
+            sent = self._store.heartbeat()
+            if self._store.session.id == self._registry.session_id:  # else it proves nothing about our claims
+                self.lease.renew(sent, self._store.session_timeout_ms)
+        except StoreError:
+            pass  # it runs out by itself; the next round tries again
+
+
+def greeting_of(member: MemberId) -> bytes:
+    """What the listener of a member says: a port may be another process's by now."""
+    return f"{member}\n".encode()

@@ -1,0 +1,166 @@
+"""Members of a group of actors over both stores: they share the partitions, move what must move, and lose nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from kit.group_members import GROUP, TOPIC, Reader, make_topic, tps
+from kit.stores import OpenStore
+from kit.waiting import wait_until
+from raylog.client.group_changes import Began, Dropped
+from raylog.client.group_member import GroupMember
+from raylog.coordination import group_paths, paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import MetadataStore
+from raylog.protocol.errors import IllegalGeneration, InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
+from raylog.protocol.ids import GroupId, Offset, TopicName, TopicPartition
+
+pytestmark = pytest.mark.system
+WAIT_S = 20.0
+
+Join = Callable[..., Reader]
+
+
+@pytest.fixture
+def join(open_store: OpenStore) -> Iterator[Join]:
+    """Makes members, each with a session of its own."""
+    readers: list[Reader] = []
+
+    def join_one(
+        topics: frozenset[TopicName] | re.Pattern[str] = frozenset({TOPIC}), store: MetadataStore | None = None
+    ) -> Reader:
+        reader = Reader(GroupMember(store or open_store(), GROUP, topics, host="127.0.0.1"))
+        readers.append(reader)
+        return reader
+
+    yield join_one
+    for reader in readers:
+        reader.stop()
+        reader.member.leave(5)
+
+
+@pytest.fixture
+def cluster(open_store: OpenStore) -> MetadataStore:
+    """What looks on, and makes topics."""
+    store = open_store()
+    ensure_cluster(store)
+    make_topic(store, 6)
+    return store
+
+
+def await_owned(readers: Iterable[Reader], partitions: Iterable[TopicPartition]) -> None:
+    """Until they own all of them, each one once, and as many as the others."""
+    expected, readers = sorted(partitions), list(readers)
+
+    def settled() -> bool:
+        owned = [reader.member.owned for reader in readers]
+        sizes = [len(one) for one in owned]
+        return sorted(tp for one in owned for tp in one) == expected and max(sizes) - min(sizes) <= 1
+
+    wait_until(settled, WAIT_S, f"{len(readers)} members own {len(expected)} partitions")
+    for reader in readers:
+        assert reader.error is None, reader.error
+
+
+def test_members_share_the_partitions_and_move_only_what_must_move(cluster: MetadataStore, join: Join) -> None:
+    first = join()
+    await_owned([first], tps(*range(6)))
+    second = join()
+    await_owned([first, second], tps(*range(6)))
+    third = join()
+    await_owned([first, second, third], tps(*range(6)))
+    kept = first.member.owned
+    assert second.leave()
+    await_owned([first, third], tps(*range(6)))
+    assert kept <= first.member.owned
+    assert len(cluster.children(group_paths.members(GROUP))) == 2
+
+
+def test_what_moves_is_committed_as_it_is_given_up(cluster: MetadataStore, join: Join) -> None:
+    first = join()
+    await_owned([first], tps(*range(6)))
+    first.positions |= {tp: Offset(tp.partition + 100) for tp in tps(*range(6))}
+    second = join()
+    await_owned([first, second], tps(*range(6)))
+    begun = {change.tp: change.committed for change in second.log if isinstance(change, Began)}
+    assert {tp: committed and committed.offset for tp, committed in begun.items()} == {
+        tp: tp.partition + 100 for tp in second.member.owned
+    }
+    assert first.leave()
+    committed = RegistryOffsetStore(cluster).fetch(GROUP)
+    assert {tp: found.offset for tp, found in committed.items()} == {tp: tp.partition + 100 for tp in tps(*range(6))}
+    assert all(found.committed_ms > 0 for found in committed.values())
+
+
+def test_a_topic_that_comes_later_or_grows_is_picked_up(cluster: MetadataStore, join: Join) -> None:
+    by_name = join(frozenset({TOPIC, TopicName("later")}))
+    await_owned([by_name], tps(*range(6)))
+    make_topic(cluster, 2, "later")
+    await_owned([by_name], [*tps(*range(6)), *tps(0, 1, topic="later")])
+    make_topic(cluster, 3, "later")
+    await_owned([by_name], [*tps(*range(6)), *tps(0, 1, 2, topic="later")])
+    cluster.delete(paths.topic(TopicName("later")))
+    await_owned([by_name], tps(*range(6)))
+
+
+def test_a_pattern_matches_whole_names_of_topics_also_of_later_ones(cluster: MetadataStore, join: Join) -> None:
+    by_pattern = join(re.compile("fli.*|DELAYS", re.IGNORECASE))
+    await_owned([by_pattern], tps(*range(6)))
+    make_topic(cluster, 1, "not-flights")
+    make_topic(cluster, 1, "delays")
+    await_owned([by_pattern], [*tps(*range(6)), *tps(0, topic="delays")])
+
+
+def test_a_member_commits_what_it_owns_and_nothing_else(cluster: MetadataStore, join: Join) -> None:
+    first = join()
+    await_owned([first], tps(*range(6)))
+    first.member.commit({tps(0)[0]: CommittedOffset(Offset(7), metadata="so far")})
+    first.member.commit_async({tps(0)[0]: CommittedOffset(Offset(8), metadata="further")}).result(WAIT_S)
+    second = join()
+    await_owned([first, second], tps(*range(6)))
+    theirs = min(second.member.owned)
+    with pytest.raises(IllegalGeneration, match=f"{theirs}: member .* does not own that"):
+        first.member.commit({theirs: CommittedOffset(Offset(9))})
+    assert RegistryOffsetStore(cluster).fetch(GROUP, tps(0))[tps(0)[0]][:3] == (8, -1, "further")
+    first.leave()
+    with pytest.raises(UnknownMemberId, match="it has left"):
+        first.member.commit({tps(0)[0]: CommittedOffset(Offset(9))})
+
+
+def test_a_lost_session_costs_the_partitions_and_a_registration(
+    cluster: MetadataStore, join: Join, open_store: OpenStore
+) -> None:
+    store = open_store()
+    reader = join(store=store)
+    await_owned([reader], tps(*range(6)))
+    reader.member.commit({tp: CommittedOffset(Offset(5)) for tp in tps(*range(6))})
+    session = store.session
+    open_store().end_session(session)
+    wait_until(lambda: len(reader.log) == 18, WAIT_S, "six began, were lost, and began again")
+    assert {change.tp for change in reader.log[6:12] if isinstance(change, Dropped)} == set(tps(*range(6)))
+    assert {
+        change.tp: change.committed.offset for change in reader.log[12:] if isinstance(change, Began)
+    } == dict.fromkeys(tps(*range(6)), 5)
+    assert store.session != session
+
+
+def test_a_group_is_of_one_kind(cluster: MetadataStore, join: Join, open_store: OpenStore) -> None:
+    join()
+    with pytest.raises(InconsistentGroupProtocol, match="group readers is one of actors"):
+        settle_kind(cluster, GROUP, GroupKind.CLIENTS)
+    others = GroupId("clients")
+    settle_kind(cluster, others, GroupKind.CLIENTS)
+    cluster.set(group_paths.state(others), b'{"members": {"a": {}}}') if cluster.exists(
+        group_paths.state(others)
+    ) else cluster.create(group_paths.state(others), b'{"members": {"a": {}}}')
+    member = GroupMember(open_store(), others, frozenset({TOPIC}), host="127.0.0.1")
+    with pytest.raises(InconsistentGroupProtocol, match="group clients is one of Kafka's clients"):
+        member.start(WAIT_S)
+    with pytest.raises(InvalidGroupId, match=r"group\.id is empty"):
+        GroupMember(open_store(), GroupId(""), frozenset({TOPIC})).start(WAIT_S)

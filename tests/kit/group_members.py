@@ -1,0 +1,101 @@
+"""Readers of numbered records in groups: members with a user's thread that does what it is told, and a check on all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from uuid import uuid4
+
+from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.client.group_member import GroupMember
+from raylog.coordination import paths
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.store import MetadataStore
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, GroupId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
+
+GROUP = GroupId("readers")
+TOPIC = TopicName("flights")
+
+
+def tps(*indexes: int, topic: str = TOPIC) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(TopicName(topic), PartitionIndex(index)) for index in indexes)
+
+
+def make_topic(store: MetadataStore, partitions: int, topic: str = TOPIC) -> None:
+    """Its node alone: for members, who never ask brokers."""
+    assignment = paths.TopicAssignment(TopicId(uuid4()), ((BrokerId(1),),) * partitions)
+    node = paths.topic(TopicName(topic))
+    if store.exists(node) is None:
+        store.create(node, paths.encode_topic(assignment), parents=True)
+    else:
+        store.set(node, paths.encode_topic(assignment))
+
+
+class Ledger:
+    """Which records were read, by whichever member."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: dict[TopicPartition, set[int]] = {}
+
+    def read(self, tp: TopicPartition, offset: int) -> None:
+        with self._lock:
+            self._read.setdefault(tp, set()).add(offset)
+
+    def unread(self, partitions: Iterable[TopicPartition], upto: int) -> list[tuple[TopicPartition, int]]:
+        with self._lock:
+            return [(tp, n) for tp in partitions for n in range(upto) if n not in self._read.get(tp, ())]
+
+
+class Reader:
+    """A member whose user's thread hands out one record after the other of what it has, and commits now and then."""
+
+    def __init__(self, member: GroupMember, end: int = 0, ledger: Ledger | None = None) -> None:
+        self.member = member
+        self.positions: dict[TopicPartition, Offset] = {}
+        self.log: list[Began | Ceased | Dropped] = []
+        self.error: RaylogError | None = None
+        self._end = end
+        self._ledger = ledger or Ledger()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
+        member.start(30)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The user's thread ends, the member stays."""
+        self._stopping.set()
+        self._thread.join(30)
+
+    def leave(self) -> bool:
+        self.stop()
+        return self.member.leave(30, {tp: CommittedOffset(offset) for tp, offset in self.positions.items()})
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.member.wait(0.01)
+                self.member.polled()
+                for change in self.member.changes():
+                    self._take(change)
+                self._read()
+        except RaylogError as error:
+            self.error = error
+
+    def _take(self, change: Began | Ceased | Dropped) -> None:
+        self.log.append(change)
+        tp = change.tp
+        match change:
+            case Began(_, committed):
+                self.positions[tp] = Offset(0) if committed is None else committed.offset
+            case Ceased():
+                self.member.quiet(tp, CommittedOffset(self.positions.pop(tp)))
+            case Dropped():
+                self.positions.pop(tp, None)
+
+    def _read(self) -> None:
+        for tp, position in self.positions.items():
+            if position < self._end and self.member.may_deliver(tp):
+                self._ledger.read(tp, position)
+                self.positions[tp] = Offset(position + 1)
