@@ -7,7 +7,7 @@ event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +67,8 @@ class ConsumerCore:
         self._ended = False
         self._serving: PartitionBuffer | None = None
         """Whose answer is being handed out."""
+        self._may_deliver: Callable[[TopicPartition], bool] | None = None
+        """In a group: what may be handed out of what is read."""
         self._exchanged = 0.0
         """When brokers were talked to last, monotonic."""
 
@@ -201,13 +203,14 @@ class ConsumerCore:
         return filter(self._valid, self._fetcher.buffers.values())
 
     def _valid(self, buffer: PartitionBuffer) -> bool:
-        """True unless a seek, an assignment or a pause has happened since it was filled."""
+        """True unless a seek, an assignment or a pause has happened since it was filled, or it may not be delivered."""
         place = buffer.place
         return (
             buffer.generation == place.generation
             and not place.paused
             and self._fetcher.buffers.get(place.tp) is buffer
             and self._subscription.get(place.tp) is place
+            and (self._may_deliver is None or self._may_deliver(place.tp))
         )
 
     def _has_data(self) -> bool:

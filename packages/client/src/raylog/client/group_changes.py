@@ -57,13 +57,15 @@ class Membership(Protocol):
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """All of them or none. Raises UnknownMemberId or IllegalGeneration for what is not owned (any more), and
-        StoreUnavailable when ZooKeeper does not answer."""
+        RequestTimedOut when ZooKeeper does not answer: then it may have been committed."""
 
     def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> Future[None]:
         """As :meth:`commit`, in the order of the calls, without waiting."""
 
     def polled(self) -> None:
-        """The user is alive: ``max.poll.interval.ms`` is counted from here. Joins anew where it was over."""
+        """The user is alive: ``max.poll.interval.ms`` is counted from here. Joins anew where it was over; raises what has
+        ended the membership for good."""
 
-    def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Give everything up, committing ``positions``, and sign off; gives up, too, when that takes longer."""
+    def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset]) -> bool:
+        """Give everything up, committing ``positions``, and sign off. False when that takes longer: then the group
+        learns it from the end of the session."""

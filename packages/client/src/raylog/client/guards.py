@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
 from weakref import WeakSet
@@ -56,6 +57,15 @@ class OneUser:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Inside ``with guard:`` around a call of the user's code, which may use the client meanwhile."""
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
 
 def _after_fork_in_child() -> None:

@@ -141,9 +141,18 @@ class Subscription:
         before = self._places
         self._places = {}
         for tp in partitions:
-            place = before.get(tp)
-            if place is None:
-                place = Place(tp)
-                if self.reset is not None:
-                    place.seek_to(self.reset)
-            self._places[tp] = place
+            if tp in before:
+                self._places[tp] = before[tp]
+            else:
+                self.add(tp)
+
+    def add(self, tp: TopicPartition) -> Place:
+        """This partition, too, from where ``reset`` says."""
+        place = self._places[tp] = Place(tp)
+        if self.reset is not None:
+            place.seek_to(self.reset)
+        return place
+
+    def remove(self, tp: TopicPartition) -> None:
+        """Not this partition any more."""
+        self._places.pop(tp, None)

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
+from raylog.client.config import GROUP_ID
 from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
-from raylog.protocol.errors import RaylogError
+from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
 
@@ -58,6 +59,9 @@ class AsyncConsumer(ConsumerCore):
         **config: Any,
     ) -> None:
         super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config)
+        if not self._settings.is_default(GROUP_ID):
+            self._close()
+            raise InvalidConfig("group.id: AsyncConsumer reads assigned partitions only; Consumer reads in groups")
         self._topics = list(topics)
         """Topics whose partitions are still to be assigned."""
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,284 @@
+"""A consumer's side of a group of actors: tells its user of partitions that come and go, and commits.
+
+All of it runs in the thread that polls. The membership has a thread of its own, which only notes what happened and
+wakes a poll that waits; see ``group_consumer_core`` for when it is taken up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from re import Pattern
+from typing import Protocol
+
+from raylog.client.group_changes import Membership
+from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
+from raylog.client.guards import OneUser
+from raylog.client.metadata import Metadata
+from raylog.client.pool import monotonic_ms
+from raylog.client.results import ConsumerRecord
+from raylog.client.subscription import Place
+from raylog.coordination.offsets import CommittedOffset, OffsetStore
+from raylog.coordination.store import StoreUnavailable
+from raylog.protocol.errors import InvalidRequest, RequestTimedOut
+from raylog.protocol.ids import GroupId, MonotonicMs, TimestampMs, TopicName, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LEAST_MS = 100
+_MOST_MS = 1_000
+"""A poll that waits looks after the membership this often: the user is alive, and what he was handed gets committed."""
+
+
+class RebalanceListener(Protocol):
+    """What a group's consumer tells of its partitions: a base class without actions, or any object with these methods.
+
+    They are called by the thread that polls, only inside a poll or close, and may use the consumer: seek, position,
+    commit, pause. What they raise, the poll raises.
+    """
+
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
+        """They are this consumer's from now on, and nothing was read of them yet: seek to read from elsewhere than the
+        committed offset. After it raised, the next poll calls it again, before anything of them is handed out."""
+
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None:
+        """Another is to have them, or the consumer closes: the last chance to commit. After it raised, their positions
+        are not committed."""
+
+    def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
+        """They are gone, and others may read them already: nothing of them can be committed any more."""
+
+
+class GroupReader:
+    """What a consumer does because it is in a group."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        topics: frozenset[TopicName] | Pattern[str],
+        join: Callable[[Callable[[], None]], Membership],
+        core: GroupCore,
+        offsets: OffsetStore,
+        listener: RebalanceListener,
+        user: OneUser,
+        metadata: Metadata,
+        wake: Callable[[], None],
+        left: Callable[[], None],
+        *,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        """``join`` is given what to call, from any thread, when the membership has changes, and answers it.
+
+        ``user`` is held by the thread that polls; ``wake`` ends a poll's waiting; ``left`` is called last.
+        """
+        self._group = group
+        self._core = core
+        self._offsets = offsets
+        self._listener = listener
+        self._user = user
+        self._metadata = metadata
+        self._wake = wake
+        self._left = left
+        self._clock = clock
+        self._noticed = True
+        self._telling = False
+        self._again_ms = 0
+        """When to attend again."""
+        self._missing = set() if isinstance(topics, Pattern) else set(topics)
+        """Topics that are read by name and that no broker knows."""
+        self._told_missing: set[str] = set()
+        self._seen_version = -1
+        """Of the metadata."""
+        metadata.want(self._missing)
+        self._committing: deque[tuple[Future[None], dict[TopicPartition, CommittedOffset]]] = deque()
+        """Commits under way, in order."""
+        self.member = join(self._notice)
+
+    def attend(self) -> float:
+        """Before a round of polling: take up what happened, commit what is due. After how many ms to come again.
+
+        Raises what the listener raises; what comes behind it is taken up the next time.
+        """
+        self._check_no_listener("poll")
+        self.member.polled()
+        self._take_up()
+        now_ms = MonotonicMs(self._clock())
+        self._settle()
+        if not self._committing and (due := self._core.due(now_ms)):
+            self._commit_async(_stamped(due)).add_done_callback(self._tell_failure)
+        self._look_for_topics()
+        due_ms = self._core.due_in_ms(now_ms)
+        again_ms = _MOST_MS if due_ms is None else min(max(due_ms, _LEAST_MS), _MOST_MS)
+        self._again_ms = now_ms + again_ms
+        return again_ms
+
+    def while_owned(self, place: Place, records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """Those of ``records``, handed out one by one, that the user may have before :meth:`attend` is called again."""
+        for record in records:
+            if (
+                self._noticed
+                or self._clock() >= self._again_ms
+                or not self.member.may_deliver(place.tp)
+                or not self._core.reads(place)
+            ):
+                return
+            yield record
+
+    def commit(self, offsets: Offsets | None) -> None:
+        """These offsets, by default all positions; all or none. See Membership."""
+        wanted = self._wanted(offsets)
+        if not wanted:
+            return
+        self.member.commit(wanted)
+        self._settle()
+        self._core.committed(wanted)
+
+    def commit_async(self, offsets: Offsets | None) -> Future[None]:
+        """As :meth:`commit`, without waiting."""
+        wanted = self._wanted(offsets)
+        if wanted:
+            return self._commit_async(wanted)
+        nothing: Future[None] = Future()
+        nothing.set_result(None)
+        return nothing
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group, whoever of it, has committed. Raises RequestTimedOut."""
+        try:
+            found = self._offsets.fetch(self._group, partitions)
+        except StoreUnavailable as error:
+            raise RequestTimedOut(f"group {self._group}: its offsets cannot be read now: {error}") from error
+        return {tp: found.get(tp) for tp in partitions}
+
+    def leave(self, timeout_s: float, *, commit: bool) -> None:
+        """Tell the listener that all is given up, and leave, with ``commit`` and enable.auto.commit committing the
+        positions. The group was left when this returns, and when it raises what the listener raised."""
+        self._check_no_listener("close")
+        positions: Offsets = {}
+        try:
+            self._take_up()
+            owned = self._core.owned()
+            if owned:
+                with self._calling():
+                    self._listener.on_revoked(owned)
+            if commit and self._core.auto_commit:
+                positions = _stamped(self._core.positions())
+        finally:
+            self.member.leave(timeout_s, positions)
+            self._left()
+
+    def _notice(self) -> None:
+        self._noticed = True
+        self._wake()
+
+    def _take_up(self) -> None:
+        if self._noticed:
+            self._noticed = False
+            self._core.heard(self.member.changes())
+        while (step := self._core.next_step()) is not None:
+            self._take(step)
+
+    def _take(self, step: Step) -> None:
+        match step:
+            case Assigned(partitions):
+                log.info("group %s: assigned %s", self._group, _names(partitions))
+                self._metadata.want({tp.topic for tp in partitions})
+                with self._calling():
+                    self._listener.on_assigned(partitions)
+                self._core.done()
+            case Revoked(partitions):
+                self._revoke(partitions)
+            case Lost(partitions):
+                log.warning(
+                    "group %s: lost %s: what was read of them since the last commit, others may read again",
+                    self._group,
+                    _names(partitions),
+                )
+                try:
+                    with self._calling():
+                        self._listener.on_lost(partitions)
+                finally:
+                    self._forget(partitions)
+
+    def _look_for_topics(self) -> None:
+        """Tell of topics that are not there: the group reads them as soon as they are."""
+        view = self._metadata.view
+        if not self._missing or view.version == self._seen_version:
+            return
+        self._seen_version = view.version
+        self._missing -= view.topics.keys()
+        new = {topic for topic in self._missing if topic in view.errors} - self._told_missing
+        self._told_missing |= new
+        for topic in sorted(new):
+            log.warning(
+                "group %s: topic %r cannot be read yet: %s; it will be as soon as it is there",
+                self._group, topic, view.errors[topic],
+            )  # fmt: skip
+
+    def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        log.info("group %s: giving up %s", self._group, _names(partitions))
+        positions: Offsets = {}
+        try:
+            with self._calling():
+                self._listener.on_revoked(partitions)
+            if self._core.auto_commit:
+                positions = _stamped(self._core.positions(partitions))
+        finally:
+            for tp in partitions:
+                self.member.quiet(tp, positions.get(tp))
+            self._forget(partitions)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self._core.done()
+        for tp in partitions:
+            for _, offsets in self._committing:
+                offsets.pop(tp, None)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Around a call of the listener."""
+        self._telling = True
+        try:
+            with self._user.lent():
+                yield
+        finally:
+            self._telling = False
+
+    def _check_no_listener(self, what: str) -> None:
+        if self._telling:
+            raise InvalidRequest(f"a rebalance listener cannot {what}: a poll or close waits for it to return")
+
+    def _wanted(self, offsets: Offsets | None) -> dict[TopicPartition, CommittedOffset]:
+        if offsets is None:
+            return _stamped(self._core.positions())
+        self._core.check(offsets)
+        return _stamped(offsets)
+
+    def _commit_async(self, offsets: dict[TopicPartition, CommittedOffset]) -> Future[None]:
+        future = self.member.commit_async(offsets)
+        self._committing.append((future, offsets))
+        return future
+
+    def _settle(self) -> None:
+        """Note which commits have come through."""
+        while self._committing and self._committing[0][0].done():
+            future, offsets = self._committing.popleft()
+            if not future.cancelled() and future.exception() is None:
+                self._core.committed(offsets)
+
+    def _tell_failure(self, future: Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            log.warning("group %s: positions not committed, which is tried again: %s", self._group, error)
+
+
+def _stamped(offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:
+    now_ms = TimestampMs(time.time_ns() // 1_000_000)
+    return {tp: committed._replace(committed_ms=now_ms) for tp, committed in offsets.items()}
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))

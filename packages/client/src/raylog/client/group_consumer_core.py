@@ -1,0 +1,172 @@
+"""◆ A consumer's partitions while it is in a group: they come and go, and what was read of them is committed.
+
+What the membership tells is taken up by the thread that polls, one :class:`Step` after the other, and only when the
+user has come back for more. So everything that was handed out before counts as processed: a position is never
+committed while its record is still in the user's hands (at least once).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raylog.client.group_changes import Began, Ceased, Change, Dropped
+from raylog.client.subscription import Place, Subscription
+from raylog.coordination.group_model import CommittedOffset
+from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge
+from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, TopicPartition
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partitions are read from now on; they are in the subscription, with their positions, already."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The partitions are given up in good order: their owner may still commit."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The partitions are gone, and perhaps others' already."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+Step = Assigned | Revoked | Lost
+_STEP_OF: Mapping[type[Change], type[Step]] = {Began: Assigned, Ceased: Revoked, Dropped: Lost}
+
+
+class GroupCore:
+    """What of the group's partitions is in the subscription, and what of it is not committed yet.
+
+    One thread uses it, as it does the subscription.
+    """
+
+    def __init__(
+        self, subscription: Subscription, *, auto_commit: bool, auto_commit_interval_ms: int, max_metadata_bytes: int
+    ) -> None:
+        self.auto_commit = auto_commit
+        self._subscription = subscription
+        self._interval_ms = auto_commit_interval_ms
+        self._max_metadata_bytes = max_metadata_bytes
+        self._due_ms: MonotonicMs | None = None
+        self._changes: deque[Change] = deque()
+        self._step: Step | None = None
+        """What the user is being told."""
+        self._committed: dict[TopicPartition, Offset] = {}
+
+    def heard(self, changes: Iterable[Change]) -> None:
+        """What the membership told, in order."""
+        self._changes.extend(changes)
+        self._changes = deque(_without_what_is_over(self._changes))
+
+    def next_step(self) -> Step | None:
+        """What the user is to be told next, the same until :meth:`done`. None when that is all."""
+        while self._step is None and self._changes:
+            kind = type(self._changes[0])
+            told: list[TopicPartition] = []
+            while self._changes and type(self._changes[0]) is kind:
+                change = self._changes.popleft()
+                if isinstance(change, Began):
+                    self._begin(change)
+                if change.tp in self._subscription:
+                    told.append(change.tp)
+            self._step = _STEP_OF[kind](tuple(told)) if told else None
+        return self._step
+
+    def done(self) -> None:
+        """The user was told."""
+        if self._step is not None and not isinstance(self._step, Assigned):
+            for tp in self._step.partitions:
+                self._subscription.remove(tp)
+                self._committed.pop(tp, None)
+        self._step = None
+
+    def owned(self) -> tuple[TopicPartition, ...]:
+        """All partitions that the user was told of and not told that they are gone, in order."""
+        return tuple(sorted(place.tp for place in self._subscription))
+
+    def reads(self, place: Place) -> bool:
+        """False once it was given up, also where the partition came back since."""
+        return self._subscription.get(place.tp) is place
+
+    # --- what to commit ---
+
+    def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+        """Positions that are not committed, of these partitions or of all; without those that are being looked for."""
+        places = self._subscription if partitions is None else map(self._subscription.get, partitions)
+        return {
+            place.tp: CommittedOffset(Offset(place.position), LeaderEpoch(place.epoch))
+            for place in places
+            if place is not None and place.position is not None and self._committed.get(place.tp) != place.position
+        }
+
+    def due(self, now_ms: MonotonicMs) -> dict[TopicPartition, CommittedOffset]:
+        """What to commit now by itself: once an interval, if there is anything."""
+        if not self.auto_commit:
+            return {}
+        if self._due_ms is None:
+            self._due_ms = MonotonicMs(now_ms + self._interval_ms)
+        if now_ms < self._due_ms:
+            return {}
+        self._due_ms = MonotonicMs(now_ms + self._interval_ms)
+        return self.positions()
+
+    def due_in_ms(self, now_ms: MonotonicMs) -> int | None:
+        """How long until :meth:`due` may have something; None when it never will."""
+        if not self.auto_commit:
+            return None
+        return self._interval_ms if self._due_ms is None else max(0, self._due_ms - now_ms)
+
+    def committed(self, offsets: Offsets) -> None:
+        """These were."""
+        self._committed.update((tp, committed.offset) for tp, committed in offsets.items() if tp in self._subscription)
+
+    def check(self, offsets: Offsets) -> None:
+        """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for too much text beside it."""
+        for tp, committed in offsets.items():
+            if committed.offset < 0:
+                raise InvalidRequest(f"{tp}: offset {committed.offset} is negative: nothing can be read from there on")
+            size = len(committed.metadata.encode())
+            if size > self._max_metadata_bytes:
+                raise OffsetMetadataTooLarge(
+                    f"{tp}: {size} bytes of metadata beside the offset, the cluster allows {self._max_metadata_bytes} "
+                    "(offset.metadata.max.bytes)"
+                )
+
+    def _begin(self, began: Began) -> None:
+        place: Place = self._subscription.add(began.tp)
+        if began.committed is not None:
+            place.seek(began.committed.offset, began.committed.leader_epoch)
+            self._committed[began.tp] = began.committed.offset
+
+
+def _without_what_is_over(changes: Sequence[Change] | deque[Change]) -> list[Change]:
+    """A partition that was dropped has not ceased in good order, and of one that began in between nobody heard."""
+    kept: list[Change] = []
+    dropped: dict[TopicPartition, Dropped] = {}
+    for change in reversed(changes):
+        match change:
+            case Dropped(tp):
+                if tp not in dropped:
+                    dropped[tp] = change
+                    kept.append(change)
+            case Ceased(tp):
+                if tp not in dropped:
+                    kept.append(change)
+            case Began(tp):
+                if tp in dropped:
+                    kept.remove(dropped.pop(tp))
+                else:
+                    kept.append(change)
+    kept.reverse()
+    return kept
