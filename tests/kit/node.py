@@ -64,9 +64,9 @@ BROKER = BrokerId(1)
 LISTENER = "PLAINTEXT"
 
 
-def registered_store(broker: BrokerId, epoch: BrokerEpoch) -> MemoryStore:
-    """A metadata store in memory that has ``broker`` registered, and nothing else."""
-    store = MemoryStore(MemoryTree())
+def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | None = None) -> MemoryStore:
+    """A metadata store in memory, of its own or on ``tree``, that has ``broker`` registered in this incarnation."""
+    store = MemoryStore(tree or MemoryTree())
     store.start()
     store.ensure(paths.broker_epoch(broker))
     store.create(paths.broker(broker), ephemeral=True, parents=True)

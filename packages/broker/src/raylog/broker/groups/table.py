@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from raylog.broker.events import EventLog
 from raylog.broker.groups.held import HeldGroup
@@ -116,7 +117,7 @@ class Ticker:
                 next_beat_ms = MonotonicMs(now_ms + self._beat_ms)
                 self._guarded(self._beat, "looking after groups")
             for group in due:
-                self._guarded(lambda group=group: self._tick(group), f"letting the time of group {group} pass")
+                self._guarded(partial(self._tick, group), f"letting the time of group {group} pass")
 
     def _take_due(self) -> list[GroupId]:
         now_ms = self._now_ms()

@@ -1,0 +1,379 @@
+"""The coordinator of groups over a metadata store that is shared or gone: what members hear, and what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kit.node import registered_store
+from kit.waiting import wait_until
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.groups.classic_claims import choose_coordinator, decode_claimed
+from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
+from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.coordination import group_paths, paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.protocol import consumer_protocol
+from raylog.protocol.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    NonEmptyGroup,
+    NotCoordinator,
+    RaylogError,
+    UnknownMemberId,
+)
+from raylog.protocol.ids import (
+    NO_GENERATION,
+    NO_MEMBER,
+    BrokerEpoch,
+    BrokerId,
+    GroupId,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
+
+GROUP = GroupId("billing")
+RULES = GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+READ = {TP: CommittedOffset(Offset(5))}
+WAIT_S = 10.0
+
+
+class Brokers:
+    """Coordinators over one tree; what each knows of the cluster is set by hand."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.stores: dict[int, MemoryStore] = {}
+        self.known: dict[int, set[int]] = {}
+        """The brokers that each broker takes for live."""
+        self.epochs: dict[int, int] = {}
+        self.leases: dict[int, bool] = {}
+        self.coordinators: dict[int, GroupCoordinator] = {}
+
+    def start(self, broker: int, *, started: bool = True) -> GroupCoordinator:
+        self.stores[broker] = registered_store(BrokerId(broker), BrokerEpoch(1), self.tree)
+        self.known[broker], self.epochs[broker], self.leases[broker] = {broker}, 1, True
+        coordinator = self.coordinators[broker] = GroupCoordinator(
+            BrokerId(broker),
+            self.stores[broker],
+            epoch=lambda: BrokerEpoch(self.epochs[broker]),
+            cluster=lambda: self.state(broker),
+            may_act=lambda: self.leases[broker],
+            rules=RULES,
+            settings=lambda: BROKER_SETTINGS.settings({"broker.id": str(broker)}),
+        )
+        if started:
+            coordinator.start()
+        return coordinator
+
+    def state(self, broker: int) -> ClusterState:
+        infos = (BrokerInfo(BrokerId(each), BrokerEpoch(self.epochs[each]), ()) for each in self.known[broker])
+        return ClusterState(brokers={info.id: info for info in infos})
+
+    def register_anew(self, broker: int) -> None:
+        """As membership does after a lost session."""
+        self.stores[broker].set(paths.broker_epoch(BrokerId(broker)), b"")
+        self.epochs[broker] += 1
+
+    def stop(self) -> None:
+        for coordinator in self.coordinators.values():
+            coordinator.stop()
+        for store in self.stores.values():
+            store.close()
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    brokers = Brokers()
+    yield brokers
+    brokers.stop()
+
+
+@pytest.fixture
+def one(brokers: Brokers) -> GroupCoordinator:
+    return brokers.start(1)
+
+
+def wishes(member_id: MemberId = NO_MEMBER, **more: Any) -> Join:
+    subscription = consumer_protocol.encode_subscription(["t"])
+    protocols = (Protocol("range", subscription),)
+    join = Join(member_id, None, "c", "/h", 60_000, 60_000, consumer_protocol.PROTOCOL_TYPE, protocols, needs_id=False)
+    return replace(join, **more)
+
+
+def joined(answer: Future[Joined | MemberIdIs]) -> Joined:
+    result = answer.result(WAIT_S)
+    assert isinstance(result, Joined)
+    return result
+
+
+def member_of(coordinator: GroupCoordinator, **more: Any) -> Identity:
+    """A member that makes a stable group of one."""
+    join = joined(coordinator.join(GROUP, wishes(**more)))
+    who = Identity(join.member_id, join.generation)
+    coordinator.sync(GROUP, Sync(who, ((who.member_id, b"share"),))).result(WAIT_S)
+    return who
+
+
+def commit(coordinator: GroupCoordinator, who: Identity) -> Mapping[TopicPartition, RaylogError | None]:
+    return coordinator.commit_offsets(GROUP, who, READ).result(WAIT_S)
+
+
+def test_an_assignment_is_stored_before_anyone_hears_of_it(brokers: Brokers, one: GroupCoordinator) -> None:
+    first = member_of(one)
+    second = one.join(GROUP, wishes())
+    leader = joined(one.join(GROUP, wishes(first.member_id)))
+    follower = joined(second)
+    waiting = one.sync(GROUP, Sync(Identity(follower.member_id, follower.generation)))
+    stored: list[dict[MemberId, bytes]] = []
+
+    def look(_: object) -> None:
+        found = brokers.stores[1].get(group_paths.state(GROUP))
+        assert found is not None
+        stored.append({member.id: member.assignment for member in decode_claimed("", found.data).group.members})
+
+    waiting.add_done_callback(look)
+    shares = {leader.member_id: b"1", follower.member_id: b"2"}
+    one.sync(GROUP, Sync(Identity(leader.member_id, leader.generation), tuple(shares.items())))
+    assert (waiting.result(WAIT_S).assignment, stored) == (b"2", [shares])
+
+
+def test_who_was_replaced_can_write_nothing_and_sends_its_members_on(brokers: Brokers, one: GroupCoordinator) -> None:
+    who = member_of(one)
+    two = brokers.start(2)
+    two.heartbeat(GROUP, who)  # 1 is unknown to 2, which claims the group; its members notice nothing
+    one.heartbeat(GROUP, who)  # 1 has its lease, and cannot know yet
+    brokers.known[1] = {1, 2}
+    with pytest.raises(NotCoordinator):
+        commit(one, who)
+    with pytest.raises(NotCoordinator, match="by broker 2"):
+        one.heartbeat(GROUP, who)
+    assert one.find_coordinator(GROUP).id == 2
+    assert commit(two, who) == {TP: None}
+
+
+def test_an_assignment_by_who_was_replaced_reaches_nobody(brokers: Brokers, one: GroupCoordinator) -> None:
+    who = member_of(one)
+    again = joined(one.join(GROUP, wishes(who.member_id)))
+    two = brokers.start(2)
+    two.heartbeat(GROUP, who)
+    stale = one.sync(GROUP, Sync(Identity(again.member_id, again.generation), ((who.member_id, b"stale"),)))
+    assert isinstance(stale.exception(WAIT_S), NotCoordinator)
+    assert two.sync(GROUP, Sync(who)).result(WAIT_S).assignment == b"share"
+
+
+def test_a_commit_waits_and_its_generation_passes_meanwhile(brokers: Brokers) -> None:
+    coordinator = brokers.start(1, started=False)  # nothing is written yet
+    who = member_of(coordinator)
+    late = coordinator.commit_offsets(GROUP, who, READ)
+    again = joined(coordinator.join(GROUP, wishes(who.member_id)))
+    coordinator.start()
+    assert isinstance(late.exception(WAIT_S), IllegalGeneration)
+    assert RegistryOffsetStore(brokers.stores[1]).fetch(GROUP) == {}
+    new = Identity(again.member_id, again.generation)
+    coordinator.sync(GROUP, Sync(new, ((new.member_id, b"share"),))).result(WAIT_S)
+    assert commit(coordinator, new) == {TP: None}
+    with pytest.raises(IllegalGeneration):
+        coordinator.commit_offsets(GROUP, who, READ)
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
+def test_a_write_in_doubt_sends_the_members_on_and_the_group_goes_on_from_what_is_stored(
+    brokers: Brokers, one: GroupCoordinator, is_done: bool
+) -> None:
+    join = joined(one.join(GROUP, wishes()))
+    who = Identity(join.member_id, join.generation)
+    store = brokers.stores[1]
+    if is_done:
+        store.lose_next_answer()
+    else:
+        store.suspend()
+    doubtful = one.sync(GROUP, Sync(who, ((who.member_id, b"share"),)))
+    assert isinstance(doubtful.exception(WAIT_S), NotCoordinator)
+    if is_done:
+        one.heartbeat(GROUP, who)
+        assert one.sync(GROUP, Sync(who)).result(WAIT_S).assignment == b"share"
+    else:
+        with pytest.raises(CoordinatorNotAvailable):
+            one.heartbeat(GROUP, who)
+        store.resume()
+        with pytest.raises(UnknownMemberId):
+            one.heartbeat(GROUP, who)
+
+
+def test_a_lapsed_lease_sends_all_on_and_a_regained_one_finds_the_members_where_they_were(
+    brokers: Brokers, one: GroupCoordinator
+) -> None:
+    who = member_of(one, session_timeout_ms=500)
+    waiting = one.join(GROUP, wishes())  # for the first one to join again
+    brokers.leases[1] = False
+    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    for refused in (lambda: one.heartbeat(GROUP, who), lambda: commit(one, who), lambda: one.join(GROUP, wishes())):
+        with pytest.raises(NotCoordinator):
+            refused()
+    brokers.leases[1] = True
+    one.heartbeat(GROUP, who)  # its session began anew, for it could not be heard
+
+
+def test_a_broker_that_registered_anew_claims_its_groups_anew(brokers: Brokers, one: GroupCoordinator) -> None:
+    who = member_of(one)
+    brokers.register_anew(1)
+    one.heartbeat(GROUP, who)
+    found = brokers.stores[1].get(group_paths.state(GROUP))
+    assert found is not None
+    assert decode_claimed("", found.data).epoch == 2
+
+
+def test_a_broker_whose_registration_was_ended_writes_nothing(brokers: Brokers, one: GroupCoordinator) -> None:
+    """As when the controller takes it for dead, before it has heard of that."""
+    who = member_of(one)
+    brokers.stores[1].delete(paths.broker(BrokerId(1)))
+    with pytest.raises(NotCoordinator):
+        commit(one, who)
+    assert RegistryOffsetStore(brokers.stores[1]).fetch(GROUP) == {}
+
+
+def test_a_session_ends_in_time_without_any_request(one: GroupCoordinator) -> None:
+    member_of(one, session_timeout_ms=100)
+    wait_until(lambda: one.describe(GROUP).state == "Empty", WAIT_S, "the member is given up")
+
+
+def test_who_waits_is_told_when_the_broker_stops(one: GroupCoordinator) -> None:
+    member_of(one)
+    waiting = one.join(GROUP, wishes())
+    one.stop()
+    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    with pytest.raises(NotCoordinator):
+        one.join(GROUP, wishes())
+
+
+def test_a_group_of_actors_is_none_of_clients(brokers: Brokers, one: GroupCoordinator) -> None:
+    store = brokers.stores[1]
+    settle_kind(store, GROUP, GroupKind.ACTORS)
+    store.create(group_paths.member(GROUP, MemberId("a")), b"", ephemeral=True)
+    with pytest.raises(InconsistentGroupProtocol, match="need another|needs another"):
+        one.join(GROUP, wishes())
+    with pytest.raises(UnknownMemberId):
+        one.heartbeat(GROUP, NOBODY)
+    with pytest.raises(UnknownMemberId):
+        commit(one, NOBODY)
+    store.delete(group_paths.member(GROUP, MemberId("a")))
+    assert commit(one, NOBODY) == {TP: None}
+    assert joined(one.join(GROUP, wishes())).generation == 1
+
+
+def test_a_client_that_stays_keeps_actors_out(brokers: Brokers, one: GroupCoordinator) -> None:
+    who = member_of(one)
+    with pytest.raises(InconsistentGroupProtocol):
+        settle_kind(brokers.stores[1], GROUP, GroupKind.ACTORS)
+    one.leave(GROUP, [Leaver(who.member_id)])
+    settle_kind(brokers.stores[1], GROUP, GroupKind.ACTORS)
+    with pytest.raises(UnknownMemberId):
+        one.heartbeat(GROUP, who)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda one: one.heartbeat(GROUP, NOBODY),
+        lambda one: one.sync(GROUP, Sync(NOBODY)),
+        lambda one: one.leave(GROUP, [Leaver(MemberId("m"))]),
+        lambda one: one.commit_offsets(GROUP, Identity(MemberId("m"), NO_GENERATION), READ),
+        lambda one: one.fetch_offsets(GROUP, None),
+        lambda one: one.describe(GROUP),
+        lambda one: one.delete(GROUP),
+        lambda one: one.delete_offsets(GROUP, [TP]),
+        lambda one: one.find_coordinator(GROUP),
+        lambda one: one.list_groups(),
+    ],
+)
+def test_who_asks_about_a_group_that_there_is_not_makes_none(
+    brokers: Brokers, one: GroupCoordinator, ask: Callable[[GroupCoordinator], object]
+) -> None:
+    try:
+        ask(one)
+    except (UnknownMemberId, GroupIdNotFound):
+        pass
+    assert brokers.stores[1].children(group_paths.GROUPS) == []
+    assert brokers.stores[1].children(group_paths.CONSUMERS) == []
+
+
+def test_an_empty_name_is_refused(one: GroupCoordinator) -> None:
+    nameless = GroupId("")
+    for ask in (
+        lambda: one.find_coordinator(nameless),
+        lambda: one.join(nameless, wishes()),
+        lambda: one.commit_offsets(nameless, NOBODY, READ),
+        lambda: one.fetch_offsets(nameless, None),
+    ):
+        with pytest.raises(InvalidGroupId):
+            ask()
+
+
+def test_another_broker_is_named_to_those_who_come_to_the_wrong_one(brokers: Brokers) -> None:
+    coordinators = {number: brokers.start(number) for number in (1, 2, 3)}
+    for known in brokers.known.values():
+        known |= {1, 2, 3}
+    chosen = choose_coordinator(GROUP, brokers.state(1).brokers.values())
+    assert chosen is not None
+    assert {each.find_coordinator(GROUP).id for each in coordinators.values()} == {chosen.id}
+    for number, coordinator in coordinators.items():
+        if number == chosen.id:
+            member_of(coordinator)
+        else:
+            with pytest.raises(NotCoordinator, match=f"by broker {chosen.id}"):
+                coordinator.join(GROUP, wishes())
+    assert [len(coordinator.list_groups()) for coordinator in coordinators.values()].count(1) == 1
+
+
+def test_a_group_in_use_keeps_its_offsets_and_an_empty_one_can_be_forgotten(
+    brokers: Brokers, one: GroupCoordinator
+) -> None:
+    who = member_of(one)
+    unread = TopicPartition(TopicName("u"), PartitionIndex(0))
+    assert one.commit_offsets(GROUP, who, READ | {unread: CommittedOffset(Offset(1))}).result(WAIT_S)
+    with pytest.raises(NonEmptyGroup):
+        one.delete(GROUP)
+    results = one.delete_offsets(GROUP, [TP, unread])
+    assert isinstance(results[TP], GroupSubscribedToTopic)
+    assert (results[unread], one.fetch_offsets(GROUP, None)) == (None, READ)
+    one.leave(GROUP, [Leaver(who.member_id)])
+    one.delete(GROUP)
+    with pytest.raises(GroupIdNotFound):
+        one.describe(GROUP)
+    assert one.fetch_offsets(GROUP, None) == {}
+    assert joined(one.join(GROUP, wishes())).generation == 1
+
+
+def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brokers, one: GroupCoordinator) -> None:
+    member_of(one)
+    before = one.describe(GROUP)
+    brokers.register_anew(1)
+    assert one.describe(GROUP) == before
+    assert (before.state, before.protocol, before.members[0].assignment) == ("Stable", "range", b"share")
+
+
+def test_offsets_of_an_old_tool_are_a_group_too(brokers: Brokers, one: GroupCoordinator) -> None:
+    brokers.stores[1].create(group_paths.offset(GROUP, TP), b"5", parents=True)
+    assert [(each.group, each.state) for each in one.list_groups()] == [(GROUP, "Empty")]
+    assert one.fetch_offsets(GROUP, None) == READ
+    one.delete(GROUP)
+    assert one.list_groups() == []
