@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from raylog.client.cluster import BrokerHandle, Cluster, connect
     from raylog.client.consumer import Consumer
     from raylog.client.delivery import BatchDelivery, Delivery, Landed
+    from raylog.client.group_consumer import RebalanceListener
     from raylog.client.producer import Producer
     from raylog.client.results import (
         BrokerDescription,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         TopicDescription,
     )
+    from raylog.coordination.group_model import CommittedOffset
 
 __all__ = [
     "ActorGroup",
@@ -42,6 +44,7 @@ __all__ = [
     "BrokerHandle",
     "Cluster",
     "ClusterDescription",
+    "CommittedOffset",
     "ConfigEntry",
     "Consumer",
     "ConsumerRecord",
@@ -58,6 +61,7 @@ __all__ = [
     "PartitionReassignment",
     "Producer",
     "ProducerDescription",
+    "RebalanceListener",
     "RecordMetadata",
     "TopicDescription",
     "connect",
@@ -72,6 +76,7 @@ _HOME = {
     "BrokerHandle": "cluster",
     "Cluster": "cluster",
     "ClusterDescription": "results",
+    "CommittedOffset": "consumer",
     "ConfigEntry": "results",
     "Consumer": "consumer",
     "ConsumerRecord": "results",
@@ -88,6 +93,7 @@ _HOME = {
     "PartitionReassignment": "results",
     "Producer": "producer",
     "ProducerDescription": "results",
+    "RebalanceListener": "group_consumer",
     "RecordMetadata": "results",
     "TopicDescription": "results",
     "connect": "cluster",

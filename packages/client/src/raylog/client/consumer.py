@@ -1,50 +1,83 @@
-"""The consumer for threads: it waits in the thread that polls, and nothing happens between calls."""
+"""The consumer for threads: it waits in the thread that polls, and nothing is handed out between calls.
+
+In a group, its membership has a thread of its own: see ``group_consumer``.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from re import Pattern
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
+from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
+from raylog.client.config import GROUP_ID
 from raylog.client.consumer_core import ConsumerCore, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.group_consumer import GroupReader, RebalanceListener
+from raylog.client.group_consumer_join import Topics, join_group, subscribed
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
-from raylog.protocol.ids import TopicPartition
+from raylog.coordination.group_model import CommittedOffset
+from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.ids import Generation, MemberId, Offset, TopicPartition
 from raylog.protocol.records import Batches
+
+_LEAVE_S = 10.0
+"""How long closing waits for ZooKeeper; the end of the session tells the group else."""
+
+
+class _NoListener(RebalanceListener):
+    """Nobody is told."""
 
 
 class Consumer(ConsumerCore):
-    """Reads assigned partitions; for one thread at a time, not in a forked child (either is RaylogError).
+    """Reads partitions; for one thread at a time, not in a forked child (either is RaylogError).
 
-    ``topics`` assigns all partitions of those topics. ``config`` takes Kafka's consumer settings with underscores.
-    ``key_deserializer`` and ``value_deserializer`` are bytes (the default: nothing in a record tells how it was
-    written), msgpack, str, json or a function of bytes; null stays None. Polling raises OffsetOutOfRange
-    (PositionLost has both offsets) when there is nowhere to read from and auto.offset.reset is none,
-    UnknownTopicOrPartition for a topic that is gone, and CorruptMessage for a batch that fails its checksum; seek to
-    go on behind it. What can be read before that is handed out first.
+    ``topics`` are read in all their partitions, or with ``group_id`` shared with the group's other members: then they
+    may also be one compiled pattern of whole names, and need not exist yet. ``listener``: see RebalanceListener.
+    ``bootstrap_servers`` None: as :func:`raylog.client.connect` finds them. ``config`` takes Kafka's consumer settings
+    with underscores. ``key_deserializer`` and ``value_deserializer`` are bytes (the default: nothing in a record tells
+    how it was written), msgpack, str, json or a function of bytes; null stays None.
+
+    Making one raises, in a group, InvalidGroupId, InconsistentGroupProtocol when its members are Kafka's clients,
+    BrokerNotAvailable and RequestTimedOut. Polling raises OffsetOutOfRange (PositionLost has both offsets) when there
+    is nowhere to read from and auto.offset.reset is none, UnknownTopicOrPartition for a topic that is gone, and
+    CorruptMessage for a batch that fails its checksum; seek to go on behind it. What can be read before that is handed
+    out first. docs/groups.md tells what is delivered how often, and when a member fails.
     """
 
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str],
-        topics: Iterable[str] = (),
+        bootstrap_servers: str | Sequence[str] | None = None,
+        topics: str | Pattern[str] | Iterable[str | Pattern[str]] = (),
         *,
+        group_id: str | None = None,
+        listener: RebalanceListener | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config)
+        if group_id is not None:
+            config["group_id"] = group_id
+        servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+        super().__init__(servers, key_deserializer, value_deserializer, config)
         self._admin: Admin | None = None
+        self._group: GroupReader | None = None
         try:
-            self.assign((topic, partition) for topic in topics for partition in self.partitions_for(topic))
+            if self._settings.is_default(GROUP_ID):
+                self.assign(self._all_partitions(topics))
+            else:
+                self._group = self._join(subscribed(topics), listener or _NoListener())
+                self._may_deliver = self._group.member.may_deliver
         except BaseException:
             self.close()
             raise
@@ -135,6 +168,8 @@ class Consumer(ConsumerCore):
         Ends after ``timeout_ms`` without a record (None: never), or with ``until_end`` at the end offsets
         that the partitions have now. Whoever stops earlier finds the rest where he left.
         """
+        if until_end and self._group is not None:
+            raise InvalidRequest("until_end: a group's partitions come and go while it reads; end by timeout_ms")
         ends = self.end_offsets(self.assignment()) if until_end else None
         wait_ms = 1_000 if timeout_ms is None else timeout_ms
         while ends is None or not self._reached(ends):
@@ -149,8 +184,11 @@ class Consumer(ConsumerCore):
             generation, seen, count = place.generation, 0, len(records)
             if ends is not None and records[-1].offset >= ends.get(place.tp, 0):
                 count = sum(record.offset < ends.get(place.tp, 0) for record in records)
+            chosen: Iterable[ConsumerRecord] = records[:count]
+            if self._group is not None:
+                chosen = self._group.while_owned(place, chosen)
             try:
-                for seen, record in enumerate(records[:count], 1):  # noqa: B007
+                for seen, record in enumerate(chosen, 1):  # noqa: B007
                     place.position = record.offset + 1
                     yield record
             finally:
@@ -160,14 +198,54 @@ class Consumer(ConsumerCore):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self.iterate()
 
+    # --- in a group ---
+
+    @property
+    def member_id(self) -> MemberId:
+        """This consumer's name in its group."""
+        return self._in_group().member.member_id
+
+    @property
+    def generation(self) -> Generation:
+        """Of the group's assignment that it follows; -1 before the first."""
+        return self._in_group().member.generation
+
+    def may_deliver(self, topic: str, partition: int) -> bool:
+        """Whether records of it that were polled may still be processed: it is owned, by the session that claimed it,
+        under a lease. False once another may own it, whether or not the listener was told yet. From any thread."""
+        (tp,) = to_partitions([(topic, partition)])
+        return self._in_group().member.may_deliver(tp)
+
+    def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
+        """Commit these offsets, each one past the last record that was processed; by default the positions of all that
+        is owned, behind what was handed out last. All of them or none.
+
+        Raises UnknownMemberId when this consumer was put out of the group and IllegalGeneration when it does not own
+        all of these any more (their new owners read on from what was committed before), OffsetMetadataTooLarge,
+        InvalidRequest for a negative offset, RequestTimedOut when it is not known whether they were committed.
+        """
+        self._in_group().commit(_committed(offsets))
+
+    def commit_async(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> Future[None]:
+        """As :meth:`commit`, which does not wait: the future has the error. Commits keep the order of the calls."""
+        return self._in_group().commit_async(_committed(offsets))
+
+    def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
+        return self._in_group().committed(to_partitions(partitions))
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """As the core's; InvalidRequest in a group, which says who reads what."""
+        if self._group is not None:
+            raise InvalidRequest(
+                "assign: this consumer is in a group, which gives it its partitions; leave group_id out"
+            )
+        super().assign(partitions)
+
     def close(self) -> None:
-        """Close all connections. Twice does no harm."""
-        if self._fork.forked:
-            return
-        with self._user:
-            self._close()
-            if self._admin is not None:
-                self._admin.close()
+        """Leave the group, with enable.auto.commit committing what was handed out, and close all connections. Twice
+        does no harm. Raises what the listener raises, when all is closed."""
+        self._end(commit=True)
 
     def __enter__(self) -> Self:
         return self
@@ -175,13 +253,61 @@ class Consumer(ConsumerCore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """As close; after an error nothing is committed, for the record that led to it is not processed."""
+        self._end(commit=error is None)
+
+    def _end(self, *, commit: bool) -> None:
+        if self._fork.forked:
+            return
+        with self._user:
+            try:
+                if self._group is not None:
+                    self._group.leave(_LEAVE_S, commit=commit)
+            finally:
+                self._group = None
+                self._close()
+                if self._admin is not None:
+                    self._admin.close()
+
+    def _all_partitions(self, topics: Any) -> Iterator[tuple[str, int]]:
+        names = (topics,) if isinstance(topics, str | Pattern) else topics
+        for topic in names:
+            if isinstance(topic, Pattern):
+                raise InvalidRequest(
+                    f"topics matching {topic.pattern!r}: only a group looks for new topics; give group_id"
+                )
+            yield from ((topic, partition) for partition in self.partitions_for(topic))
+
+    def _join(self, topics: Topics, listener: RebalanceListener) -> GroupReader:
+        network = self._network
+        return join_group(
+            topics,
+            self._settings,
+            self._subscription,
+            listener,
+            self._user,
+            network.metadata,
+            network.pool.wakeup,
+            self._new_admin,
+        )
+
+    def _in_group(self) -> GroupReader:
+        self._fork.check()
+        if self._group is None:
+            raise InvalidRequest("this consumer is in no group: give group_id, and do not close it before")
+        return self._group
 
     def _exchange(self, deadline: float) -> None:
-        """Talk to brokers; wait for them until ``deadline``, monotonic, unless there is something to hand out."""
+        """Talk to brokers; wait for them until ``deadline``, monotonic, unless there is something to hand out.
+
+        In a group, take up before what happened there.
+        """
         self._fork.check()
+        wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)
+        if self._group is not None:
+            wait_ms = min(wait_ms, self._group.attend())
         if not self._busy():
-            self._fetcher.exchange(0 if self._has_data() else max(0.0, (deadline - time.monotonic()) * 1_000))
+            self._fetcher.exchange(0 if self._has_data() else wait_ms)
 
     def _wait_for(self, timeout_ms: float, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
         """Some records, of one batch; None when none come in time."""
@@ -200,3 +326,15 @@ class Consumer(ConsumerCore):
         if self._admin is None:
             self._admin = self._new_admin()
         return self._admin.list_offsets(at)
+
+
+def _committed(
+    offsets: Mapping[tuple[str, int], int | CommittedOffset] | None,
+) -> dict[TopicPartition, CommittedOffset] | None:
+    if offsets is None:
+        return None
+    values = (
+        offset if isinstance(offset, CommittedOffset) else CommittedOffset(Offset(offset))
+        for offset in offsets.values()
+    )
+    return dict(zip(to_partitions(offsets), values, strict=True))

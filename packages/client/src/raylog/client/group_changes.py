@@ -63,8 +63,8 @@ class Membership(Protocol):
         """As :meth:`commit`, in the order of the calls, without waiting."""
 
     def polled(self) -> None:
-        """The user is alive: ``max.poll.interval.ms`` is counted from here. Joins anew where it was over; raises what has
-        ended the membership for good."""
+        """The user is alive: ``max.poll.interval.ms`` is counted from here. Joins anew where it was over; raises what
+        has ended the membership for good."""
 
     def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset]) -> bool:
         """Give everything up, committing ``positions``, and sign off. False when that takes longer: then the group

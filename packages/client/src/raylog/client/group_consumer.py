@@ -44,13 +44,16 @@ class RebalanceListener(Protocol):
     def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
         """They are this consumer's from now on, and nothing was read of them yet: seek to read from elsewhere than the
         committed offset. After it raised, the next poll calls it again, before anything of them is handed out."""
+        return
 
     def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None:
         """Another is to have them, or the consumer closes: the last chance to commit. After it raised, their positions
         are not committed."""
+        return
 
     def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
         """They are gone, and others may read them already: nothing of them can be committed any more."""
+        return
 
 
 class GroupReader:

@@ -80,7 +80,7 @@ class GroupCore:
                     self._begin(change)
                 if change.tp in self._subscription:
                     told.append(change.tp)
-            self._step = _STEP_OF[kind](tuple(told)) if told else None
+            self._step = _STEP_OF[kind](tuple(sorted(told))) if told else None
         return self._step
 
     def done(self) -> None:

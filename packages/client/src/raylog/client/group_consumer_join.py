@@ -1,0 +1,145 @@
+"""How a consumer becomes a member of a group of actors: finds ZooKeeper, and registers there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from re import Pattern
+from typing import NamedTuple
+
+from raylog.client.admin import Admin
+from raylog.client.config import (
+    AUTO_COMMIT_INTERVAL_MS,
+    CLIENT_ID,
+    DEFAULT_API_TIMEOUT_MS,
+    ENABLE_AUTO_COMMIT,
+    GROUP_ID,
+    MAX_POLL_INTERVAL_MS,
+    PARTITION_ASSIGNMENT_STRATEGY,
+    SESSION_TIMEOUT_MS,
+    ZOOKEEPER_CONNECT,
+)
+from raylog.client.group_changes import Membership
+from raylog.client.group_consumer import GroupReader, RebalanceListener
+from raylog.client.group_consumer_core import GroupCore
+from raylog.client.group_member import GroupMember
+from raylog.client.guards import OneUser
+from raylog.client.metadata import Metadata
+from raylog.client.subscription import Subscription
+from raylog.coordination.assignors import Assignor
+from raylog.coordination.liveness import address_towards
+from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.store import StoreUnavailable
+from raylog.coordination.topic_names import check_topic_name
+from raylog.coordination.zk_store import ZkStore
+from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGroupId
+from raylog.protocol.ids import GroupId, TopicName
+from raylog.protocol.settings import Settings
+
+Topics = frozenset[TopicName] | Pattern[str]
+
+_METADATA_MAX_BYTES = "offset.metadata.max.bytes"
+_DEFAULT_METADATA_MAX_BYTES = 4096
+"""Kafka's default."""
+
+
+def subscribed(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Topics:
+    """What the user named, checked: topics, or one pattern. Raises InvalidTopic, InvalidConfig."""
+    if isinstance(topics, str | Pattern):
+        topics = (topics,)
+    given = list(topics)
+    patterns = [topic for topic in given if isinstance(topic, Pattern)]
+    names = [topic for topic in given if isinstance(topic, str)]
+    if not given or (patterns and len(given) > 1):
+        raise InvalidConfig("topics: a group reads topics by name, at least one, or one compiled pattern")
+    if patterns:
+        return patterns[0]
+    for name in names:
+        check_topic_name(name)
+    return frozenset(map(TopicName, names))
+
+
+def join_group(
+    topics: Topics,
+    settings: Settings,
+    subscription: Subscription,
+    listener: RebalanceListener,
+    user: OneUser,
+    metadata: Metadata,
+    wake: Callable[[], None],
+    new_admin: Callable[[], Admin],
+) -> GroupReader:
+    """Registers with the group of ``settings``; its partitions come when polling.
+
+    Raises InvalidGroupId, InconsistentGroupProtocol for a group of Kafka's clients, BrokerNotAvailable and
+    RequestTimedOut when brokers or ZooKeeper do not answer.
+    """
+    group = GroupId(settings[GROUP_ID])
+    if not group:
+        raise InvalidGroupId("group.id is empty: give the group a name")
+    found = _ask(settings, new_admin)
+    store = ZkStore(found.zookeeper, session_timeout_ms=settings[SESSION_TIMEOUT_MS])
+    core = GroupCore(
+        subscription,
+        auto_commit=settings[ENABLE_AUTO_COMMIT],
+        auto_commit_interval_ms=settings[AUTO_COMMIT_INTERVAL_MS],
+        max_metadata_bytes=found.metadata_bytes,
+    )
+
+    def join(woken: Callable[[], None]) -> Membership:
+        member = GroupMember(
+            store,
+            group,
+            topics,
+            client_id=settings[CLIENT_ID],
+            assignor=Assignor(settings[PARTITION_ASSIGNMENT_STRATEGY]),
+            max_poll_interval_ms=settings[MAX_POLL_INTERVAL_MS],
+            host=found.own_host,
+            woken=woken,
+        )
+        member.start(settings[DEFAULT_API_TIMEOUT_MS] / 1_000)
+        return member
+
+    try:
+        try:
+            store.start()
+        except StoreUnavailable as error:
+            raise BrokerNotAvailable(
+                f"group {group}: no ZooKeeper answers at {found.zookeeper}, where broker {found.broker} says it is; "
+                f"give zookeeper.connect if it has another address from here: {error}"
+            ) from error
+        return GroupReader(
+            group, topics, join, core, RegistryOffsetStore(store), listener, user, metadata, wake, store.close
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+class _Found(NamedTuple):
+    """What a broker told."""
+
+    broker: str
+    zookeeper: str
+    metadata_bytes: int
+    """How much text may be committed beside an offset."""
+    own_host: str
+    """This machine's address as the broker sees it, and other members; "" when it cannot be told."""
+
+
+def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
+    with new_admin() as admin:
+        broker = admin.describe_cluster().brokers[0]
+        values = {entry.name: entry.value for entry in admin.describe_broker_configs(broker.broker_id)}
+    name = f"{broker.broker_id} ({broker.host}:{broker.port})"
+    zookeeper = settings[ZOOKEEPER_CONNECT] or values.get("zookeeper.connect")
+    if not zookeeper:
+        raise BrokerNotAvailable(
+            f"broker {name} does not say where ZooKeeper is; a group of actors needs one: is it a broker of raylog? "
+            "give zookeeper.connect"
+        )
+    metadata_bytes = int(values.get(_METADATA_MAX_BYTES) or _DEFAULT_METADATA_MAX_BYTES)
+    try:
+        own_host = address_towards(broker.host, broker.port)
+    except OSError:
+        own_host = ""
+    return _Found(name, zookeeper, metadata_bytes, own_host)
