@@ -13,8 +13,8 @@ same clock when a call began, ``t`` when it had returned.
 | commit | begun, partition, offset, refused | so far it has read; ``refused`` is the error's name, or "" |
 | failed | | it was killed or stopped, as whoever did it has told |
 
-Times make eras: from ``assigned`` to ``revoked``, or to the beginning of the last call that proves that the member
-still took the partition for its own. All is about one topic, whose partitions are read from offset 0.
+Times make eras: from ``assigned`` to ``revoked``, or to the beginning of the last poll that handed something out; one
+in which nothing was handed out hurts nobody. All is about one topic, whose partitions are read from offset 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -63,6 +62,7 @@ class Era:
     """Where it began to read."""
     position: int
     until: float
+    has_handed_out: bool = False
     is_orderly: bool = False
     """It was given up, by commit and release."""
     is_over: bool = False
@@ -84,10 +84,9 @@ class Judgement:
         return {anomaly for anomaly, _ in self.findings}
 
 
-def load(path: Path) -> list[Event]:
-    """What a member, whose name is the file's, has told so far; a line that is being written is left out."""
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [_event(path.stem, json.loads(line)) for line in lines]
+def parse(member: str, text: str) -> list[Event]:
+    """What a member has told; a last line that is not whole is left out."""
+    return [_event(member, json.loads(line)) for line in text.split("\n")[:-1]]
 
 
 def _event(member: str, fields: dict[str, Any]) -> Event:
@@ -154,7 +153,7 @@ class _Judge:
                 continue
             if first != era.position:
                 self._found(Anomaly.SKIP, event, f"handed out {first} of partition {partition} at {era.position}")
-            era.position = last + 1
+            era.position, era.has_handed_out = last + 1, True
             era.until = max(era.until, event.v["begun"])
 
     def commit(self, event: Event) -> None:
@@ -172,7 +171,7 @@ class _Judge:
 
     def end(self, ends: Sequence[int], committed: Sequence[int]) -> None:
         for partition, end in enumerate(ends):
-            eras = self.result.eras[partition]
+            eras = [era for era in self.result.eras[partition] if era.has_handed_out]
             for number, era in enumerate(eras):
                 for later in eras[number + 1 :]:
                     if later.begun < era.until and later.member != era.member:
