@@ -26,6 +26,7 @@ from raylog.coordination.group_events import (
     Begin,
     Cease,
     ClaimLost,
+    Deregister,
     Died,
     Drop,
     Effect,
@@ -172,12 +173,21 @@ class MemberThread:
             while not self._ended and not (self._good_bye and self._machine.has_left):
                 self._turn()
         except RaylogError as error:
-            self.failure = error
+            self._fail(error)
         except Exception as error:
             log.exception("group %s: member %s ends: a defect", self._group, self._id)
-            self.failure = RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}")
+            self._fail(RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}"))
         finally:
             self._end()
+
+    def _fail(self, error: RaylogError) -> None:
+        """Hold up nobody who should have what was ours; if that fails, too, the end of the session tells."""
+        self.failure = error
+        self.lease.revoke()
+        try:
+            self._registry.carry_out(Deregister())
+        except RaylogError as also:
+            log.warning("group %s: member %s could not sign off: %s", self._group, self._id, also)
 
     def _end(self) -> None:
         self.lease.revoke()

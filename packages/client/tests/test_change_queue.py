@@ -1,0 +1,83 @@
+"""What a slow user of a member hears, and what of what he says counts."""
+
+from __future__ import annotations
+
+import threading
+
+from raylog.client.change_queue import ChangeQueue
+from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+OTHER = TP._replace(partition=PartitionIndex(1))
+
+
+def queue() -> ChangeQueue:
+    return ChangeQueue(lambda: None)
+
+
+def test_changes_are_told_once_and_in_order() -> None:
+    changes = queue()
+    told = [Began(TP, None), Began(OTHER, None), Ceased(TP)]
+    for change in told:
+        changes.tell(change, 1)
+    assert changes.take() == told
+    assert changes.take() == []
+
+
+def test_what_is_lost_before_he_heard_of_it_is_not_told() -> None:
+    changes = queue()
+    changes.tell(Began(TP, None))
+    changes.tell(Ceased(TP), 1)
+    changes.tell(Began(OTHER, None))
+    changes.tell(Dropped(TP))
+    assert changes.take() == [Began(OTHER, None)]
+
+
+def test_what_he_has_and_lost_twice_is_told_once() -> None:
+    changes = queue()
+    changes.tell(Began(TP, None))
+    changes.take()
+    for change in (Dropped(TP), Began(TP, None), Dropped(TP)):
+        changes.tell(change)
+    assert changes.take() == [Dropped(TP)]
+    changes.tell(Dropped(TP))
+    assert changes.take() == []
+
+
+def test_he_is_done_with_what_he_was_told_to_cease_once() -> None:
+    changes = queue()
+    changes.tell(Began(TP, None))
+    assert changes.quiet(TP) is None
+    changes.tell(Ceased(TP), 7)
+    assert changes.quiet(TP) is None, "he has not heard of it"
+    changes.take()
+    assert changes.quiet(TP) == 7
+    assert changes.quiet(TP) is None
+
+
+def test_what_he_says_of_a_partition_that_he_lost_does_not_count_when_it_is_his_again() -> None:
+    changes = queue()
+    changes.tell(Began(TP, None))
+    changes.tell(Ceased(TP), 1)
+    changes.take()
+    changes.tell(Dropped(TP))
+    changes.tell(Began(TP, None))
+    changes.tell(Ceased(TP), 2)
+    assert changes.quiet(TP) is None
+    assert changes.take() == [Dropped(TP), Began(TP, None), Ceased(TP)]
+    assert changes.quiet(TP) == 2
+
+
+def test_who_waits_is_woken_and_so_is_his_selector() -> None:
+    woken = threading.Event()
+    changes = ChangeQueue(woken.set)
+    assert not changes.wait(0)
+    teller = threading.Thread(target=changes.tell, args=(Began(TP, None),))
+    teller.start()
+    assert changes.wait(10)
+    teller.join()
+    assert woken.is_set()
+    assert changes.wait(0), "until it is taken"
+    changes.take()
+    assert not changes.wait(0)

@@ -1,0 +1,309 @@
+"""What a member does in the registries when answers are lost, others come between, and nodes cannot be read."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+import pytest
+
+from raylog.coordination import group_paths, paths
+from raylog.coordination.group_events import (
+    Claimed,
+    ClaimInDoubt,
+    ClaimLost,
+    ClaimPartition,
+    ClaimRefused,
+    Deregister,
+    Deregistered,
+    DeregisterFailed,
+    Evict,
+    Look,
+    Looked,
+    LookFailed,
+    Publish,
+    Published,
+    Register,
+    RegistrationFailed,
+    Release,
+    Released,
+    ReleaseFailed,
+    Shares,
+    View,
+)
+from raylog.coordination.group_events import Registered as IsRegistered
+from raylog.coordination.group_model import CommittedOffset, Registered
+from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.store import NodeEvent, StoreEvent
+from raylog.protocol.errors import IllegalGeneration, RequestTimedOut
+from raylog.protocol.ids import (
+    BrokerId,
+    Generation,
+    GroupId,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+GROUP = GroupId("g")
+A, B = MemberId("a"), MemberId("b")
+TOPIC = TopicName("t")
+TP, OTHER = (TopicPartition(TOPIC, PartitionIndex(index)) for index in range(2))
+CLAIM = 6
+"""Which request of a first claim makes it: its nodes are read, ensured, and read again before."""
+OFFSETS_OF_EVICTED = 4
+"""Which request of an eviction reads the offsets: the owners' topics, partitions and nodes come before."""
+OWNER, ASSIGNMENT = group_paths.owner(GROUP, TP), group_paths.assignment(GROUP)
+
+
+class Side:
+    """One member's side, in a session of its own."""
+
+    def __init__(self, tree: MemoryTree, name: MemberId, topics: Iterable[TopicName] = (TOPIC,), pattern: str = ""):
+        self.store = MemoryStore(tree)
+        self.store.start()
+        self.events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        wants = Registered(frozenset(() if pattern else topics), pattern or None)
+        self.registry = GroupRegistry(self.store, GROUP, name, wants, self.events, lambda: TimestampMs(1_000))
+        self.do, self.claims = self.registry.carry_out, self.registry.claims
+
+    def registered(self) -> Side:
+        assert self.do(Register()) == IsRegistered()
+        return self
+
+    def look(self) -> View:
+        looked = self.do(Look())
+        assert isinstance(looked, Looked)
+        return looked.view
+
+    def commit(self, offset: int) -> None:
+        self.claims.commit({TP: CommittedOffset(Offset(offset))})
+
+    def after_answers(self, number: int, happens: Callable[[], object]) -> None:
+        """``happens`` comes between request ``number`` from now, counted from 1, and its answer."""
+        left = iter(range(number, 0, -1))
+
+        def count() -> None:
+            if next(left, 0) == 1:
+                happens()
+
+        self.store.before_answer = count
+
+    def lose_answer(self, number: int) -> None:
+        """The answer to request ``number`` from now is lost."""
+        if number == 1:
+            self.store.lose_next_answer()
+        else:
+            self.after_answers(number - 1, self.store.lose_next_answer)
+
+    def committed(self) -> int:
+        found = self.store.get(group_paths.offset(GROUP, TP))
+        assert found is not None
+        return int(found.data)
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    return MemoryTree()
+
+
+@pytest.fixture
+def a(tree: MemoryTree) -> Side:
+    return Side(tree, A).registered()
+
+
+@pytest.fixture
+def b(tree: MemoryTree) -> Side:
+    return Side(tree, B).registered()
+
+
+def put_topic(store: MemoryStore, partitions: int, name: str = TOPIC) -> None:
+    node, replicas = paths.topic(TopicName(name)), ((BrokerId(1),),) * partitions
+    data = paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=1)), replicas))
+    if store.exists(node) is None:
+        store.create(node, data, parents=True)
+    else:
+        store.set(node, data)
+
+
+# --- answers that are lost ---
+
+
+def test_a_registration_that_was_not_heard_of_is_known_again(tree: MemoryTree) -> None:
+    side = Side(tree, A)
+    side.registered()
+    assert side.do(Deregister()) == Deregistered()
+    side.store.lose_next_answer()
+    assert side.do(Register()) == RegistrationFailed()
+    side.registered()
+    assert side.registry.session_id == side.store.session.id
+
+
+def test_a_registration_of_another_session_under_our_id_is_not_ours(tree: MemoryTree, a: Side) -> None:
+    assert Side(tree, A).do(Register()) == RegistrationFailed()
+
+
+def test_a_claim_that_was_not_heard_of_is_known_again(a: Side, b: Side) -> None:
+    a.lose_answer(CLAIM)
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    assert b.do(ClaimPartition(TP)) == ClaimRefused(TP), "it was made"
+    assert a.do(ClaimPartition(TP)) == Claimed(TP)
+    a.commit(5)
+    assert a.committed() == 5
+
+
+def test_a_claim_in_doubt_is_given_up_without_having_been_known(a: Side, b: Side) -> None:
+    a.lose_answer(CLAIM)
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    assert a.do(Release(TP, None)) == Released(TP)
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+    assert a.do(Release(TP, None)) == ClaimLost(TP)
+
+
+def test_a_commit_that_was_not_heard_of_does_not_stop_the_next(a: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.store.lose_next_answer()
+    with pytest.raises(RequestTimedOut, match="may have been written or not"):
+        a.commit(5)
+    a.commit(6)
+    assert a.committed() == 6
+
+
+def test_a_release_that_was_not_heard_of_is_over(a: Side, b: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.store.lose_next_answer()
+    assert a.do(Release(TP, CommittedOffset(Offset(7)))) == ReleaseFailed(TP)
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+    assert a.do(Release(TP, CommittedOffset(Offset(7)))) == ClaimLost(TP)
+    claim = b.claims.get(TP)
+    assert claim is not None
+    assert claim.committed is not None
+    assert claim.committed.offset == 7
+
+
+def test_a_release_after_a_commit_in_doubt_goes_through(a: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.store.lose_next_answer()
+    with pytest.raises(RequestTimedOut):
+        a.commit(5)
+    assert a.do(Release(TP, CommittedOffset(Offset(6)))) == Released(TP)
+    assert a.committed() == 6
+    assert a.store.exists(OWNER) is None
+
+
+def test_signing_off_that_was_not_heard_of_is_over(a: Side) -> None:
+    a.lose_answer(2)
+    assert a.do(Deregister()) == DeregisterFailed()
+    assert a.do(Deregister()) == Deregistered()
+    assert not a.store.children(group_paths.members(GROUP))
+
+
+# --- others come between ---
+
+
+def test_who_is_not_registered_any_more_claims_and_publishes_nothing(a: Side, b: Side) -> None:
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+    b.do(Evict(A))
+    assert a.do(ClaimPartition(OTHER)) == ClaimRefused(OTHER)
+    assert a.do(Publish(Shares(Generation(0), {}), -1)) == LookFailed()
+    assert A not in a.look().members
+    a.registered()
+    assert a.do(ClaimPartition(OTHER)) == Claimed(OTHER)
+
+
+def test_a_stale_commit_is_refused_once_another_has_claimed(a: Side, b: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.commit(5)
+    b.do(Evict(A))
+    a.commit(6)  # nobody else reads it yet: it is progress
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+    with pytest.raises(IllegalGeneration, match="t-0: member a of group g does not own that"):
+        a.commit(7)
+    assert a.do(Release(TP, CommittedOffset(Offset(8)))) == ClaimLost(TP)
+    assert (b.committed(), b.store.exists(OWNER) is not None) == (6, True)
+
+
+def test_who_commits_while_he_is_evicted_lives(a: Side, b: Side) -> None:
+    """What was found of him is old by then: neither he nor his partition is touched."""
+    a.do(ClaimPartition(TP))
+    b.after_answers(OFFSETS_OF_EVICTED, lambda: a.commit(1))
+    b.do(Evict(A))
+    assert a.committed() == 1, "it came between"
+    assert A in b.look().members
+    assert b.do(ClaimPartition(TP)) == ClaimRefused(TP)
+
+
+def test_an_evicted_member_that_lives_leaves_nothing_behind_when_it_registers_anew(a: Side, b: Side) -> None:
+    """It claimed after the elected one had looked for what it owns."""
+    b.after_answers(1, lambda: a.do(ClaimPartition(TP)))
+    b.do(Evict(A))
+    assert b.do(ClaimPartition(TP)) == ClaimRefused(TP)
+    a.registered()
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+
+
+def test_of_two_who_publish_one_is_first(a: Side, b: Side) -> None:
+    shares = Shares(Generation(0), {A: (TP,)})
+    assert a.do(Publish(shares, -1)) == Published()
+    assert b.do(Publish(Shares(Generation(0), {B: (TP,)}), -1)) == Published()
+    assert (b.look().shares, b.look().version) == (shares, 0)
+
+
+# --- looking ---
+
+
+def test_the_elected_one_sees_what_others_want(tree: MemoryTree, a: Side) -> None:
+    put_topic(a.store, 2)
+    put_topic(a.store, 1, "u1")
+    Side(tree, B, pattern="u.").registered()
+    assert a.look() == View(None, -1, {A: frozenset({TOPIC}), B: frozenset({TopicName("u1")})}, {TOPIC: 2, "u1": 1})
+    assert a.registry.elected == A
+
+
+def test_topics_are_read_when_they_changed(a: Side) -> None:
+    assert a.look().partitions == {}
+    put_topic(a.store, 2)
+    while not a.events.empty():
+        event = a.events.get()
+        assert isinstance(event, NodeEvent)
+        a.registry.noticed(event)
+    assert a.look().partitions == {TOPIC: 2}
+    a.store.suspend()
+    put_topic(Side(a.store._tree, B).store, 3)
+    a.store.resume()
+    a.registry.watches_lost()
+    assert a.look().partitions == {TOPIC: 3}
+
+
+def test_what_cannot_be_read_costs_no_more_than_what_it_says(a: Side) -> None:
+    put_topic(a.store, 2)
+    for name, data in (("x", b"no JSON"), ("y", b'{"version": 1, "subscription": {"(": 1}, "pattern": "white_list"}')):
+        a.store.create(f"{group_paths.members(GROUP)}/{name}", data)
+    a.do(Publish(Shares(Generation(0), {}), -1))
+    a.store.set(ASSIGNMENT, b"no JSON")
+    view = a.look()
+    assert view.members == {A: frozenset({TOPIC}), "x": frozenset(), "y": frozenset()}
+    assert view.shares == Shares(Generation(1), {}), "the generations only rise"
+    a.store.set(paths.topic(TOPIC), b"no JSON")
+    a.registry.watches_lost()
+    assert a.look().partitions == {}
+
+
+def test_an_offset_that_cannot_be_read_is_begun_once_it_was_reset(a: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.do(Release(TP, None))
+    a.store.set(group_paths.offset(GROUP, TP), b"far")
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    a.store.set(group_paths.offset(GROUP, TP), b"12")
+    assert a.do(ClaimPartition(TP)) == Claimed(TP)
+    claim = a.claims.get(TP)
+    assert claim is not None
+    assert claim.committed == CommittedOffset(Offset(12))
