@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from re import Pattern
 from typing import NamedTuple
@@ -34,6 +35,8 @@ from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGroupId
 from raylog.protocol.ids import GroupId, TopicName
 from raylog.protocol.settings import Settings
+
+log = logging.getLogger(__name__)
 
 Topics = frozenset[TopicName] | Pattern[str]
 
@@ -86,16 +89,27 @@ def join_group(
     )
 
     def join(woken: Callable[[], None]) -> Membership:
-        member = GroupMember(
-            store,
-            group,
-            topics,
-            client_id=settings[CLIENT_ID],
-            assignor=Assignor(settings[PARTITION_ASSIGNMENT_STRATEGY]),
-            max_poll_interval_ms=settings[MAX_POLL_INTERVAL_MS],
-            host=found.own_host,
-            woken=woken,
-        )
+        def member_at(host: str) -> GroupMember:
+            return GroupMember(
+                store,
+                group,
+                topics,
+                client_id=settings[CLIENT_ID],
+                assignor=Assignor(settings[PARTITION_ASSIGNMENT_STRATEGY]),
+                max_poll_interval_ms=settings[MAX_POLL_INTERVAL_MS],
+                host=host,
+                woken=woken,
+            )
+
+        try:
+            member = member_at(found.own_host)
+        except OSError as error:
+            log.warning(
+                "group %s: cannot listen at %s (%s): others will learn of this member's death from the end of its "
+                "session only",
+                group, found.own_host, error,
+            )  # fmt: skip
+            member = member_at("")
         member.start(settings[DEFAULT_API_TIMEOUT_MS] / 1_000)
         return member
 
