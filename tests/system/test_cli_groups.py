@@ -1,0 +1,303 @@
+"""`raylog groups` and `raylog consume --group`, and what the admin client asks of coordinators under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+
+from kit.cluster import InProcessCluster
+from kit.commands import call, one_line
+from kit.proxied import behind_proxies
+from kit.proxy import Fate, FrameProxy
+from kit.waiting import wait_until
+from raylog.client import Admin, Producer
+from raylog.coordination.offsets import CommittedOffset
+from raylog.protocol.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    InvalidGroupId,
+    NonEmptyGroup,
+    RaylogError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
+
+pytestmark = pytest.mark.system
+
+WAIT_S = 20
+OFFSET_COMMIT, FIND_COORDINATOR, DELETE_GROUPS = 8, 10, 42
+CONFIG = {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2, config=CONFIG) as running:
+        running.create_topic("t", partitions=2)
+        with Producer(running.bootstrap_servers) as producer:
+            for partition, count in ((0, 10), (1, 4)):
+                for number in range(count):
+                    producer.send("t", b"v", partition=partition, timestamp=1_000 + number)
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: InProcessCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as found:
+        yield found
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group id that no other test has."""
+    return f"of-{request.node.name}"
+
+
+def tp(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(partition))
+
+
+def run(cluster: InProcessCluster, *arguments: str) -> str:
+    """What a command that succeeds says on stderr."""
+    done = call(cluster, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def as_json(cluster: InProcessCluster, *arguments: str) -> Any:
+    done = call(cluster, *arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def member(cluster: InProcessCluster, group: str, topic: str = "t") -> Iterator[ConfluentConsumer]:
+    """A Kafka client that is a member of the group and reads the topic."""
+    consumer = ConfluentConsumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": group,
+            "client.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        wait_until(lambda: consumer.poll(0.1) is not None, WAIT_S, "the member reads")
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
+    return {tp: found.offset for tp, found in admin.list_group_offsets(group).items()}
+
+
+# --- the admin client ------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_committed_told_and_forgotten(admin: Admin, group: str) -> None:
+    assert admin.list_group_offsets(group) == {}
+    whole = CommittedOffset(Offset(7), LeaderEpoch(0), "by hand")
+    assert admin.alter_group_offsets(group, {("t", 0): whole, ("t", 1): 2}) == {tp(0): None, tp(1): None}
+    found = admin.list_group_offsets(group)
+    assert (found[tp(0)].offset, found[tp(0)].leader_epoch, found[tp(0)].metadata) == (7, 0, "by hand")
+    assert committed(admin, group) == {tp(0): 7, tp(1): 2}
+    assert admin.list_group_offsets(group, [("t", 1)]).keys() == {tp(1)}
+    assert admin.delete_group_offsets(group, [("t", 0)]) == {tp(0): None}
+    assert committed(admin, group) == {tp(1): 2}
+    assert admin.delete_groups([group]) == {group: None}
+    assert admin.list_group_offsets(group) == {}
+
+
+def test_asking_makes_no_group(admin: Admin, group: str) -> None:
+    assert admin.list_group_offsets(group) == {}
+    assert isinstance(admin.describe_groups([group])[group], GroupIdNotFound)
+    assert isinstance(admin.delete_groups([group])[group], GroupIdNotFound)
+    assert group not in {found.group_id for found in admin.list_groups()}
+
+
+def test_each_partition_and_each_group_has_its_own_fate(admin: Admin, group: str) -> None:
+    results = admin.alter_group_offsets(group, {("t", 0): 1, ("nosuch", 0): 1})
+    assert results[tp(0)] is None
+    assert isinstance(results[tp(0, "nosuch")], UnknownTopicOrPartition)
+    deleted = admin.delete_groups([group, f"not-{group}"])
+    assert deleted[group] is None
+    assert isinstance(deleted[f"not-{group}"], GroupIdNotFound)
+    with pytest.raises(InvalidGroupId):
+        admin.alter_group_offsets("", {("t", 0): 1})
+
+
+def test_a_group_with_members_is_described_and_left_alone(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    with member(cluster, group) as consumer:
+        found = admin.describe_groups([group])[group]
+        assert not isinstance(found, RaylogError)
+        (reader,) = found.members
+        assert (found.state, found.protocol_type, reader.client_id) == ("Stable", "consumer", "reader")
+        assert (reader.topics, reader.assignment) == (("t",), (tp(0), tp(1)))
+        assert (group, "Stable") in {(listed.group_id, listed.state) for listed in admin.list_groups(["Stable"])}
+        assert group not in {listed.group_id for listed in admin.list_groups(["Empty"])}
+        consumer.commit(asynchronous=False)
+        before = committed(admin, group)
+        for error in admin.alter_group_offsets(group, {("t", 0): 0, ("t", 1): 0}).values():
+            assert isinstance(error, UnknownMemberId)
+        assert isinstance(admin.delete_groups([group])[group], NonEmptyGroup)
+        assert isinstance(admin.delete_group_offsets(group, [("t", 0)])[tp(0)], GroupSubscribedToTopic)
+        assert committed(admin, group) == before
+
+
+def test_the_coordinator_is_followed_when_it_stops(tmp_path: Path) -> None:
+    with (
+        InProcessCluster(tmp_path / "brokers", brokers=2, config=CONFIG) as cluster,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=20_000) as admin,
+    ):
+        cluster.create_topic("t")
+        admin.alter_group_offsets("g", {("t", 0): 0})
+        found = admin.describe_groups(["g"])["g"]
+        assert not isinstance(found, RaylogError)
+        cluster.stop(found.coordinator)
+        assert committed(admin, "g") == {tp(0): 0}
+        after = admin.describe_groups(["g"])["g"]
+        assert not isinstance(after, RaylogError)
+        assert after.coordinator != found.coordinator
+        assert [listed.group_id for listed in admin.list_groups()] == ["g"]
+        assert admin.delete_groups(["g"]) == {"g": None}
+
+
+def once(fate: Fate, api: int) -> Callable[[int], Fate]:
+    """The fate of the first frame of that API; all others pass."""
+    left = [fate]
+    return lambda api_key: left.pop() if api_key == api and left else Fate.PASS
+
+
+def all_proxies(proxies: list[FrameProxy], api: int) -> int:
+    return sum(proxy.requests[api] for proxy in proxies)
+
+
+def test_a_commit_whose_answer_was_lost_is_made_again(tmp_path: Path) -> None:
+    with (
+        behind_proxies(tmp_path / "brokers", partitions=1, config=CONFIG) as (_, proxies, servers),
+        Admin(servers, default_api_timeout_ms=20_000) as admin,
+    ):
+        for proxy in proxies:
+            proxy.on_answer = once(Fate.CUT, OFFSET_COMMIT)
+        assert admin.alter_group_offsets("g", {("t", 0): 0}) == {tp(0): None}
+        assert all_proxies(proxies, OFFSET_COMMIT) == 2
+        assert all_proxies(proxies, FIND_COORDINATOR) == 2
+        assert committed(admin, "g") == {tp(0): 0}
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_described_and_deleted(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    admin.alter_group_offsets(group, {("t", 0): 3, ("t", 1): 4})
+    assert {"group": group, "state": "Empty", "protocol_type": ""} in [
+        {**row, "protocol_type": ""} for row in as_json(cluster, "groups", "list", "--state", "Empty")
+    ]
+    assert group in call(cluster, "groups", "list").stdout.splitlines()
+    assert group not in call(cluster, "groups", "list", "--state", "Stable").stdout.splitlines()
+    facts = as_json(cluster, "groups", "describe", group)
+    assert (facts["state"], facts["members"]) == ("Empty", [])
+    assert [(row["partition"], row["committed"], row["latest"], row["lag"]) for row in facts["partitions"]] == [
+        (0, 3, 10, 7),
+        (1, 4, 4, 0),
+    ]
+    table = call(cluster, "groups", "describe", group).stdout.splitlines()
+    assert table[0].startswith(f"{group} is Empty: 0 members; broker ")
+    assert table[1].split() == ["topic", "partition", "committed", "latest", "lag", "member_id", "client_id", "host"]
+    assert table[2].split() == ["t", "0", "3", "10", "7", "-", "-", "-"]
+    assert "forgotten its offsets of 1 partition" in run(cluster, "groups", "delete", group, "--topic", "t:1")
+    assert committed(admin, group) == {tp(0): 3}
+    one_line(call(cluster, "groups", "delete", group, "--topic", "t:1"), "has committed nothing there")
+    assert run(cluster, "groups", "delete", group) == f"deleted group {group}\n"
+    one_line(call(cluster, "groups", "describe", group), f"there is no group '{group}'")
+    one_line(call(cluster, "groups", "delete", group), "GROUP_ID_NOT_FOUND")
+
+
+def test_members_are_shown_with_what_they_read(cluster: InProcessCluster, group: str) -> None:
+    with member(cluster, group) as consumer:
+        consumer.commit(asynchronous=False)
+        facts = as_json(cluster, "groups", "describe", group)
+        (reader,) = facts["members"]
+        assert (facts["state"], reader["client_id"], reader["partitions"]) == ("Stable", "reader", ["t-0", "t-1"])
+        assert [row["member_id"] for row in facts["partitions"]] == [reader["member_id"]] * 2
+        shown = call(cluster, "groups", "describe", group, "--members").stdout.splitlines()
+        assert shown[1].split() == ["member_id", "instance_id", "client_id", "host", "partitions"]
+        assert shown[2].split()[-1] == "t-0,t-1"
+        one_line(call(cluster, "groups", "delete", group), "NON_EMPTY_GROUP")
+
+
+def test_a_reset_is_shown_and_made_only_when_it_is_told_to(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    def reset(*options: str) -> dict[int, int]:
+        rows = as_json(cluster, "groups", "reset-offsets", group, *options)
+        return {row["partition"]: row["proposed"] for row in rows}
+
+    told = run(cluster, "groups", "reset-offsets", group, "--topic", "t", "--to-earliest")
+    assert told == "nothing was changed; add --execute to reset 2 partitions\n"
+    assert committed(admin, group) == {}
+    assert reset("--topic", "t", "--to-latest", "--execute") == {0: 10, 1: 4} == by_number(committed(admin, group))
+    assert reset("--topic", "t:0", "--to-offset", "5", "--execute") == {0: 5}
+    assert by_number(committed(admin, group)) == {0: 5, 1: 4}
+    assert reset("--all-topics", "--shift-by", "-2", "--execute") == {0: 3, 1: 2} == by_number(committed(admin, group))
+    assert reset("--topic", "t", "--to-timestamp", "1002") == {0: 2, 1: 2}
+    assert reset("--topic", "t", "--to-datetime", "1970-01-01T00:00:01.006+00:00") == {0: 6, 1: 4}
+    assert reset("--topic", "t", "--to-earliest") == {0: 0, 1: 0}
+    shown = call(cluster, "groups", "reset-offsets", group, "--topic", "t:1", "--to-offset", "9")
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["topic", "partition", "committed", "proposed", "earliest", "latest", "lag"],
+        ["t", "1", "2", "4", "0", "4", "0"],
+    ]
+    assert "t-1 has offsets 0 to 4, not 9" in shown.stderr
+    assert by_number(committed(admin, group)) == {0: 3, 1: 2}
+
+
+def by_number(offsets: dict[TopicPartition, int]) -> dict[int, int]:
+    return {tp.partition: offset for tp, offset in offsets.items()}
+
+
+def test_what_cannot_be_reset_is_told(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    def refused(*options: str) -> Any:
+        return call(cluster, "groups", "reset-offsets", group, *options)
+
+    one_line(refused("--all-topics", "--to-latest"), f"group {group} has committed nothing")
+    one_line(refused("--topic", "t", "--shift-by", "1"), "t-0: nothing is committed")
+    one_line(refused("--topic", "nosuch", "--to-latest"), "UNKNOWN_TOPIC_OR_PARTITION")
+    one_line(refused("--topic", "t:2", "--to-latest"), "t has partitions 0 to 1, not 2")
+    with member(cluster, group) as consumer:
+        consumer.commit(asynchronous=False)
+        before = committed(admin, group)
+        one_line(refused("--topic", "t", "--to-latest", "--execute"), "1 member (reader at ", "stop them first")
+        shown = refused("--topic", "t", "--to-latest")
+        assert (shown.returncode, len(shown.stdout.splitlines())) == (0, 3)
+        assert shown.stderr.startswith("nothing was changed; group ")
+        assert committed(admin, group) == before
+
+
+def test_what_retention_has_taken_is_told(tmp_path: Path) -> None:
+    with (
+        InProcessCluster(tmp_path / "brokers", config=CONFIG) as cluster,
+        Admin(cluster.bootstrap_servers, default_api_timeout_ms=10_000) as admin,
+    ):
+        cluster.create_topic("t")
+        cluster.create_topic("gone")
+        with Producer(cluster.bootstrap_servers) as producer:
+            for _ in range(10):
+                producer.send("t", b"v")
+        admin.alter_group_offsets("g", {("t", 0): 3, ("gone", 0): 0})
+        admin.delete_records({("t", 0): 5})
+        admin.delete_topics(["gone"])
+        described = call(cluster, "groups", "describe", "g")
+        assert "t-0: offset 3 is committed, but the log has 5 to 10" in described.stderr
+        (row,) = [row for row in as_json(cluster, "groups", "describe", "g")["partitions"] if row["topic"] == "t"]
+        assert row["lag"] == 5
+        shown = call(cluster, "groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+        assert shown.returncode == 0, shown.stderr
+        assert committed(admin, "g")[tp(0)] == 5
