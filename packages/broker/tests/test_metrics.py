@@ -15,7 +15,17 @@ from raylog.broker.counters import Counters, RequestTimes
 from raylog.broker.handlers.context import Connection
 from raylog.broker.metrics import Facts, Kind, Sample, samples
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
-from raylog.protocol.ids import NO_LEADER, BrokerId, LeaderEpoch, Offset, TopicId, TopicName
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerId,
+    GroupId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 from raylog.protocol.records import Record, encode_batch
 
 KAFKA = "kafka_server_brokertopicmetrics"
@@ -35,6 +45,7 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         state=node.table.state(),
         led=node.table.led(),
         followed=node.table.followed(),
+        group_lags={(GroupId("g"), TopicPartition(TopicName("t"), PartitionIndex(1))): 12},
         leader_ends={},
         replication_bytes_in={"t": 70},
         isr_shrinks=8,
@@ -80,6 +91,7 @@ def test_what_the_broker_has_and_leads(node: Node) -> None:
     assert values["kafka_server_replicamanager_leadercount"] == 2
     assert values["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert values['kafka_topic_partition_in_sync_replica{topic="t",partition="1"}'] == 1
+    assert values['kafka_consumergroup_lag{consumergroup="g",topic="t",partition="1"}'] == 12
     assert values['kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT"}'] == 3
     assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'] == 4
     assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Produce"}'] == 6

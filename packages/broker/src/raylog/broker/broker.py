@@ -122,11 +122,14 @@ class Broker:
             parts.isr_changes.look_now,
         )
         scrubbing = threading.Thread(target=scrubber.run, args=(self._stopping,), name="scrubber", daemon=True)
+        upkeep = threading.Thread(target=parts.upkeep.run, args=(self._stopping,), name="group-upkeep", daemon=True)
+        stopping.callback(upkeep.join)
         stopping.callback(maintenance.join)
         stopping.callback(scrubbing.join)
         stopping.callback(self._stopping.set)
         maintenance.start()
         scrubbing.start()
+        upkeep.start()
         self._serving = True
         where = ",".join(map(str, parts.endpoints))
         logger.info("broker serves", broker_epoch=parts.membership.epoch, listeners=where)
@@ -221,6 +224,7 @@ class Broker:
             led=parts.partitions.led(),
             logs=self.log_count,
             followed=parts.partitions.followed(),
+            group_lags=parts.upkeep.lags.lags(),
             leader_ends=parts.fetchers.leader_ends(),
             replication_bytes_in=parts.fetchers.bytes_in(),
             isr_shrinks=parts.isr_changes.shrinks,

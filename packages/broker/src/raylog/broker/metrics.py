@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from raylog.broker.config import MIN_INSYNC_REPLICAS
 from raylog.broker.counters import Counters, RequestTimes
+from raylog.broker.groups.lag import Lags
 from raylog.broker.handlers import TABLE
 from raylog.broker.partition import Partition
 from raylog.coordination.model import ClusterState
@@ -61,6 +62,8 @@ class Facts:
     logs: int
     """Partitions on this broker's disks."""
     followed: Mapping[TopicPartition, Partition]
+    group_lags: Lags
+    """Of consumer groups, in the led partitions."""
     leader_ends: Mapping[TopicPartition, Offset]
     """Of followed partitions: how far their leaders had committed when asked last."""
     replication_bytes_in: Mapping[str, int]
@@ -137,6 +140,9 @@ _CURRENT = Metric("kafka_topic_partition_current_offset", _G, "The high watermar
 _OLDEST = Metric("kafka_topic_partition_oldest_offset", _G, "The first offset that is kept.", _PARTITION)
 _IN_SYNC = Metric("kafka_topic_partition_in_sync_replica", _G, "Replicas in the ISR.", _PARTITION)
 _UNDER = Metric("kafka_topic_partition_under_replicated_partition", _G, "1 if a replica is not in the ISR.", _PARTITION)
+_LAG = Metric(
+    "kafka_consumergroup_lag", _G, "Records that a group has not committed yet.", ("consumergroup", *_PARTITION)
+)
 
 _API_NAMES = {row.key: row.name for row in TABLE}
 
@@ -169,6 +175,8 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_MAX_LAG, (), _max_lag(facts))
     for topic, count in facts.replication_bytes_in.items():
         yield Sample(_REPLICATION_IN, (topic,), count)
+    for (group, tp), lag in facts.group_lags.items():
+        yield Sample(_LAG, (group, tp.topic, str(tp.partition)), lag)
     yield from _partitions(facts.led, facts.state)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.broker import listeners
-from raylog.broker.clocks import wall_ms
+from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.config import BROKER_ID, BROKER_RACK, LIVENESS_HINTS, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.draining import Draining
@@ -24,6 +24,7 @@ from raylog.broker.dynamic_config import (
     topic_defaults,
 )
 from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.upkeep import GroupUpkeep
 from raylog.broker.handlers.context import Ports
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.isr_changes import IsrChanges
@@ -80,6 +81,7 @@ class Parts:
     isr_changes: IsrChanges
     draining: Draining
     groups: GroupCoordinator
+    upkeep: GroupUpkeep
     membership: Membership
     controller: ControllerRuntime
     topics: ControllerTopics
@@ -148,6 +150,7 @@ def open_parts(
         rules=group_rules(settings),
         settings=table.broker,
     )
+    upkeep = GroupUpkeep(store, groups, table.led, state=table.state, settings=table.broker, now_ms=monotonic_ms)
     ports = Ports(
         partitions=table,
         cluster=table,
@@ -179,7 +182,7 @@ def open_parts(
     stopping.callback(membership.leave)
     endpoints = listeners.endpoints(settings, server.endpoints, place.host)
     return Parts(
-        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, groups, membership,
+        settings, cluster_id, endpoints, log_dirs, table, fetchers, isr_changes, draining, groups, upkeep, membership,
         controller, topics, server, ports,
     )  # fmt: skip
 

@@ -179,6 +179,37 @@ class GroupCoordinator:
             self._offsets.delete(group, free, self._fence(entry, group))
         return results
 
+    # --- offsets that nobody needs (see retention) ---
+
+    def unneeded(self, group: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
+        """Commits for partitions of topics that no member reads."""
+        with self._holder.enter(group) as entry:
+            return self._unneeded(entry, group)
+
+    def forget(
+        self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], *, even_if_needed: bool
+    ) -> None:
+        """Forget those of the commits that stand still and are not needed now, either."""
+        with self._holder.enter(group) as entry:
+            unneeded = commits if even_if_needed else self._unneeded(entry, group)
+            still = {tp: committed for tp, committed in commits.items() if tp in unneeded}
+            self._offsets.forget(group, still, self._fence(entry, group))
+
+    def forget_bare(self, group: GroupId) -> bool:
+        """Forget the group if it has neither members nor offsets."""
+        with self._holder.enter(group) as entry:
+            is_empty = self._describe(entry, group).state == GroupState.EMPTY
+            if not is_empty or not group_nodes.delete_if_bare(self._store, group, self._fence(entry, group)):
+                return False
+            entry.held = None
+            return True
+
+    def _unneeded(self, entry: Entry, group: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
+        subscribed = _subscribed(self._describe(entry, group))
+        if subscribed is None:
+            return {}
+        return {tp: found for tp, found in self._offsets.fetch(group).items() if tp.topic not in subscribed}
+
     def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
         """What the multi of a commit must check; raises what is wrong with who commits."""
         held = self._holder.hold(entry, group, make=False)

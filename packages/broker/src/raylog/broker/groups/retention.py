@@ -1,0 +1,127 @@
+"""Which committed offsets nobody needs any more: those of groups without members, of topics that a group does not read
+any more, and of topics that were deleted.
+
+An offset goes when it was not needed and not committed anew for ``offsets.retention.minutes``, and with the last one
+the group. The time is that since *this* broker has found it so with every check, on the monotonic clock: whatever the
+wall clock does, nothing is forgotten early. A broker that starts, or takes a group over, counts anew. Of a topic that
+was deleted everything goes at once, for it means nothing in a new topic of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from raylog.broker.events import EventLog
+from raylog.broker.groups.described import ListedGroup
+from raylog.coordination.model import ClusterState
+from raylog.coordination.offsets import CommittedOffset
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import GroupId, MonotonicMs, TopicId, TopicName, TopicPartition
+
+__all__ = ["OffsetRetention", "RetainedGroups"]
+
+log = EventLog(__name__)
+
+EMPTY = "Empty"
+Commits = Mapping[TopicPartition, CommittedOffset]
+
+
+class RetainedGroups(Protocol):
+    """The groups that this broker coordinates. Every call raises RaylogError when it does not any more."""
+
+    def list_groups(self) -> Sequence[ListedGroup]: ...
+
+    def fetch_offsets(self, group: GroupId, partitions: None) -> Commits: ...
+
+    def unneeded(self, group: GroupId) -> Commits:
+        """Commits for partitions of topics that no member reads."""
+
+    def forget(self, group: GroupId, commits: Commits, *, even_if_needed: bool) -> None:
+        """Forget those of them that stand still."""
+
+    def forget_bare(self, group: GroupId) -> bool:
+        """Forget the group if it has neither members nor offsets."""
+
+
+class _Idle(NamedTuple):
+    """Something that is not needed: since when we have seen it so."""
+
+    committed: CommittedOffset | None
+    """None stands for the group itself."""
+    since_ms: MonotonicMs
+
+
+class OffsetRetention:
+    """One thread calls it; ``now_ms`` is the monotonic clock's."""
+
+    def __init__(
+        self,
+        groups: RetainedGroups,
+        *,
+        retention_ms: Callable[[], int],
+        state: Callable[[], ClusterState],
+        is_deleted: Callable[[TopicName, TopicId], bool],
+    ) -> None:
+        """``is_deleted``: whether the metadata store has no such topic, which is asked about those that ``state`` has
+        no more.
+        """
+        self._groups = groups
+        self._retention_ms = retention_ms
+        self._state = state
+        self._is_deleted = is_deleted
+        self._idle: dict[GroupId, dict[TopicPartition | None, _Idle]] = {}
+        self._seen = state()
+        self._deleted: set[TopicName] = set()
+        """Topics whose offsets are still to be forgotten."""
+
+    def check(self, now_ms: MonotonicMs) -> None:
+        """Forget what was not needed for long enough; where that fails, the next check does."""
+        idle = {}
+        for listed in self._groups.list_groups():
+            try:
+                idle[listed.group] = self._check_group(listed, now_ms)
+            except RaylogError as error:
+                log.warning("offsets were not looked through", group=listed.group, reason=error)
+                idle[listed.group] = self._idle.get(listed.group, {})
+        self._idle = idle
+
+    def _check_group(self, listed: ListedGroup, now_ms: MonotonicMs) -> dict[TopicPartition | None, _Idle]:
+        """What is idle in the group after that."""
+        group = listed.group
+        known = self._idle.get(group, {})
+        unneeded: dict[TopicPartition | None, CommittedOffset | None] = {**self._groups.unneeded(group)}
+        if listed.state == EMPTY:
+            unneeded[None] = None
+        idle = {
+            key: before if (before := known.get(key)) and before.committed == committed else _Idle(committed, now_ms)
+            for key, committed in unneeded.items()
+        }
+        due = {key: each.committed for key, each in idle.items() if each.since_ms + self._retention_ms() <= now_ms}
+        commits = {tp: committed for tp, committed in due.items() if tp is not None and committed is not None}
+        if commits:
+            self._groups.forget(group, commits, even_if_needed=False)
+            log.info("offsets forgotten", group=group, partitions=len(commits))
+        if None in due and self._groups.forget_bare(group):
+            log.info("group forgotten", group=group)
+        return {key: each for key, each in idle.items() if key not in commits}
+
+    def forget_deleted_topics(self) -> None:
+        """Forget the offsets of topics that are gone since the last call; where that fails, the next call does."""
+        state, before = self._state(), self._seen
+        if state is not before:
+            self._deleted |= {
+                name
+                for name, topic in before.topics.items()
+                if ((now := state.topic(name)) is None or now.id != topic.id) and self._is_deleted(name, topic.id)
+            }
+            self._seen = state
+        if not self._deleted:
+            return
+        for listed in self._groups.list_groups():
+            commits = self._groups.fetch_offsets(listed.group, None)
+            commits = {tp: committed for tp, committed in commits.items() if tp.topic in self._deleted}
+            if commits:
+                self._groups.forget(listed.group, commits, even_if_needed=True)
+                log.info("offsets of deleted topics forgotten", group=listed.group, partitions=len(commits))
+        self._deleted.clear()

@@ -1,0 +1,82 @@
+"""The thread that looks after committed offsets: how far behind they are, and which nobody needs any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from raylog.broker.config import OFFSETS_RETENTION_CHECK_INTERVAL_MS, OFFSETS_RETENTION_MINUTES
+from raylog.broker.events import EventLog
+from raylog.broker.groups.lag import GroupLags, Led
+from raylog.broker.groups.retention import OffsetRetention, RetainedGroups
+from raylog.coordination import paths
+from raylog.coordination.model import ClusterState
+from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.store import MetadataStore
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import MonotonicMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.settings import Settings
+
+__all__ = ["GroupUpkeep"]
+
+log = EventLog(__name__)
+
+PASS_INTERVAL_S = 1.0
+"""How soon it notices that a topic was deleted."""
+LAG_INTERVAL_MS = 10_000
+"""How old the committed offsets are at most that lags are told by."""
+
+
+class GroupUpkeep:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        groups: RetainedGroups,
+        led: Callable[[], Mapping[TopicPartition, Led]],
+        *,
+        state: Callable[[], ClusterState],
+        settings: Callable[[], Settings],
+        now_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        self._store = store
+        self.lags = GroupLags(store, led)
+        self._settings = settings
+        self._now_ms = now_ms
+        self._retention = OffsetRetention(
+            groups,
+            retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
+            state=state,
+            is_deleted=self._is_deleted,
+        )
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping`` is set."""
+        read_ms = check_ms = self._now_ms()
+        while not stopping.wait(PASS_INTERVAL_S):
+            self._guarded(self._retention.forget_deleted_topics)
+            now_ms = self._now_ms()
+            if now_ms >= read_ms:
+                read_ms = MonotonicMs(now_ms + LAG_INTERVAL_MS)
+                self._guarded(self.lags.read)
+            if now_ms >= check_ms:
+                check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
+                self._guarded(lambda now_ms=now_ms: self._retention.check(now_ms))
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """What fails is tried again with the next pass that is due."""
+        try:
+            step()
+        except RaylogError as error:
+            log.warning("looking after committed offsets failed", reason=error)
+        except Exception:
+            log.exception("looking after committed offsets met a defect of the broker")
+
+    def _is_deleted(self, name: TopicName, topic_id: TopicId) -> bool:
+        """A topic whose node cannot be read is not deleted."""
+        found = self._store.get(paths.topic(name))
+        try:
+            return found is None or paths.decode_topic(name, found.data).topic_id != topic_id
+        except CorruptMetadata:
+            return False

@@ -1,0 +1,241 @@
+"""Committed offsets that nobody needs: forgotten late rather than early, and never one that is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import pytest
+
+from kit.node import registered_store
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
+from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.lag import GroupLags
+from raylog.broker.groups.retention import OffsetRetention
+from raylog.coordination import group_paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_nodes import group_ids
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.protocol import consumer_protocol
+from raylog.protocol.errors import NotCoordinator
+from raylog.protocol.ids import (
+    NO_GENERATION,
+    NO_MEMBER,
+    BrokerEpoch,
+    BrokerId,
+    GroupId,
+    MemberId,
+    MonotonicMs,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+GROUP = GroupId("readers")
+FLIGHTS, OLD = TopicName("flights"), TopicName("old")
+RETENTION_MS = 1_000
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
+
+
+def tp(topic: TopicName = FLIGHTS, index: int = 0) -> TopicPartition:
+    return TopicPartition(topic, PartitionIndex(index))
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(Offset(offset))
+
+
+def topic(name: TopicName, number: int) -> TopicState:
+    return TopicState(name, TopicId(UUID(int=number)), ())
+
+
+@dataclass
+class World:
+    """A broker that coordinates all groups, and the time."""
+
+    store: MemoryStore
+    state: ClusterState
+    deleted: set[TopicName] = field(default_factory=set)
+    """Topics that the metadata store has no more."""
+    may_act: bool = True
+
+    def __post_init__(self) -> None:
+        settings = BROKER_SETTINGS.settings({"raylog.offsets.commit.linger.ms": "0"})
+        self.coordinator = GroupCoordinator(
+            BrokerId(1),
+            self.store,
+            epoch=lambda: BrokerEpoch(1),
+            cluster=lambda: self.state,
+            may_act=lambda: self.may_act,
+            rules=GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0),
+            settings=lambda: settings,
+        )
+        self.retention = OffsetRetention(
+            self.coordinator,
+            retention_ms=lambda: RETENTION_MS,
+            state=lambda: self.state,
+            is_deleted=lambda name, topic_id: name in self.deleted,
+        )
+        self.offsets = RegistryOffsetStore(self.store)
+
+    def check(self, *times_ms: int) -> None:
+        for now_ms in times_ms:
+            self.retention.check(MonotonicMs(now_ms))
+
+    def commit(self, offsets: dict[TopicPartition, CommittedOffset], who: Identity = NOBODY) -> None:
+        results = self.coordinator.commit_offsets(GROUP, who, offsets).result(10)
+        assert results == dict.fromkeys(offsets)
+
+    def join(self, *topics: TopicName) -> Identity:
+        """The group's only member, which reads these."""
+        wants = (Protocol("range", consumer_protocol.encode_subscription(topics)),)
+        join = Join(NO_MEMBER, None, "client", "/host", 60_000, 60_000, "consumer", wants, needs_id=False)
+        joined: Future[Joined | MemberIdIs] = self.coordinator.join(GROUP, join)
+        member = joined.result(10)
+        assert isinstance(member, Joined)
+        who = Identity(member.member_id, member.generation)
+        self.coordinator.sync(GROUP, Sync(who, ((member.member_id, b""),))).result(10)
+        return who
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    store = registered_store(BrokerId(1), BrokerEpoch(1))
+    broker = BrokerInfo(BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "h", 1),))
+    state = replace(ClusterState("test"), brokers={BrokerId(1): broker})
+    world = World(store, state.with_topics(topic(FLIGHTS, 1), topic(OLD, 2)))
+    world.coordinator.start()
+    yield world
+    world.coordinator.stop()
+    store.close()
+
+
+def test_offsets_of_a_group_without_members_go_after_the_retention_and_the_group_with_them(world: World) -> None:
+    world.commit({tp(): at(5)})
+    world.check(10_000, 10_000 + RETENTION_MS - 1)
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.check(10_000 + RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {}
+    assert group_ids(world.store) == []
+
+
+def test_a_commit_prolongs_the_life_of_its_offset_alone(world: World) -> None:
+    world.commit({tp(): at(5), tp(OLD): at(7)})
+    world.check(0)
+    world.commit({tp(): at(6)})
+    world.check(RETENTION_MS - 1, RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {tp(): at(6)}
+    assert group_ids(world.store) == [GROUP]
+    world.check(2 * RETENTION_MS - 1)
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_what_members_read_stays_and_what_they_gave_up_goes(world: World) -> None:
+    who = world.join(FLIGHTS)
+    world.commit({tp(): at(5), tp(OLD): at(7)}, who)
+    world.check(0, RETENTION_MS, 10 * RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.coordinator.leave(GROUP, [Leaver(who.member_id)])
+    world.check(11 * RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}, "it counts from when the group was found without members"
+    world.check(12 * RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {}
+    assert group_ids(world.store) == []
+
+
+def test_a_member_that_comes_back_in_time_begins_the_wait_anew(world: World) -> None:
+    world.commit({tp(): at(5)})
+    world.check(0)
+    who = world.join(FLIGHTS)
+    world.check(RETENTION_MS // 2)
+    world.coordinator.leave(GROUP, [Leaver(who.member_id)])
+    world.check(RETENTION_MS - 1, RETENTION_MS, 2 * RETENTION_MS - 2)
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+
+
+def test_offsets_of_actors_and_of_old_tools_go_too_unless_somebody_is_registered(world: World) -> None:
+    for name in ("actors", "empty"):
+        settle_kind(world.store, GroupId(name), GroupKind.ACTORS)
+        world.offsets.write(GroupId(name), {tp(): at(5)}, [])
+    member = group_paths.Registered(frozenset({FLIGHTS}), None)
+    node = group_paths.member(GroupId("actors"), MemberId("m"))
+    world.store.create(node, group_paths.encode_member(member, 0), ephemeral=True)  # type: ignore[arg-type]
+    world.store.create(group_paths.offset(GroupId("old-tool"), tp()), b"3", parents=True)
+    world.check(0, RETENTION_MS)
+    assert group_ids(world.store) == ["actors"]
+    assert world.offsets.fetch(GroupId("actors")) == {tp(): at(5)}
+
+
+def test_without_the_right_to_act_nothing_is_forgotten_and_the_time_counts_on(world: World) -> None:
+    world.commit({tp(): at(5)})
+    world.check(0)
+    world.may_act = False
+    with pytest.raises(NotCoordinator):
+        world.check(RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.may_act = True
+    world.check(RETENTION_MS)
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_offsets_of_a_deleted_topic_go_at_once_also_where_members_read_it(world: World) -> None:
+    who = world.join(FLIGHTS, OLD)
+    world.commit({tp(): at(5), tp(OLD): at(7)}, who)
+    world.retention.forget_deleted_topics()
+    world.deleted.add(OLD)
+    world.state = world.state.without_topics(OLD)
+    world.may_act = False
+    with pytest.raises(NotCoordinator):
+        world.retention.forget_deleted_topics()
+    world.may_act = True
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.commit({tp(): at(6)}, who)
+
+
+def test_a_topic_made_anew_under_the_same_name_is_another_one(world: World) -> None:
+    world.commit({tp(): at(5), tp(OLD): at(7)})
+    world.deleted.add(OLD)
+    world.state = world.state.with_topics(topic(OLD, 3))
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.commit({tp(OLD): at(1)})
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP, [tp(OLD)]) == {tp(OLD): at(1)}
+
+
+def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World) -> None:
+    world.commit({tp(OLD): at(7)})
+    world.state = world.state.without_topics(OLD)
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP) == {tp(OLD): at(7)}
+
+
+# --- lag
+
+
+@dataclass
+class Led:
+    high_watermark: Offset
+
+
+def test_the_lag_is_from_the_commit_to_the_high_watermark_of_what_is_led_here(world: World) -> None:
+    led = {tp(): Led(Offset(12)), tp(OLD): Led(Offset(3))}
+    lags = GroupLags(world.store, lambda: led)
+    world.offsets.write(GROUP, {tp(): at(5), tp(FLIGHTS, 1): at(1), tp(OLD): at(4)}, [])
+    world.store.create(group_paths.offset(GroupId("odd"), tp()), b"no number", parents=True)
+    world.store.create(group_paths.offset(GroupId("claimed"), tp()), b"-1", parents=True)
+    assert lags.lags() == {}
+    lags.read()
+    assert lags.lags() == {(GROUP, tp()): 7, (GROUP, tp(OLD)): 0}
+    led[tp()].high_watermark = Offset(20)
+    del led[tp(OLD)]
+    assert lags.lags() == {(GROUP, tp()): 15}
