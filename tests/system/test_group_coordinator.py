@@ -1,0 +1,231 @@
+"""Coordinators of groups are killed, stopped, replaced and cut off from ZooKeeper, and members lose nothing by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kit.cluster import InProcessCluster
+from kit.group_wire import HEARTBEAT, LOOK_FURTHER, OFFSET_COMMIT, VERSIONS, WireMember
+from kit.replicated import ReplicatedCluster
+from kit.waiting import wait_until
+from kit.wire import WireClient, request
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.protocol.messages import decode_response
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+GROUP = "billing"
+CONFIG = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1"}
+SESSION_MS = 2_000
+"""Of brokers with ZooKeeper."""
+OUTAGE_S = 2 * SESSION_MS / 1000
+"""Of ZooKeeper, beyond the end of the leases: sessions end by it, and brokers register anew."""
+MOVE_ON = {*LOOK_FURTHER, ErrorCode.unknown_member_id}
+"""What a member may hear when its coordinator is gone: 14, 15, 16 or 25."""
+ROUNDS = 3
+WAIT_S = 30.0
+
+
+def settle(members: Sequence[WireMember], assignment: bytes = b"share") -> None:
+    """All join, and are in one stable generation."""
+    with ThreadPoolExecutor(len(members)) as pool:
+
+        def keep(member: WireMember) -> None:
+            member.join(assignment)
+
+        def together() -> bool:
+            for joining in [pool.submit(keep, member) for member in members if not stable(member)]:
+                joining.result(WAIT_S)
+            return all(stable(member) for member in members) and len({each.generation for each in members}) == 1
+
+        def stable(member: WireMember) -> bool:
+            return bool(member.member_id) and member.heartbeat() is ErrorCode.none
+
+        wait_until(together, WAIT_S, "all members are in one generation")
+
+
+def heartbeat_until_heard(members: Sequence[WireMember]) -> None:
+    """Each member heartbeats until a coordinator hears it."""
+    for member in members:
+        wait_until(lambda m=member: m.heartbeat() is ErrorCode.none, WAIT_S, "a coordinator hears the member")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path, brokers=3, config=CONFIG) as running:
+        running.create_topic("t")
+        yield running
+
+
+@pytest.fixture
+def enter() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def of(cluster: InProcessCluster, enter: ExitStack, instance: str | None = None) -> WireMember:
+    def addresses() -> list[tuple[str, int]]:
+        return [broker.endpoints["PLAINTEXT"] for broker in cluster.brokers.values()]
+
+    return enter.enter_context(WireMember(GROUP, addresses, instance=instance))
+
+
+def test_members_of_a_killed_coordinator_go_on_where_they_were(tmp_path: Path, enter: ExitStack) -> None:
+    gaps: list[float] = []
+    with ReplicatedCluster(tmp_path, config=CONFIG, session_ms=SESSION_MS) as cluster:
+        cluster.create_topic("t")
+
+        def addresses() -> list[tuple[str, int]]:
+            return [cluster.address(broker) for broker in cluster.running]
+
+        members = [enter.enter_context(WireMember(GROUP, addresses)) for _ in range(2)]
+        settle(members)
+        generation = members[0].generation
+        for number in range(ROUNDS):
+            assert members[0].commit(number) is ErrorCode.none
+            coordinator = members[0].coordinator
+            assert coordinator is not None
+            for member in members:
+                member.codes.clear()
+            killed = cluster.kill(coordinator)
+            heartbeat_until_heard(members)
+            gaps.append(time.monotonic() - killed)
+            assert {code for member in members for code in member.codes} <= MOVE_ON
+            assert {member.coordinator for member in members} != {coordinator}
+            assert members[1].committed() == number
+            cluster.start(coordinator)
+            cluster.wait_serving(coordinator)
+        assert [member.generation for member in members] == [generation] * 2
+        assert members[1].sync().assignment == b"share"
+    print(
+        f"\nkill -9 of a coordinator, {ROUNDS} times: heard again after {median(gaps):.2f} s (p50), {max(gaps):.2f} s"
+    )
+    assert min(gaps) < SESSION_MS / 1000 + 1
+
+
+def test_a_coordinator_stopped_past_its_session_changes_nothing_when_it_goes_on(
+    tmp_path: Path, enter: ExitStack
+) -> None:
+    with ReplicatedCluster(tmp_path, config=CONFIG, session_ms=SESSION_MS) as cluster:
+        cluster.create_topic("t")
+        asked: list[int] = list(cluster.running)
+
+        def addresses() -> list[tuple[str, int]]:
+            return [cluster.address(broker) for broker in asked]
+
+        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=30_000, timeout_s=1.0))
+        member.join()
+        zombie = member.coordinator
+        assert zombie is not None
+        commit = request(OFFSET_COMMIT, VERSIONS[OFFSET_COMMIT], **member.commit_values(666))
+        who = {"member_id": member.member_id, "generation_id": member.generation, "group_instance_id": None}
+        heartbeat = request(HEARTBEAT, VERSIONS[HEARTBEAT], group_id=GROUP, **who)
+        with WireClient(cluster.address(zombie), timeout_s=WAIT_S) as old:
+            cluster.pause(zombie)
+            try:
+                old.send(commit + heartbeat)
+                asked.remove(zombie)
+                wait_until(lambda: member.commit(7) is ErrorCode.none, WAIT_S, "another one coordinates")
+                assert member.coordinator != zombie
+            finally:
+                cluster.resume(zombie)
+            _, committed = decode_response(OFFSET_COMMIT, VERSIONS[OFFSET_COMMIT], old.receive())
+            _, heard = decode_response(HEARTBEAT, VERSIONS[HEARTBEAT], old.receive())
+        codes = {committed.topics[0].partitions[0].error_code, heard.error_code}
+        assert codes <= {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
+        assert member.committed() == 7
+        assert member.heartbeat() is ErrorCode.none
+
+
+def test_zookeeper_goes_and_comes_back_and_the_group_is_where_it_was(tmp_path: Path, enter: ExitStack) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    server.start()
+    enter.callback(server.stop)
+    cluster = InProcessCluster(
+        tmp_path, brokers=3, config=CONFIG, zookeeper=server.address, session_timeout_ms=SESSION_MS
+    )
+    processes = [process for process in (server.owner, server.jvm) if process is not None]
+    with cluster:
+        cluster.create_topic("t")
+        members = [of(cluster, enter) for _ in range(2)]
+        settle(members)
+        generation = members[0].generation
+        assert members[0].commit(3) is ErrorCode.none
+        members[0].codes.clear()
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: members[0].heartbeat() is not ErrorCode.none, WAIT_S, "nobody coordinates")
+            threading.Event().wait(OUTAGE_S)
+        finally:
+            for process in processes:
+                os.kill(process.pid, signal.SIGCONT)
+        assert set(members[0].codes) <= MOVE_ON - {ErrorCode.unknown_member_id}
+        heartbeat_until_heard(members)
+        assert [member.generation for member in members] == [generation] * 2
+        assert (members[1].committed(), members[1].commit(4)) == (3, ErrorCode.none)
+
+
+def test_an_orderly_stop_hands_a_stable_group_on_and_tells_those_who_wait(
+    cluster: InProcessCluster, enter: ExitStack
+) -> None:
+    first, second = of(cluster, enter), of(cluster, enter)
+    first.join()
+    coordinator = first.coordinator
+    assert coordinator is not None
+    with ThreadPoolExecutor(1) as pool:
+        second.try_join()  # its id
+        waiting = pool.submit(second.try_join)  # for the first to join again
+        wait_until(lambda: first.heartbeat() is ErrorCode.rebalance_in_progress, WAIT_S, "the group is rebalanced")
+        cluster.stop(coordinator)
+        assert waiting.result(WAIT_S).error_code in (ErrorCode.not_coordinator, None)
+    heartbeat_until_heard([first])  # the rebalance was not stored: its generation goes on
+    assert first.coordinator != coordinator
+
+
+def test_a_commit_in_the_midst_of_a_rebalance_is_refused_at_once(cluster: InProcessCluster, enter: ExitStack) -> None:
+    first, second = of(cluster, enter), of(cluster, enter)
+    first.join()
+    old = first.generation
+    with ThreadPoolExecutor(2) as pool:
+        second.try_join()
+        joining = pool.submit(second.try_join)
+        wait_until(lambda: first.heartbeat() is ErrorCode.rebalance_in_progress, WAIT_S, "the group is rebalanced")
+        assert first.commit(1) is ErrorCode.none  # while others may still join, its work counts
+        joined = first.try_join()
+        assert joining.result(WAIT_S).error_code is ErrorCode.none
+        assert first.commit(2) is ErrorCode.rebalance_in_progress
+        assert first.commit(2, generation=old) is ErrorCode.illegal_generation
+        first.sync([member.member_id for member in joined.members])
+        assert first.commit(2, generation=old) is ErrorCode.illegal_generation
+    assert first.committed() == 1
+
+
+def test_the_second_of_two_with_one_group_instance_id_fences_the_first(
+    cluster: InProcessCluster, enter: ExitStack
+) -> None:
+    first, second = of(cluster, enter, "reader-1"), of(cluster, enter, "reader-1")
+    first.join()
+    generation = first.generation
+    second.join()
+    assert (second.generation, second.assignment) == (generation, b"share")
+    assert first.heartbeat() is ErrorCode.fenced_instance_id
+    assert first.commit(1) is ErrorCode.fenced_instance_id
+    assert first.try_join().error_code is ErrorCode.fenced_instance_id
+    assert second.commit(2) is ErrorCode.none
+    coordinator = second.coordinator
+    assert coordinator is not None
+    cluster.stop(coordinator)
+    heartbeat_until_heard([second])
+    assert wait_until(first.heartbeat, WAIT_S, "another coordinator answers") is ErrorCode.fenced_instance_id
