@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 
 from kit.cluster import InProcessCluster
-from kit.commands import call, one_line
+from kit.commands import call, one_line, run, started
 from kit.proxied import behind_proxies
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
+from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import (
     GroupIdNotFound,
@@ -37,8 +39,17 @@ CONFIG = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2, config=CONFIG) as running:
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper) -> Iterator[InProcessCluster]:
+    root = tmp_path_factory.mktemp("brokers")
+    with InProcessCluster(root, brokers=2, config=CONFIG, zookeeper=zookeeper.address) as running:
         running.create_topic("t", partitions=2)
         with Producer(running.bootstrap_servers) as producer:
             for partition, count in ((0, 10), (1, 4)):
@@ -63,7 +74,7 @@ def tp(partition: int, topic: str = "t") -> TopicPartition:
     return TopicPartition(TopicName(topic), PartitionIndex(partition))
 
 
-def run(cluster: InProcessCluster, *arguments: str) -> str:
+def succeed(cluster: InProcessCluster, *arguments: str) -> str:
     """What a command that succeeds says on stderr."""
     done = call(cluster, *arguments)
     assert done.returncode == 0, done.stderr
@@ -214,10 +225,10 @@ def test_groups_are_listed_described_and_deleted(cluster: InProcessCluster, admi
     assert table[0].startswith(f"{group} is Empty: 0 members; broker ")
     assert table[1].split() == ["topic", "partition", "committed", "latest", "lag", "member_id", "client_id", "host"]
     assert table[2].split() == ["t", "0", "3", "10", "7", "-", "-", "-"]
-    assert "forgotten its offsets of 1 partition" in run(cluster, "groups", "delete", group, "--topic", "t:1")
+    assert "forgotten its offsets of 1 partition" in succeed(cluster, "groups", "delete", group, "--topic", "t:1")
     assert committed(admin, group) == {tp(0): 3}
     one_line(call(cluster, "groups", "delete", group, "--topic", "t:1"), "has committed nothing there")
-    assert run(cluster, "groups", "delete", group) == f"deleted group {group}\n"
+    assert succeed(cluster, "groups", "delete", group) == f"deleted group {group}\n"
     one_line(call(cluster, "groups", "describe", group), f"there is no group '{group}'")
     one_line(call(cluster, "groups", "delete", group), "GROUP_ID_NOT_FOUND")
 
@@ -240,7 +251,7 @@ def test_a_reset_is_shown_and_made_only_when_it_is_told_to(cluster: InProcessClu
         rows = as_json(cluster, "groups", "reset-offsets", group, *options)
         return {row["partition"]: row["proposed"] for row in rows}
 
-    told = run(cluster, "groups", "reset-offsets", group, "--topic", "t", "--to-earliest")
+    told = succeed(cluster, "groups", "reset-offsets", group, "--topic", "t", "--to-earliest")
     assert told == "nothing was changed; add --execute to reset 2 partitions\n"
     assert committed(admin, group) == {}
     assert reset("--topic", "t", "--to-latest", "--execute") == {0: 10, 1: 4} == by_number(committed(admin, group))
@@ -301,3 +312,45 @@ def test_what_retention_has_taken_is_told(tmp_path: Path) -> None:
         shown = call(cluster, "groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
         assert shown.returncode == 0, shown.stderr
         assert committed(admin, "g")[tp(0)] == 5
+
+
+# --- raylog consume --group -------------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_behind_what_was_printed(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    def printed(*options: str) -> list[str]:
+        done = run(cluster, "consume", "t", "--group", group, "--format", "%p %o\\n", *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    first = printed("--from-beginning", "--max-messages", "6")
+    assert len(first) == 6
+    assert sum(committed(admin, group).values()) == 6
+    second = printed("--from-beginning", "--max-messages", "8")
+    assert sorted(first + second) == sorted(f"{part} {at}" for part, count in ((0, 10), (1, 4)) for at in range(count))
+    assert by_number(committed(admin, group)) == {0: 10, 1: 4}
+
+
+def test_a_member_at_the_terminal_is_described_and_guards_its_group(
+    cluster: InProcessCluster, admin: Admin, group: str
+) -> None:
+    consume = ("consume", "t", "--group", group, "--from-beginning", "--format", "%p %o\\n")
+    with started(cluster, *consume) as process:
+        assert process.stdout is not None
+        first = sorted(process.stdout.readline() for _ in range(14))
+        wait_until(lambda: by_number(committed(admin, group)) == {0: 10, 1: 4}, WAIT_S, "what was printed is committed")
+        facts = as_json(cluster, "groups", "describe", group)
+        (reader,) = facts["members"]
+        assert (facts["state"], facts["protocol_type"]) == ("Stable", "consumer")
+        assert (reader["topics"], reader["partitions"]) == (["t"], ["t-0", "t-1"])
+        refused = call(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+        one_line(refused, "has 1 member (raylog-", "stop them first")
+        one_line(call(cluster, "groups", "delete", group), "NON_EMPTY_GROUP")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 130
+    succeed(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+    with started(cluster, *consume, "--max-messages", "14") as process:
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline() for _ in range(14)) == first
+        assert process.wait(WAIT_S) == 0
+    assert succeed(cluster, "groups", "delete", group) == f"deleted group {group}\n"

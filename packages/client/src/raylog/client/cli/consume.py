@@ -1,4 +1,4 @@
-"""``raylog consume``: records of a topic as lines."""
+"""``raylog consume``: records of a topic as lines, alone or as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from raylog.client.cli.common import (
     client_settings,
     milliseconds,
     servers_of,
+    tell,
 )
 from raylog.client.cli.records import formatter
 from raylog.client.results import PositionLost
-from raylog.protocol.errors import InvalidPartitions, InvalidRequest
+from raylog.protocol.errors import (
+    IllegalGeneration,
+    InvalidPartitions,
+    InvalidRequest,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 
 _POLL_MS = 1_000
 Partitions = list[tuple[str, int]]
@@ -43,7 +50,18 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="Only this one; repeatable. Default: all.")
     ] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="As --offset beginning.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="ID",
+            help="As a member of this group: share the topic with the others, commit what is printed, go on there.",
+        ),
+    ] = None,
+    from_beginning: Annotated[
+        bool,
+        typer.Option("--from-beginning", help="As --offset beginning; with --group, where nothing is committed."),
+    ] = False,
     offset: Annotated[
         str | None,
         typer.Option(
@@ -80,21 +98,47 @@ def consume(
     """Print records as they come, until interrupted, the given number is reached, or with --until-end the end."""
     place = _place(from_beginning, offset, timestamp, partition)
     line = formatter(format_)
-    settings: dict[str, Any] = {"default.api.timeout.ms": TIMEOUT_MS, **client_settings(config)}
+    settings: dict[str, Any] = {
+        "default.api.timeout.ms": TIMEOUT_MS,
+        "key_deserializer": key_deserializer.value,
+        "value_deserializer": value_deserializer.value,
+        **client_settings(config),
+    }
+    if group is not None:
+        _check_alone(partition, offset, timestamp, until_end)
+        settings.setdefault("auto.offset.reset", "earliest" if from_beginning else "latest")
+        servers = servers_of(data_dir, bootstrap_server)
+        with client.Consumer(servers, [topic], group_id=group, enable_auto_commit=False, **settings) as consumer:
+            print_records(consumer, line, max_messages, None, lambda: _commit(consumer))
+        return
     if offset is not None and place.lstrip("-").isdigit():
         settings.setdefault("auto.offset.reset", "none")
-    with client.Consumer(
-        servers_of(data_dir, bootstrap_server),
-        key_deserializer=key_deserializer.value,
-        value_deserializer=value_deserializer.value,
-        **settings,
-    ) as consumer:
+    with client.Consumer(servers_of(data_dir, bootstrap_server), **settings) as consumer:
         chosen = _chosen(consumer, topic, partition)
         consumer.assign(chosen)
         if place or "auto.offset.reset" not in settings:
             _seek(consumer, chosen, place)
         ends = Ends(consumer, chosen) if until_end else None
         print_records(consumer, line, max_messages, ends)
+
+
+def _check_alone(partition: list[int] | None, offset: str | None, timestamp: str | None, until_end: bool) -> None:
+    """A group says itself what its members read, and from where on. Raises InvalidRequest."""
+    given = {"--partition": partition, "--offset": offset, "--timestamp": timestamp, "--until-end": until_end}
+    for option, value in given.items():
+        if value:
+            raise InvalidRequest(
+                f"a group gives its members partitions and goes on where it was: leave {option} out, "
+                "or --group; `raylog groups reset-offsets` lets a group read on from somewhere else"
+            )
+
+
+def _commit(consumer: client.Consumer) -> None:
+    """Commit what was printed; what has gone to another member meanwhile, that one prints again."""
+    try:
+        consumer.commit()
+    except (IllegalGeneration, RebalanceInProgress, UnknownMemberId) as error:
+        tell(f"printed but not committed, so another member reads it again: {error}")
 
 
 def _place(from_beginning: bool, offset: str | None, timestamp: str | None, partition: list[int] | None) -> str:
@@ -157,14 +201,24 @@ class Ends:
 
 
 def print_records(
-    consumer: client.Consumer, line: Callable[[Any], bytes], max_messages: int | None, ends: Ends | None
+    consumer: client.Consumer,
+    line: Callable[[Any], bytes],
+    max_messages: int | None,
+    ends: Ends | None,
+    printed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write records to stdout as they come, up to ``max_messages`` or to the ``ends``; without both, for ever."""
+    """Write records to stdout as they come, up to ``max_messages`` or to the ``ends``; without both, for ever.
+
+    ``printed`` is called when all that was polled is written.
+    """
     left = max_messages
     while (left is None or left > 0) and not (ends is not None and ends.reached()):
-        for tp, records in consumer.poll(_POLL_MS, max_records=left).items():
+        polled = consumer.poll(_POLL_MS, max_records=left)
+        for tp, records in polled.items():
             if ends is not None:
                 records = [record for record in records if record.offset < ends.of[tp]]
             sys.stdout.buffer.writelines(map(line, records))
             left = None if left is None else left - len(records)
         sys.stdout.buffer.flush()
+        if polled:
+            printed()
