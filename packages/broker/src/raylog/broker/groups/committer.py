@@ -76,7 +76,7 @@ class OffsetCommitter:
             commit.done(CoordinatorNotAvailable("the broker stops: ask for the group's coordinator anew"))
 
     def _waiting(self) -> list[Commit]:
-        commits = []
+        commits: list[Commit] = []
         while True:
             try:
                 commit = self._queue.get_nowait()

@@ -90,7 +90,7 @@ class OffsetRetention:
         """What is idle in the group after that."""
         group = listed.group
         known = self._idle.get(group, {})
-        unneeded: dict[TopicPartition | None, CommittedOffset | None] = {**self._groups.unneeded(group)}
+        unneeded: dict[TopicPartition | None, CommittedOffset | None] = dict(self._groups.unneeded(group).items())
         if listed.state == EMPTY:
             unneeded[None] = None
         idle = {

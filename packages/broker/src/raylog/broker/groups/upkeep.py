@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from raylog.broker.config import OFFSETS_RETENTION_CHECK_INTERVAL_MS, OFFSETS_RETENTION_MINUTES
 from raylog.broker.events import EventLog
@@ -62,7 +63,7 @@ class GroupUpkeep:
                 self._guarded(self.lags.read)
             if now_ms >= check_ms:
                 check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
-                self._guarded(lambda now_ms=now_ms: self._retention.check(now_ms))
+                self._guarded(partial(self._retention.check, now_ms))
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """What fails is tried again with the next pass that is due."""

@@ -33,6 +33,7 @@ from raylog.protocol.ids import (
     Offset,
     PartitionIndex,
     TimestampMs,
+    TopicName,
     TopicPartition,
 )
 
@@ -58,7 +59,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    topics = [AskedTopic(topic, getattr(topic, "name", ""), error) for topic in request.topics]
+    topics = [AskedTopic(topic, TopicName(getattr(topic, "name", "")), error) for topic in request.topics]
     return _response(ctx, topics, {})
 
 
