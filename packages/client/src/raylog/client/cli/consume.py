@@ -27,7 +27,7 @@ from raylog.protocol.errors import (
     IllegalGeneration,
     InvalidPartitions,
     InvalidRequest,
-    RebalanceInProgress,
+    RequestTimedOut,
     UnknownMemberId,
 )
 
@@ -134,11 +134,11 @@ def _check_alone(partition: list[int] | None, offset: str | None, timestamp: str
 
 
 def _commit(consumer: client.Consumer) -> None:
-    """Commit what was printed; what has gone to another member meanwhile, that one prints again."""
+    """Commit what was printed. Where that fails, the next commit may succeed, or another member reads it again."""
     try:
         consumer.commit()
-    except (IllegalGeneration, RebalanceInProgress, UnknownMemberId) as error:
-        tell(f"printed but not committed, so another member reads it again: {error}")
+    except (IllegalGeneration, RequestTimedOut, UnknownMemberId) as error:
+        tell(f"printed, but not committed: {error}")
 
 
 def _place(from_beginning: bool, offset: str | None, timestamp: str | None, partition: list[int] | None) -> str:

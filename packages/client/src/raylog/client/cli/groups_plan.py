@@ -157,7 +157,7 @@ def rows_of(
                 "committed": offset,
                 "earliest": log and log.earliest,
                 "latest": log and log.latest,
-                "lag": None if log is None or offset is None else max(0, log.latest - max(offset, log.earliest)),
+                "lag": None if log is None or offset is None else max(0, log.latest - offset),
                 "member_id": reader and reader.member_id,
                 "client_id": reader and reader.client_id,
                 "host": reader and reader.host,
