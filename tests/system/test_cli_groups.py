@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +15,19 @@ from confluent_kafka import Consumer as ConfluentConsumer
 
 from kit.cluster import InProcessCluster
 from kit.commands import call, one_line, run, started
-from kit.proxied import behind_proxies
-from kit.proxy import Fate, FrameProxy
+from kit.proxied import proxied
+from kit.proxy import Fate
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.offsets import CommittedOffset
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     InvalidGroupId,
     NonEmptyGroup,
     RaylogError,
+    RequestTimedOut,
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
@@ -34,7 +36,7 @@ from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, 
 pytestmark = pytest.mark.system
 
 WAIT_S = 20
-OFFSET_COMMIT, FIND_COORDINATOR, DELETE_GROUPS = 8, 10, 42
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 CONFIG = {"group.initial.rebalance.delay.ms": "0"}
 
 
@@ -188,21 +190,24 @@ def once(fate: Fate, api: int) -> Callable[[int], Fate]:
     return lambda api_key: left.pop() if api_key == api and left else Fate.PASS
 
 
-def all_proxies(proxies: list[FrameProxy], api: int) -> int:
-    return sum(proxy.requests[api] for proxy in proxies)
-
-
 def test_a_commit_whose_answer_was_lost_is_made_again(tmp_path: Path) -> None:
     with (
-        behind_proxies(tmp_path / "brokers", partitions=1, config=CONFIG) as (_, proxies, servers),
+        proxied(tmp_path / "brokers") as (_, proxy, servers),
         Admin(servers, default_api_timeout_ms=20_000) as admin,
     ):
-        for proxy in proxies:
-            proxy.on_answer = once(Fate.CUT, OFFSET_COMMIT)
+        proxy.on_answer = once(Fate.CUT, OFFSET_COMMIT)
         assert admin.alter_group_offsets("g", {("t", 0): 0}) == {tp(0): None}
-        assert all_proxies(proxies, OFFSET_COMMIT) == 2
-        assert all_proxies(proxies, FIND_COORDINATOR) == 2
+        assert (proxy.requests[OFFSET_COMMIT], proxy.requests[FIND_COORDINATOR]) == (2, 2)
         assert committed(admin, "g") == {tp(0): 0}
+
+
+def test_a_coordinator_that_does_not_answer_is_waited_for_no_longer_than_the_call_may_take(tmp_path: Path) -> None:
+    with proxied(tmp_path / "brokers") as (_, proxy, servers), Admin(servers, default_api_timeout_ms=500) as admin:
+        proxy.on_request = lambda api_key: Fate.DROP if api_key == OFFSET_COMMIT else Fate.PASS
+        begun = time.monotonic()
+        with pytest.raises(RequestTimedOut, match="no answer within"):
+            admin.alter_group_offsets("g", {("t", 0): 0})
+        assert time.monotonic() - begun < 10  # request.timeout.ms, by which connections go, is 30 s
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------

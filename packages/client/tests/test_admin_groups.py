@@ -29,7 +29,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from raylog.client import admin_groups as ask
 from raylog.client.results import GroupDescription, MemberDescription
-from raylog.coordination.offsets import CommittedOffset
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.consumer_protocol import encode_assignment, encode_subscription
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,

@@ -28,7 +28,7 @@ from raylog.client.results import (
     TopicDescription,
 )
 from raylog.client.subscription import EARLIEST, LATEST
-from raylog.coordination.offsets import CommittedOffset
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.messages import decode_response

@@ -40,7 +40,7 @@ from kio.static.primitive import i8, i32, i64
 from raylog.client.admin_requests import error_of
 from raylog.client.offset_queries import by_topic
 from raylog.client.results import BrokerDescription, GroupDescription, GroupListing, MemberDescription
-from raylog.coordination.offsets import CommittedOffset
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from raylog.protocol.errors import (
     CoordinatorLoadInProgress,

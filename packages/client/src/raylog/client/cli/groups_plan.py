@@ -7,7 +7,6 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from raylog import client
-from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import InvalidPartitions, InvalidRequest
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
@@ -94,7 +93,7 @@ def partitions_of(topic: client.TopicDescription, wanted: Sequence[int] | None) 
 def resets_of(
     goal: Goal,
     logs: Mapping[TopicPartition, Log],
-    committed: Mapping[TopicPartition, CommittedOffset],
+    committed: Mapping[TopicPartition, client.CommittedOffset],
     at_time: Mapping[TopicPartition, int],
 ) -> list[Reset]:
     """What to commit for each partition of ``logs``, by topic and partition.
@@ -141,7 +140,7 @@ def row_of(reset: Reset) -> dict[str, Any]:
 
 def rows_of(
     group: client.GroupDescription,
-    committed: Mapping[TopicPartition, CommittedOffset],
+    committed: Mapping[TopicPartition, client.CommittedOffset],
     logs: Mapping[TopicPartition, Log],
 ) -> list[dict[str, Any]]:
     """What the group has committed, and who reads what, as commands show it; nothing where it is not known."""
@@ -168,7 +167,7 @@ def rows_of(
 
 
 def lost_positions(
-    committed: Mapping[TopicPartition, CommittedOffset], logs: Mapping[TopicPartition, Log]
+    committed: Mapping[TopicPartition, client.CommittedOffset], logs: Mapping[TopicPartition, Log]
 ) -> list[str]:
     """What to say of positions that the log does not have: retention went past them, or it was cut."""
     return [
