@@ -178,7 +178,8 @@ class BrokerActor:
     def _load(self) -> Broker:
         """A broker as its file describes it."""
         file = BrokerFile.load(self._dir)
-        settings = BROKER_SETTINGS.settings({**file.settings, "broker.id": str(file.broker_id)})
+        own = {"broker.id": str(file.broker_id), "zookeeper.connect": file.zookeeper}
+        settings = BROKER_SETTINGS.settings({**file.settings, **own})
         context = ray.get_runtime_context()
         timeout_ms = settings[ZOOKEEPER_SESSION_TIMEOUT_MS]
         return Broker(

@@ -11,9 +11,10 @@ from raylog.client.admin import Admin
 from raylog.client.config import CONSUMER_SETTINGS, client_settings
 from raylog.client.consumer import Consumer
 from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
+from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_dead_letters import DeadLetterTopic
 from raylog.client.group_handler_config import HandlerOptions, split_config
-from raylog.client.group_runner import GroupListener, HandlerRunner
+from raylog.client.group_runner import HandlerRunner
 from raylog.client.group_user_handler import check_handler
 from raylog.client.serde import Deserializer, deserializer
 from raylog.protocol.errors import InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
@@ -112,7 +113,7 @@ class GroupPlan:
             dead_letters=DeadLetterTopic(self.bootstrap_servers, topic, self.group) if topic else None,
         )
 
-    def _open_consumer(self, listener: GroupListener) -> Any:
+    def _open_consumer(self, listener: RebalanceListener) -> Consumer:
         return Consumer(
             self.bootstrap_servers,
             self.topics,
@@ -122,7 +123,7 @@ class GroupPlan:
             **self.consumer_config,
         )
 
-    def _poll(self, consumer: Any, timeout_ms: int) -> list[HandlerBatch]:
+    def _poll(self, consumer: Consumer, timeout_ms: int) -> list[HandlerBatch]:
         if self.batch_format == ARROW:
             return columns_of(consumer.poll_columns(timeout_ms))
         return rows_of(

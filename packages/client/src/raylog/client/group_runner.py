@@ -8,65 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
+from raylog.client.consumer import Consumer
 from raylog.client.group_batches import HandlerBatch
+from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_dead_letters import DeadLetters
 from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, HandlerCore, Poll, Stop
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
 from raylog.client.group_user_handler import UserHandler
 from raylog.client.pool import monotonic_ms
+from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import StoreUnavailable
-from raylog.protocol.errors import RaylogError, is_retriable
+from raylog.protocol.errors import BrokerNotAvailable, RaylogError, is_retriable
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, MonotonicMs, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
 REOPEN_FIRST_S = 0.25
 REOPEN_MOST_S = 10.0
-
-
-class GroupListener(Protocol):
-    """What the consumer tells, in poll and close only."""
-
-    def on_assigned(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-    def on_revoked(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-    def on_lost(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-
-class GroupConsumer(Protocol):
-    """What is needed of ``Consumer(group_id=…)``."""
-
-    @property
-    def member_id(self) -> MemberId: ...
-
-    @property
-    def generation(self) -> Generation: ...
-
-    def assignment(self) -> frozenset[TopicPartition]: ...
-
-    def may_deliver(self, topic: str, partition: int) -> bool: ...
-
-    def position(self, topic: str, partition: int) -> int: ...
-
-    def pause(self, *partitions: tuple[str, int]) -> None: ...
-
-    def resume(self, *partitions: tuple[str, int]) -> None: ...
-
-    def seek(self, topic: str, partition: int, offset: int) -> None: ...
-
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None: ...
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class State(StrEnum):
@@ -111,8 +76,8 @@ class HandlerRunner:
         *,
         options: HandlerOptions,
         handler: Any,
-        open_consumer: Callable[[GroupListener], GroupConsumer],
-        poll: Callable[[GroupConsumer, int], list[HandlerBatch]],
+        open_consumer: Callable[[RebalanceListener], Consumer],
+        poll: Callable[[Consumer, int], list[HandlerBatch]],
         dead_letters: DeadLetters | None,
     ) -> None:
         self.status = MemberStatus()
@@ -155,7 +120,7 @@ class HandlerRunner:
             try:
                 return _Membership(self, handler).run()
             except RaylogError as error:
-                if not is_retriable(error) and not isinstance(error, StoreUnavailable):
+                if not _passes(error):
                     raise
                 pause_s = REOPEN_FIRST_S if self.status.state is State.RUNNING else min(2 * pause_s, REOPEN_MOST_S)
                 log.warning("a member leaves the group and comes again in %.2g s: %s", pause_s, error)
@@ -166,8 +131,8 @@ class HandlerRunner:
         return None
 
 
-class _Membership:
-    """From joining to leaving. It is the consumer's listener."""
+class _Membership(RebalanceListener):
+    """From joining to leaving."""
 
     def __init__(self, runner: HandlerRunner, handler: UserHandler) -> None:
         self._runner = runner
@@ -232,12 +197,15 @@ class _Membership:
 
     def _commit(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         try:
-            self._consumer.commit(offsets)
+            self._send_commit(offsets)
         except RaylogError as error:
             log.warning("offsets not committed: %s", error)
             self._core.commit_failed(_now())
         else:
             self._core.committed(_now())
+
+    def _send_commit(self, offsets: Mapping[TopicPartition, Offset]) -> None:
+        self._consumer.commit({tp: CommittedOffset(offset) for tp, offset in offsets.items()})
 
     def _bury(self, batch: HandlerBatch, error: Exception) -> None:
         assert self._runner.dead_letters is not None
@@ -251,7 +219,7 @@ class _Membership:
 
     # --- the consumer's listener ---
 
-    def on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
         """Read them from where the user's object says."""
         tps = sorted(partitions)
         try:
@@ -266,7 +234,7 @@ class _Membership:
             elif self._exactly_once:
                 self._consumer.seek_to_beginning(tp)  # its store has nothing of it
 
-    def on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None:
         """Commit what was handled of them; they are given up behind this."""
         tps = sorted(partitions)
         offsets = self._core.revoked(tps)
@@ -274,11 +242,11 @@ class _Membership:
         try:
             self._handler.on_revoked(tps)
             if offsets:
-                self._consumer.commit(offsets)
+                self._send_commit(offsets)
         except Exception:
             log.exception("%s given up without a commit: others handle again what was handled last", _names(tps))
 
-    def on_lost(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
         """They are gone."""
         tps = sorted(partitions)
         self._core.lost(tps)
@@ -302,6 +270,11 @@ class _Membership:
             handling=decision.batch.tp if isinstance(decision, Handle) else None,
             handling_since=time.monotonic() if isinstance(decision, Handle) else 0.0,
         )
+
+
+def _passes(error: RaylogError) -> bool:
+    """True when it is the cluster that is not there at the moment, and the member may come again."""
+    return is_retriable(error) or isinstance(error, BrokerNotAvailable | StoreUnavailable)
 
 
 def _now() -> MonotonicMs:
