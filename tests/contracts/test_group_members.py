@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from kit.group_members import GROUP, TOPIC, Reader, make_topic, tps
+from kit.group_members import GROUP, TOPIC, Reader, make_topic, started, tps
 from kit.stores import OpenStore
 from kit.waiting import wait_until
 from raylog.client.group_changes import Began, Dropped
@@ -35,7 +35,7 @@ def join(open_store: OpenStore) -> Iterator[Join]:
     def join_one(
         topics: frozenset[TopicName] | re.Pattern[str] = frozenset({TOPIC}), store: MetadataStore | None = None
     ) -> Reader:
-        reader = Reader(GroupMember(store or open_store(), GROUP, topics, host="127.0.0.1"))
+        reader = Reader(started(store or open_store(), topics))
         readers.append(reader)
         return reader
 
@@ -84,7 +84,7 @@ def test_members_share_the_partitions_and_move_only_what_must_move(cluster: Meta
 
 def test_what_moves_is_committed_as_it_is_given_up(cluster: MetadataStore, join: Join) -> None:
     first = join()
-    await_owned([first], tps(*range(6)))
+    wait_until(lambda: first.positions.keys() == set(tps(*range(6))), WAIT_S, "its user has heard of all six")
     first.positions |= {tp: Offset(tp.partition + 100) for tp in tps(*range(6))}
     second = join()
     await_owned([first, second], tps(*range(6)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from re import Pattern
 from uuid import uuid4
 
 from raylog.client.group_changes import Began, Ceased, Dropped
@@ -43,24 +44,35 @@ class Ledger:
         with self._lock:
             self._read.setdefault(tp, set()).add(offset)
 
+    def read_count(self) -> int:
+        with self._lock:
+            return sum(map(len, self._read.values()))
+
     def unread(self, partitions: Iterable[TopicPartition], upto: int) -> list[tuple[TopicPartition, int]]:
         with self._lock:
             return [(tp, n) for tp in partitions for n in range(upto) if n not in self._read.get(tp, ())]
 
 
-class Reader:
-    """A member whose user's thread hands out one record after the other of what it has, and commits now and then."""
+def started(store: MetadataStore, topics: frozenset[TopicName] | Pattern[str] = frozenset({TOPIC})) -> GroupMember:
+    """A member of GROUP, registered."""
+    member = GroupMember(store, GROUP, topics, host="127.0.0.1")
+    member.start(30)
+    return member
 
-    def __init__(self, member: GroupMember, end: int = 0, ledger: Ledger | None = None) -> None:
+
+class Reader:
+    """A member, started, with a user's thread that hands out one record after the other of what it has."""
+
+    def __init__(self, member: GroupMember, ledger: Ledger | None = None) -> None:
         self.member = member
         self.positions: dict[TopicPartition, Offset] = {}
         self.log: list[Began | Ceased | Dropped] = []
         self.error: RaylogError | None = None
-        self._end = end
+        self.end = 0
+        """It reads up to here, of each partition."""
         self._ledger = ledger or Ledger()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
-        member.start(30)
         self._thread.start()
 
     def stop(self) -> None:
@@ -96,6 +108,6 @@ class Reader:
 
     def _read(self) -> None:
         for tp, position in self.positions.items():
-            if position < self._end and self.member.may_deliver(tp):
+            if position < self.end and self.member.may_deliver(tp):
                 self._ledger.read(tp, position)
                 self.positions[tp] = Offset(position + 1)

@@ -1,0 +1,236 @@
+"""Members of a group of actors whose processes die or are stopped, whose ZooKeeper is, and what changes cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kit.group_members import GROUP, TOPIC, Ledger, Reader, make_topic, started, tps
+from kit.member_process import MemberProcess
+from kit.waiting import wait_until
+from raylog.client.group_changes import Dropped
+from raylog.client.group_member import GroupMember
+from raylog.coordination import group_paths
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import MetadataStore, Versioned
+from raylog.coordination.zk_store import ZkStore
+from raylog.protocol.errors import UnknownMemberId
+from raylog.protocol.ids import Offset
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+WAIT_S = 30.0
+LONG_SESSION_MS = 60_000
+"""Whatever happens within the bounds of a test, no session ends."""
+STABLE_S = 1.0
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    if server.jvm is not None:
+        os.kill(server.jvm.pid, signal.SIGCONT)
+    server.stop()
+
+
+@pytest.fixture
+def address(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
+    """Of a tree of the test's own, with a topic of twelve partitions."""
+    address = f"{zookeeper.address}/{tmp_path.name}"
+    with ZkStore(address) as store:
+        ensure_cluster(store)
+        make_topic(store, 12)
+    return address
+
+
+# --- processes ---
+
+
+def await_shares(processes: Sequence[MemberProcess], partitions: int) -> None:
+    def settled() -> bool:
+        shares = [len(process.began) for process in processes]
+        return sum(shares) == partitions and max(shares) - min(shares) <= 1
+
+    wait_until(settled, WAIT_S, f"{len(processes)} processes share {partitions} partitions")
+
+
+def test_a_killed_member_is_replaced_long_before_its_session_ends(address: str) -> None:
+    """Only its own partitions move; the elected one is killed, too, and once more its successor."""
+    times = []
+    with ExitStack() as stack:
+        living = [stack.enter_context(MemberProcess(address, LONG_SESSION_MS)) for _ in range(6)]
+        await_shares(living, 12)
+        for victim_is_elected in (False, True, True):
+            living.sort(key=lambda process: process.member_id or "")
+            victim = living.pop(0 if victim_is_elected else -1)
+            before, theirs = {tp for process in living for tp in process.began}, set(victim.began)
+            killed = victim.kill()
+            await_shares(living, 12)
+            moved = {tp: at for process in living for tp, at in process.began.items() if at > killed}
+            assert set(moved) == theirs
+            assert before == {tp for process in living for tp in process.began} - theirs
+            times.append(max(moved.values()) - killed)
+    print(f"\na member killed: its partitions with others after {', '.join(f'{s * 1000:.0f} ms' for s in times)}")
+    assert statistics.median(times) <= STABLE_S
+
+
+def test_a_stopped_member_hands_out_nothing_once_its_session_has_ended(address: str) -> None:
+    """It has not heard that others have its partitions; its lease tells it."""
+    session_ms = 2_000
+    with MemberProcess(address, session_ms) as stopped, MemberProcess(address, session_ms) as other:
+        await_shares([stopped, other], 12)
+        stopped.signal(signal.SIGSTOP)
+        wait_until(lambda: len(other.began) == 12, WAIT_S, "the other has them all")
+        taken = max(other.began.values())
+        stopped.signal(signal.SIGCONT)
+        await_shares([stopped, other], 12)
+        again = min(stopped.began.values())
+        assert [may for when, may in stopped.may_deliver if taken < when < again and may] == []
+        assert any(may for when, may in stopped.may_deliver if when < taken)
+        wait_until(lambda: stopped.may_deliver[-1][1] == 6, WAIT_S, "it hands out again")
+
+
+# --- sessions ---
+
+
+def test_zookeeper_stopped_past_the_session_and_continued_costs_nothing_but_time(
+    zookeeper: EmbeddedZooKeeper, address: str
+) -> None:
+    """Members hand out nothing after their leases, register anew, and every record is read."""
+    ledger, end, session_s = Ledger(), 200, 2.0
+    jvm = zookeeper.jvm
+    assert jvm is not None
+    with ExitStack() as stack:
+        stores = [stack.enter_context(ZkStore(address, session_timeout_ms=int(session_s * 1000))) for _ in range(3)]
+        readers = [Reader(started(store), ledger) for store in stores]
+        for reader in readers:
+            stack.callback(reader.member.leave, 1)
+            stack.callback(reader.stop)
+        await_owned(readers, 12)
+        sessions = [store.session for store in stores]
+        os.kill(jvm.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_until(lambda: not any(may_deliver(reader) for reader in readers), WAIT_S, "the leases have lapsed")
+        assert time.monotonic() - stopped < session_s
+        assert all(reader.member.owned for reader in readers), "none has heard of it"
+        for reader in readers:
+            reader.end = end
+        threading.Event().wait(2.5 * session_s - (time.monotonic() - stopped))
+        assert not ledger.read_count()
+        os.kill(jvm.pid, signal.SIGCONT)
+        wait_until(lambda: not ledger.unread(tps(*range(12)), end), WAIT_S, "every record is read")
+        await_owned(readers, 12)
+        assert all(store.session != session for store, session in zip(stores, sessions, strict=True))
+        assert all(any(isinstance(change, Dropped) for change in reader.log) for reader in readers)
+
+
+def may_deliver(reader: Reader) -> bool:
+    return any(map(reader.member.may_deliver, reader.member.owned))
+
+
+def await_owned(readers: Sequence[Reader], partitions: int) -> None:
+    def settled() -> bool:
+        shares = [len(reader.member.owned) for reader in readers]
+        return sum(shares) == partitions and max(shares) - min(shares) <= 1 and all(map(may_deliver, readers))
+
+    wait_until(settled, WAIT_S, f"{len(readers)} members share {partitions} partitions")
+    assert [reader.error for reader in readers] == [None] * len(readers)
+
+
+# --- who does not poll ---
+
+
+def test_a_member_that_does_not_poll_gives_up_what_it_has_until_it_polls() -> None:
+    tree = MemoryTree()
+    with MemoryStore(tree) as store, MemoryStore(tree) as other_store:
+        make_topic(store, 4)
+        stuck = GroupMember(store, GROUP, frozenset({TOPIC}), max_poll_interval_ms=300)
+        stuck.start()
+        other = Reader(started(other_store))
+        try:
+            wait_until(lambda: len(other.member.owned) == 4, WAIT_S, "the other has them all")
+            assert not stuck.owned
+            assert len(store.children(group_paths.members(GROUP))) == 1
+            with pytest.raises(UnknownMemberId, match=r"it did not poll for max\.poll\.interval\.ms=300"):
+                stuck.commit({tps(0)[0]: CommittedOffset(Offset(1))})
+            assert stuck.changes() == [], "what he never heard of he need not hear that he lost"
+            again = Reader(stuck)
+            await_owned([again, other], 4)
+            assert again.leave()
+        finally:
+            stuck.leave(5)
+            other.stop()
+            other.member.leave(5)
+
+
+# --- what changes cost ---
+
+
+class Counting(MemoryStore):
+    """Counts what it is asked; as many reads at once as one each. Beats of the lease do not belong to a change."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree, session_timeout_ms=LONG_SESSION_MS)
+        self.asked = 0
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        self.asked += 1
+        return super()._ask(request)
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        self.asked += len(paths) - 1
+        return super().get_many(paths)
+
+
+def cost_of_a_change(members: int) -> tuple[float, float]:
+    """Requests of all members together when one more joins, and when it leaves, in a group of so many."""
+    tree = MemoryTree()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Counting(tree)) for _ in range(members)]
+        make_topic(stores[0], 2 * members)
+
+        def join(store: MetadataStore) -> Reader:
+            reader = Reader(started(store))
+            stack.callback(reader.member.leave, 5)
+            stack.callback(reader.stop)
+            return reader
+
+        def asked() -> int:
+            return sum(store.asked for store in stores)
+
+        readers = [join(store) for store in stores[:-1]]
+        await_owned(readers, 2 * members)
+        before = asked()
+        last = join(stores[-1])
+        await_owned([*readers, last], 2 * members)
+        joined = asked() - before
+        last.leave()
+        await_owned(readers, 2 * members)
+        return joined, asked() - before - joined
+
+
+def test_a_change_costs_requests_in_proportion_to_the_members() -> None:
+    """Partitions grow with the members, so that as many move: two."""
+    costs = {members: cost_of_a_change(members) for members in (4, 8, 16, 32)}
+    for members, (joined, left) in costs.items():
+        print(f"\n{members} members: {joined} requests when one joins, {left} when one leaves", end="")
+    for which in (0, 1):
+        per_member = {members: cost[which] / members for members, cost in costs.items()}
+        assert per_member[32] <= 1.5 * per_member[8], per_member
