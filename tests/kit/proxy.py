@@ -30,7 +30,8 @@ Kinds = dict[int, tuple[int, int]]
 class FrameProxy:
     """Frames pass to ``target`` and back unless ``on_request(api_key)`` or ``on_answer(api_key)`` says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """It listens at ``port`` of this machine; 0: a free one."""
         self.target: tuple[str, int] = ("127.0.0.1", free_port("127.0.0.1"))
         """A free address, for the broker to listen at."""
         self.on_request: Callable[[int], Fate] = lambda _: Fate.PASS
@@ -39,7 +40,7 @@ class FrameProxy:
         """What becomes of a request's frame (without its length) on its way."""
         self.edit_answer: Callable[[int, int, bytes], bytes] = lambda _key, _version, frame: frame
         """What becomes of an answer's frame, by API key and version, on its way; it sees those that are lost, too."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.requests: Counter[int] = Counter()
         """How many requests came, by API key."""
         self.last_bytes: dict[int, int] = {}
