@@ -95,7 +95,7 @@ class _Itself:
 
 
 def _run(directory: Path, zookeeper: str, session_ms: int) -> None:
-    settings = BROKER_SETTINGS.settings({"broker.id": str(BROKER_ID)})
+    settings = BROKER_SETTINGS.settings({"broker.id": str(BROKER_ID), "zookeeper.connect": zookeeper})
     while True:
         itself = _Itself()
         store = ZkStore(zookeeper, session_timeout_ms=session_ms)

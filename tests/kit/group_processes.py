@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,9 @@ WAIT_S = 60.0
 POLL_MS = 100
 COMMIT_S = 0.25
 """Between two commits of a member: the store is shared by all."""
+AGAIN_S = 0.05
+IN_DOUBT = "RequestTimedOut"
+"""The store did not answer a commit: nobody knows whether it was taken."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -117,19 +120,27 @@ class _Member:
             self._tell("lost", partition=tp.partition)
 
     def _commit(self, partitions: tuple[TopicPartition, ...]) -> bool:
+        """Until it is known whether it is committed; whether it is."""
         if not partitions:
             return True
         offsets = {tp: self._in_hand[tp] for tp in partitions}
+        gives_up = time.monotonic() + WAIT_S
+        while (refused := self._try_to_commit(offsets)) == IN_DOUBT and time.monotonic() < gives_up:
+            self._leaving.wait(AGAIN_S)
+        if not refused:
+            self._in_hand = {tp: offset for tp, offset in self._in_hand.items() if tp not in offsets}
+        return not refused
+
+    def _try_to_commit(self, offsets: Mapping[tuple[str, int], int]) -> str:
+        """The error's name, or ""."""
         begun, refused = time.monotonic(), ""
         try:
             self._consumer.commit(offsets)
         except RaylogError as error:
             refused = type(error).__name__
-        for tp, offset in offsets.items():
-            self._tell("commit", begun=begun, partition=tp.partition, offset=offset, refused=refused)
-            if not refused:
-                del self._in_hand[tp]
-        return not refused
+        for (_, partition), offset in offsets.items():
+            self._tell("commit", begun=begun, partition=partition, offset=offset, refused=refused)
+        return refused
 
     def _stop_soon(self, *_: object) -> None:
         self._is_to_stop = True
@@ -275,11 +286,15 @@ class Members:
         return len(owners) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
     def wait_stable(self, partitions: int, timeout_s: float = WAIT_S) -> None:
-        try:
-            wait_until(lambda: self.is_stable(partitions), timeout_s, "the group is stable")
-        except AssertionError as error:
+        def stable() -> bool:
             dead = [name for name, process in self._processes.items() if not process.is_alive]
-            raise AssertionError(f"{error}; owners {self.owners()}; gone {dead} {self.output(*dead)}") from error
+            assert not dead, f"{dead} ended by themselves: {self.output(*dead)}"
+            return self.is_stable(partitions)
+
+        try:
+            wait_until(stable, timeout_s, "the group is stable")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; living {self.living}, owners {self.owners()}") from error
 
     def output(self, *names: str) -> str:
         """The ends of what they have logged."""

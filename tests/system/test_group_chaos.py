@@ -1,0 +1,300 @@
+"""Twenty members of a group in processes of their own, under load: they join, leave, are killed and are stopped.
+
+What each told is judged by ``kit.group_history``. RAYLOG_GROUP_CHAOS_S=n makes the chaos n seconds long, SEED=n chooses
+another one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pytest
+from confluent_kafka import Producer
+
+from kit.broker_process import BrokerProcess
+from kit.group_history import Judgement, judge
+from kit.group_processes import IN_DOUBT, Members
+from kit.waiting import wait_until
+from raylog.client.admin import Admin
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.protocol.ids import TopicPartition
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+MEMBERS, PARTITIONS = 20, 40
+LEAST = 12
+"""So many the chaos leaves."""
+SESSION_MS = 3_000
+CHAOS_S = float(os.environ.get("RAYLOG_GROUP_CHAOS_S", "25"))
+SEED = int(os.environ.get("SEED", "5"))
+KILLS = 7
+STABLE_S = 1.0
+"""The median, from the kill of a member to the last of its partitions with another."""
+WAIT_S = 60.0
+SEND_S = 0.02
+"""Between two batches of the load."""
+
+
+class Service(NamedTuple):
+    """A broker and its ZooKeeper."""
+
+    servers: str
+    zookeeper: str
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    root = tmp_path_factory.mktemp("service")
+    zookeeper = EmbeddedZooKeeper(root / "zookeeper")
+    zookeeper.start()
+    try:
+        with BrokerProcess(root / "broker", zookeeper.address, session_ms=6_000) as broker:
+            address = wait_until(lambda: broker.address, WAIT_S, "the broker serves")
+            yield Service("{}:{}".format(*address), zookeeper.address)
+    finally:
+        zookeeper.stop()
+
+
+class Load:
+    """Some records into each partition, all the time, while its ``with`` lasts."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers, self._topic = servers, topic
+        self._stopping = threading.Event()
+        self._failed: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        with Admin(self._servers) as admin:
+            admin.create_topic(self._topic, PARTITIONS)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        assert self._failed == []
+
+    def ends(self) -> list[int]:
+        """How many records each partition has."""
+        with Admin(self._servers) as admin:
+            found = admin.list_offsets({(self._topic, partition): -1 for partition in range(PARTITIONS)})
+        return [found[TopicPartition(self._topic, partition)].offset for partition in range(PARTITIONS)]
+
+    def _run(self) -> None:
+        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True, "linger.ms": 5})
+
+        def delivered(error: object, _: object) -> None:
+            if error is not None:
+                self._failed.append(str(error))
+
+        number = 0
+        while not self._stopping.wait(SEND_S):
+            for _ in range(PARTITIONS // 4):
+                producer.produce(self._topic, b"%d" % number, partition=number % PARTITIONS, on_delivery=delivered)
+                number += 1
+            producer.poll(0)
+        producer.flush(WAIT_S)
+
+
+def committed(servers: str, group: str, topic: str) -> list[int]:
+    """Where the group stands in each partition; 0 where it never committed."""
+    with Admin(servers) as admin:
+        found = admin.list_group_offsets(group)
+    offsets = (found.get(TopicPartition(topic, partition)) for partition in range(PARTITIONS))
+    return [0 if each is None else each.offset for each in offsets]
+
+
+def finished(members: Members, load: Load, servers: str, group: str, topic: str) -> Judgement:
+    """Let the group read all that there is, and leave; then judge what its members did."""
+    load.stop()
+    ends = load.ends()
+    wait_until(lambda: committed(servers, group, topic) == ends, WAIT_S, "all is read and committed", interval_s=0.2)
+    members.leave(*members.living)
+    judgement = judge(members.events(), ends, committed(servers, group, topic))
+    assert judgement.handed_out - judgement.repeated == sum(ends)
+    return judgement
+
+
+def told_since(members: Members, since: float, *what: str) -> dict[int, float]:
+    """When each partition was last told to be so."""
+    return {event.v["partition"]: event.t for event in members.events() if event.t > since and event.what in what}
+
+
+def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -> None:
+    """By proof of its death, not by the end of its session; and nobody else's partitions move."""
+    topic = group = "killed"
+    seconds, moved = [], 0
+    with (
+        Load(service.servers, topic) as load,
+        Members(tmp_path, service.servers, topic, group, session_ms=20_000) as members,
+    ):
+        members.start(MEMBERS)
+        members.wait_stable(PARTITIONS)
+        for _ in range(KILLS):
+            victim = random.choice(members.living)
+            its = {partition for partition, owner in members.owners().items() if owner == victim}
+            killed = members.kill(victim)
+            members.wait_stable(PARTITIONS)
+            assigned = told_since(members, killed, "assigned")
+            moved += len(set(told_since(members, killed, "revoked", "lost")) | assigned.keys() - its)
+            seconds.append(max(assigned[partition] for partition in its) - killed)
+            members.start()
+            members.wait_stable(PARTITIONS)
+        judgement = finished(members, load, service.servers, group, topic)
+    print(
+        f"\n{KILLS} of {MEMBERS} members killed: stable again after {statistics.median(seconds):.2f} s (p50), at most "
+        f"{max(seconds):.2f} s; partitions of others moved: {moved}; handed out {judgement.handed_out}, "
+        f"again {judgement.repeated}"
+    )
+    assert judgement.findings == []
+    assert moved == 0
+    assert statistics.median(seconds) <= STABLE_S
+
+
+class Chaos:
+    """What happens to the members, one or two things at once."""
+
+    def __init__(self, members: Members, rng: random.Random) -> None:
+        self._members = members
+        self._rng = rng
+        self.done: dict[str, int] = {}
+        self.refused_to = 0
+        """How many were stopped with records in hand until their partitions were others'."""
+
+    def round(self) -> None:
+        self._members.wait_stable(PARTITIONS)
+        for _ in range(self._rng.choice([1, 1, 2])):
+            what = self._rng.choice(self._possible())
+            what()
+            self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
+
+    def _possible(self) -> list[Callable[[], None]]:
+        can_lose = len(self._members.living) > LEAST
+        possible = [self.stop, self.kill, self.kill, self.leave] if can_lose else []
+        return (
+            possible + [self.join] * (len(self._members.living) < MEMBERS) + [self.resume] * bool(self._members.stopped)
+        )
+
+    def kill(self) -> None:
+        self._members.kill(self._rng.choice(self._members.living))
+
+    def leave(self) -> None:
+        self._members.leave(self._rng.choice(self._members.living))
+
+    def join(self) -> None:
+        self._members.start(self._rng.randint(1, 3))
+
+    def stop(self) -> None:
+        self._members.stop_in_hand(self._rng.choice(sorted(set(self._members.owners().values()))))
+
+    def resume(self) -> None:
+        """Not before others have its partitions: what it has in hand then is not its own any more."""
+        self._members.wait_stable(PARTITIONS)
+        for name in self._members.stopped:
+            self._members.resume(name)
+            self.refused_to += 1
+
+
+def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path) -> None:
+    topic = group = "chaos"
+    with (
+        Load(service.servers, topic) as load,
+        Members(tmp_path, service.servers, topic, group, session_ms=SESSION_MS) as members,
+    ):
+        members.start(MEMBERS)
+        chaos = Chaos(members, random.Random(SEED))
+        members.wait_stable(PARTITIONS)
+        chaos.stop()
+        chaos.resume()
+        ends = time.monotonic() + CHAOS_S
+        while time.monotonic() < ends:
+            chaos.round()
+        if members.stopped:
+            chaos.resume()
+        members.wait_stable(PARTITIONS)
+        judgement = finished(members, load, service.servers, group, topic)
+    eras = sum(map(len, judgement.eras.values()))
+    print(
+        f"\n{CHAOS_S:g} s of chaos among {MEMBERS} members (SEED={SEED}): {chaos.done}; {eras} ownerships of "
+        f"{PARTITIONS} partitions, overlaps 0; handed out {judgement.handed_out}, lost 0, again {judgement.repeated}; "
+        f"commits {judgement.commits}, refused {dict(judgement.refused)}"
+    )
+    assert judgement.findings == []
+    refused = sum(number for error, number in judgement.refused.items() if error != IN_DOUBT)
+    assert refused >= chaos.refused_to, "each had records in hand that it had to commit"
+
+
+# --- what a change costs
+
+
+def operations(zookeeper: str) -> int:
+    """Packets that ZooKeeper has received since its start."""
+    host, _, port = zookeeper.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"srvr")
+        with connection.makefile("rb") as answer:
+            found = re.search(rb"Received: (\d+)", answer.read())
+    assert found is not None
+    return int(found[1])
+
+
+class Meter:
+    """Counts operations beside those of an idle group, by their rate."""
+
+    IDLE_S = 2.0
+
+    def __init__(self, zookeeper: str) -> None:
+        self._zookeeper = zookeeper
+        self._begun, self._before = time.monotonic(), operations(zookeeper)
+        wait_until(lambda: time.monotonic() >= self._begun + self.IDLE_S, WAIT_S, "the group was idle")
+        now = operations(zookeeper)
+        self._rate = (now - self._before) / (time.monotonic() - self._begun)
+        self._begun, self._before = time.monotonic(), now
+
+    def count(self) -> int:
+        counted = operations(self._zookeeper) - self._before
+        return round(counted - self._rate * (time.monotonic() - self._begun))
+
+
+def test_what_a_change_costs_grows_with_the_members_no_faster(service: Service, tmp_path: Path) -> None:
+    """ZooKeeper's operations when a member is killed and when one joins, in groups of three sizes whose members have
+    about two partitions each.
+    """
+    costs: dict[int, int] = {}
+    told = []
+    for size in (MEMBERS // 4, MEMBERS // 2, MEMBERS):
+        topic = group = f"costs-{size}"
+        partitions = 2 * size
+        with Admin(service.servers) as admin:
+            admin.create_topic(topic, partitions)
+        with Members(tmp_path / group, service.servers, topic, group, session_ms=20_000) as members:
+            members.start(size)
+            members.wait_stable(partitions)
+            meter = Meter(service.zookeeper)
+            members.kill(members.living[-1])
+            members.wait_stable(partitions)
+            killed = meter.count()
+            meter = Meter(service.zookeeper)
+            members.start()
+            members.wait_stable(partitions)
+            joined = meter.count()
+        costs[size] = killed + joined
+        told.append(f"{size} members: {killed} and {joined}")
+    print(f"\nZooKeeper operations when one member is killed, and when one joins: {'; '.join(told)}")
+    assert costs[MEMBERS] <= 2.5 * costs[MEMBERS // 2], told
