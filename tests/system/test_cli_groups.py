@@ -235,7 +235,7 @@ def test_groups_are_listed_described_and_deleted(cluster: InProcessCluster, admi
     one_line(call(cluster, "groups", "delete", group, "--topic", "t:1"), "has committed nothing there")
     assert succeed(cluster, "groups", "delete", group) == f"deleted group {group}\n"
     one_line(call(cluster, "groups", "describe", group), f"there is no group '{group}'")
-    one_line(call(cluster, "groups", "delete", group), "GROUP_ID_NOT_FOUND")
+    one_line(call(cluster, "groups", "delete", group), "there is none of that name", "GROUP_ID_NOT_FOUND")
 
 
 def test_members_are_shown_with_what_they_read(cluster: InProcessCluster, group: str) -> None:
@@ -248,7 +248,7 @@ def test_members_are_shown_with_what_they_read(cluster: InProcessCluster, group:
         shown = call(cluster, "groups", "describe", group, "--members").stdout.splitlines()
         assert shown[1].split() == ["member_id", "instance_id", "client_id", "host", "partitions"]
         assert shown[2].split()[-1] == "t-0,t-1"
-        one_line(call(cluster, "groups", "delete", group), "NON_EMPTY_GROUP")
+        one_line(call(cluster, "groups", "delete", group), "it has members, so stop them first", "NON_EMPTY_GROUP")
 
 
 def test_a_reset_is_shown_and_made_only_when_it_is_told_to(cluster: InProcessCluster, admin: Admin, group: str) -> None:
@@ -350,7 +350,7 @@ def test_a_member_at_the_terminal_is_described_and_guards_its_group(
         assert (reader["topics"], reader["partitions"]) == (["t"], ["t-0", "t-1"])
         refused = call(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         one_line(refused, "has 1 member (raylog-", "stop them first")
-        one_line(call(cluster, "groups", "delete", group), "NON_EMPTY_GROUP")
+        one_line(call(cluster, "groups", "delete", group), "it has members, so stop them first", "NON_EMPTY_GROUP")
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 130
     succeed(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")

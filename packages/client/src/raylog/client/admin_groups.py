@@ -15,6 +15,7 @@ from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
 from kio.schema.list_groups.v4.request import ListGroupsRequest
@@ -71,6 +72,13 @@ COORDINATOR_ERRORS = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadIn
 """Another broker is the coordinator, or there is none for a moment."""
 
 _GROUP = 0  # the other kind of coordinator is that of transactions
+_REMEDIES = {
+    ErrorCode.group_id_not_found: "there is none of that name",
+    ErrorCode.group_subscribed_to_topic: "a member reads the topic, so stop the group's members first",
+    ErrorCode.non_empty_group: "it has members, so stop them first",
+    ErrorCode.unknown_member_id: "the group has members, who would commit over it, so stop them first",
+}
+"""What to do about a refusal, which brokers tell by its code alone."""
 _DEAD = "Dead"  # what a broker says of the state of a group that is not there
 
 
@@ -167,7 +175,7 @@ def delete_groups(groups: Iterable[str]) -> DeleteGroupsRequest:
 def read_delete_groups(_: BrokerId, response: DeleteGroupsResponse) -> dict[str, RaylogError | None]:
     """Per group, None or why it stays."""
     return {
-        str(result.group_id): error_of(result.error_code.value, None, f"group {result.group_id!r}: deleting it")
+        str(result.group_id): _refusal(result.error_code, f"group {result.group_id!r}: deleting it")
         for result in response.results
     }
 
@@ -234,8 +242,8 @@ def read_commit_offsets(group: str, response: OffsetCommitResponse) -> dict[str,
     return {
         group: _of_group(
             {
-                (tp := _tp(topic.name, part.partition_index)): error_of(
-                    part.error_code.value, None, f"{tp}: committing an offset for group {group!r}"
+                (tp := _tp(topic.name, part.partition_index)): _refusal(
+                    part.error_code, f"{tp}: committing an offset for group {group!r}"
                 )
                 for topic in response.topics
                 for part in topic.partitions
@@ -259,20 +267,26 @@ def delete_offsets(group: str, partitions: Iterable[TopicPartition]) -> OffsetDe
 
 def read_delete_offsets(group: str, response: OffsetDeleteResponse) -> dict[str, Results | RaylogError]:
     """Per partition of the group, None or why its offset stays; or the group's error."""
-    error = error_of(response.error_code.value, None, f"group {group!r}: deleting offsets")
+    error = _refusal(response.error_code, f"group {group!r}: deleting offsets")
     if error is not None:
         return {group: error}
     return {
         group: _of_group(
             {
-                (tp := _tp(topic.name, part.partition_index)): error_of(
-                    part.error_code.value, None, f"{tp}: deleting the offset of group {group!r}"
+                (tp := _tp(topic.name, part.partition_index)): _refusal(
+                    part.error_code, f"{tp}: deleting the offset of group {group!r}"
                 )
                 for topic in response.topics
                 for part in topic.partitions
             }
         )
     }
+
+
+def _refusal(code: ErrorCode, what: str) -> RaylogError | None:
+    """As :func:`error_of`, with what to do."""
+    remedy = _REMEDIES.get(code)
+    return error_of(code.value, None, f"{what}: {remedy}" if remedy else what)
 
 
 def _of_group(partitions: dict[TopicPartition, T]) -> dict[TopicPartition, T] | RaylogError:
