@@ -1,0 +1,449 @@
+"""Consumers in groups, against brokers in this process and a real ZooKeeper: docs/groups.md, promise by promise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.group_reader_process import AT_LEAST_ONCE, AT_MOST_ONCE, COMMAND, EXACTLY_ONCE, Orders, Results
+from kit.waiting import wait_until
+from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
+from raylog.client.aio import AsyncConsumer
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.protocol.errors import (
+    IllegalGeneration,
+    InvalidConfig,
+    InvalidGroupId,
+    InvalidRequest,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRange,
+    UnknownMemberId,
+)
+from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
+
+WAIT_S = 30.0
+SESSION_MS = 3_000
+
+
+class World:
+    """A cluster that all tests of this module share: each has topics and groups of its own names."""
+
+    def __init__(self, cluster: InProcessCluster, zookeeper: EmbeddedZooKeeper) -> None:
+        self.cluster = cluster
+        self.zookeeper = zookeeper
+        self.servers = cluster.bootstrap_servers
+        self._numbers = count()
+
+    def topic(self, partitions: int = 2, records: int = 0) -> str:
+        """A new one, with values 0, 1, …, round robin."""
+        name = f"t{next(self._numbers)}"
+        self.cluster.create_topic(name, partitions=partitions)
+        self.fill(name, range(records), partitions)
+        return name
+
+    def fill(self, topic: str, values: Iterable[int], partitions: int = 2) -> None:
+        with Producer(self.servers, linger_ms=50) as producer:
+            for value in values:
+                producer.send(topic, b"%d" % value, partition=value % partitions, timestamp=1_000_000 + value)
+
+    def consumer(self, topics: Any, group: str, **config: Any) -> Consumer:
+        config = {"auto_offset_reset": "earliest", "session_timeout_ms": SESSION_MS, "fetch_max_wait_ms": 50, **config}
+        return Consumer(self.servers, topics, group_id=group, value_deserializer=int, **config)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("groups")
+    zookeeper = EmbeddedZooKeeper(root / "zookeeper")
+    with ExitStack() as stack:
+        stack.callback(zookeeper.stop)
+        zookeeper.start()
+        config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+        cluster = stack.enter_context(
+            InProcessCluster(root / "brokers", brokers=2, config=config, zookeeper=zookeeper.address)
+        )
+        yield World(cluster, zookeeper)
+
+
+class Heard(RebalanceListener):
+    """What a listener was told: («assigned», partition numbers), …"""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+        self.do: Callable[[str, Sequence[TopicPartition]], object] = lambda what, partitions: None
+
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
+        self._hear("assigned", partitions)
+
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None:
+        self._hear("revoked", partitions)
+
+    def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
+        self._hear("lost", partitions)
+
+    def of(self, what: str) -> list[int]:
+        return sorted(number for kind, numbers in self.told if kind == what for number in numbers)
+
+    def _hear(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+        self.told.append((what, [tp.partition for tp in partitions]))
+        self.do(what, partitions)
+
+
+def tp_of(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(partition))
+
+
+def values_of(consumer: Consumer, timeout_ms: float = 50, **poll: int) -> list[int]:
+    return [record.value for records in consumer.poll(timeout_ms, **poll).values() for record in records]
+
+
+def settle(*consumers: Consumer, partitions: int = 2) -> None:
+    """Poll until they share the partitions; pauses keep them from reading meanwhile."""
+
+    def shared() -> bool:
+        for consumer in consumers:
+            consumer.poll(20)
+        owned = [len(consumer.assignment()) for consumer in consumers]
+        return sum(owned) == partitions and max(owned) - min(owned) <= 1
+
+    wait_until(shared, WAIT_S, f"{len(consumers)} consumers share {partitions} partitions")
+
+
+def read_until(done: Callable[[Counter[int]], bool], *consumers: Consumer, **poll: int) -> Counter[int]:
+    """What all of them got together, by the time that ``done`` says so."""
+    got: Counter[int] = Counter()
+
+    def enough() -> bool:
+        for consumer in consumers:
+            got.update(values_of(consumer, **poll))
+        return done(got)
+
+    wait_until(enough, WAIT_S, "the consumers have read enough")
+    return got
+
+
+# --- sharing ---
+
+
+def test_members_share_what_there_is_and_whoever_leaves_is_followed_where_he_stopped(world: World) -> None:
+    topic = world.topic(partitions=4, records=400)
+    got: Counter[int] = Counter()
+    first = world.consumer(topic, "share")
+    with first:
+        got += read_until(lambda got: got.total() >= 100, first, max_records=10)
+        with world.consumer(topic, "share") as second:
+            got += read_until(lambda got: len(second.assignment()) == 2, first, second, max_records=10)
+            assert first.assignment() | second.assignment() == {tp_of(topic, number) for number in range(4)}
+            assert not first.assignment() & second.assignment()
+            assert first.generation == second.generation
+            got += read_until(lambda more: (got + more).total() >= 300, first, second, max_records=10)
+        got += read_until(lambda more: (got + more).total() >= 400, first)
+        assert len(first.assignment()) == 4
+    assert got == Counter(range(400)), "each record once: no member failed"
+    with world.consumer(topic, "share") as later:
+        settle(later, partitions=4)
+        assert {later.position(topic, number) for number in range(4)} == {100}
+
+
+def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: World) -> None:
+    topic = world.topic(records=60)
+    with world.consumer(topic, "rows") as consumer:
+        assert sorted(record.value for record in consumer.iterate(timeout_ms=2_000)) == list(range(60))
+        with pytest.raises(InvalidRequest, match="until_end"):
+            next(consumer.iterate(until_end=True))
+    with world.consumer(topic, "columns") as consumer:
+        tables = []
+        wait_until(lambda: tables.append(consumer.poll_columns(50)) or sum(map(len, tables)) == 60, WAIT_S, "columns")
+    with world.consumer(topic, "batches") as consumer:
+        batches: list[Any] = []
+
+        def all_there() -> bool:
+            batches.extend(consumer.poll_batches(50).values())
+            return sum(len(batch.records()) for batch in batches) == 60
+
+        wait_until(all_there, WAIT_S, "batches")
+    with world.consumer(topic, "columns") as consumer:
+        settle(consumer)
+        assert {consumer.position(topic, number) for number in range(2)} == {30}, "columns were committed as read"
+
+
+def test_who_iterates_gives_a_partition_up_in_the_middle_of_a_batch(world: World) -> None:
+    topic = world.topic(records=2_000)
+    with world.consumer(topic, "iterate", max_poll_records=1) as first:
+        records = first.iterate(timeout_ms=1_000)
+        got = Counter(next(records).value for _ in range(10))
+        with world.consumer(topic, "iterate") as second:
+
+            def has_one() -> bool:
+                got.update([next(records).value, *values_of(second, 5)])
+                return bool(second.assignment())
+
+            wait_until(has_one, WAIT_S, "the second has a partition")
+            assert got.total() < 1_000, "the batch of a thousand was not handed out to its end first"
+            [theirs] = second.assignment()
+            got += read_until(lambda _: second.position(*theirs) == 1_000, second)
+        got.update(record.value for record in records)
+    assert got == Counter(range(2_000))
+
+
+# --- the listener ---
+
+
+def test_the_listener_hears_all_and_may_commit_what_is_given_up(world: World) -> None:
+    topic = world.topic(records=100)
+    heard, others = Heard(), Heard()
+    first = world.consumer(topic, "listen", listener=heard, enable_auto_commit=False)
+    with first:
+        read_until(lambda got: got.total() == 100, first)
+        assert heard.of("assigned") == [0, 1]
+
+        def commit(what: str, partitions: Sequence[TopicPartition]) -> None:
+            if what == "revoked":
+                first.commit({tp: first.position(*tp) - 5 for tp in partitions})
+
+        heard.do = commit
+        with world.consumer(topic, "listen", listener=others) as second:
+            settle(first, second)
+            [mine] = second.assignment()
+            assert second.committed([mine])[mine] == CommittedOffset(
+                Offset(45),
+                committed_ms=second.committed([mine])[mine].committed_ms,  # type: ignore[union-attr]
+            )
+            assert heard.of("revoked") == others.of("assigned") == [mine.partition]
+            assert second.position(*mine) >= 45
+            assert Counter(values_of(second, 500)).total() in (0, 5)
+    assert heard.of("lost") == []
+    assert heard.of("revoked") == [0, 1], "one to the other, one by closing"
+
+
+def test_seeking_when_assigned_reads_from_there(world: World) -> None:
+    topic = world.topic(records=100)
+    heard = Heard()
+    with world.consumer(topic, "seek", listener=heard) as consumer:
+        heard.do = lambda what, tps: [consumer.seek(*tp, 40) for tp in tps if what == "assigned"]
+        got = read_until(lambda got: got.total() >= 20, consumer)
+        assert got == Counter(range(80, 100))
+
+
+def test_rewinding_by_offset_and_by_time_and_pausing(world: World) -> None:
+    topic = world.topic(records=100)
+    with world.consumer(topic, "rewind") as consumer:
+        read_until(lambda got: got.total() == 100, consumer)
+        consumer.seek(topic, 0, 45)
+        assert read_until(lambda got: got.total() >= 5, consumer) == Counter(range(90, 100, 2))
+        consumer.seek_to_time(1_000_090)
+        consumer.pause((topic, 1))
+        assert read_until(lambda got: got.total() >= 5, consumer) == Counter(range(90, 100, 2))
+        assert values_of(consumer) == []
+        consumer.resume()
+        assert read_until(lambda got: got.total() >= 5, consumer) == Counter(range(91, 100, 2))
+        with pytest.raises(InvalidRequest, match="in a group"):
+            consumer.assign([(topic, 0)])
+
+
+# --- committing ---
+
+
+def test_auto_commit_commits_while_polling_what_was_handed_out_before(world: World) -> None:
+    topic = world.topic(partitions=1, records=30)
+    with world.consumer(topic, "auto", auto_commit_interval_ms=0) as consumer:
+        tp = tp_of(topic, 0)
+        wait_until(lambda: values_of(consumer, max_records=10), WAIT_S, "ten records")
+        found = consumer.committed([tp])[tp]
+        assert found is None or found.offset == 0, "the ten are in the user's hands"
+        consumer.pause()
+
+        def committed() -> bool:
+            consumer.poll(20)
+            found = consumer.committed([tp])[tp]
+            return found is not None and found.offset == 10
+
+        wait_until(committed, WAIT_S, "the ten are committed")
+
+
+def test_after_an_error_in_the_with_block_nothing_is_committed(world: World) -> None:
+    topic = world.topic(partitions=1, records=30)
+
+    def fail() -> None:
+        with world.consumer(topic, "error") as consumer:
+            for record in consumer:
+                if record.value == 7:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with world.consumer(topic, "error") as consumer:
+        assert next(iter(consumer)).value == 0
+    with world.consumer(topic, "error") as consumer:
+        assert next(iter(consumer)).value == 1, "one was read to its end"
+
+
+def test_commits_that_are_refused(world: World) -> None:
+    topic = world.topic(records=10)
+    with world.consumer(topic, "refused", enable_auto_commit=False) as first:
+        settle(first)
+        with world.consumer(topic, "refused", enable_auto_commit=False) as second:
+            settle(first, second)
+            [others] = second.assignment()
+            [mine] = first.assignment()
+            with pytest.raises(IllegalGeneration, match=str(others)):
+                first.commit({others: 1, mine: 1})
+            assert first.committed([mine, others]) == {mine: None, others: None}, "all of them or none"
+            with pytest.raises(InvalidRequest, match="-1 is negative"):
+                first.commit({mine: -1})
+            with pytest.raises(OffsetMetadataTooLarge, match=r"4097 bytes .* 4096"):
+                first.commit({mine: CommittedOffset(Offset(1), metadata="x" * 4_097)})
+            first.commit({mine: CommittedOffset(Offset(2), metadata="x" * 4_096)})
+            assert first.commit_async({mine: 3}).result(WAIT_S) is None
+            found = first.committed([mine])[mine]
+            assert found is not None
+            assert (found.offset, found.metadata) == (3, "")
+            assert isinstance(first.commit_async({others: 1}).exception(WAIT_S), IllegalGeneration)
+    with pytest.raises(InvalidRequest, match="no group"):
+        first.commit()
+
+
+@pytest.mark.parametrize("semantics", [AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE])
+def test_a_member_killed_at_the_worst_moment(world: World, tmp_path: Path, semantics: str) -> None:
+    """It dies with ten records between result and commit, or commit and result; another goes on."""
+    topic = world.topic(records=200)
+    store, group = str(tmp_path / "results"), f"killed, {semantics}"
+    for dies_after, status in ((5, -signal.SIGKILL), (0, 0)):
+        orders = Orders(world.servers, topic, group, semantics, store, ends=100, batch=10, dies_after=dies_after)
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run([*COMMAND, orders.argument()], env=environment, capture_output=True, timeout=60)
+        assert done.returncode == status, done.stderr.decode()
+    results = Results(store)
+    seen = results.seen()
+    results.close()
+    again = len(seen) - len(set(seen))
+    lost = set(range(200)) - set(seen)
+    print(f"{semantics}: {again} records twice, {len(lost)} lost")
+    assert (again, len(lost)) == {AT_MOST_ONCE: (0, 10), AT_LEAST_ONCE: (10, 0), EXACTLY_ONCE: (0, 0)}[semantics]
+
+
+# --- where to read from ---
+
+
+def test_a_committed_offset_that_is_gone_is_told_with_both_ends(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    topic = world.topic(partitions=1, records=100)
+    with world.consumer(topic, "gone", enable_auto_commit=False) as consumer:
+        settle(consumer, partitions=1)
+        consumer.commit({(topic, 0): 10})
+    with Admin(world.servers) as admin:
+        admin.delete_records({(topic, 0): 60})
+    with caplog.at_level(logging.WARNING), world.consumer(topic, "gone", enable_auto_commit=False) as consumer:
+        assert min(read_until(lambda got: got.total() == 40, consumer)) == 60
+    assert re.search(r"offset 10 is out of range, the broker has 60 to 100; .*reading on from offset 60", caplog.text)
+    with world.consumer(topic, "gone", auto_offset_reset="none") as consumer, pytest.raises(OffsetOutOfRange) as lost:
+        read_until(lambda got: bool(got), consumer)
+    assert "offset 10 is out of range, the broker has 60 to 100" in str(lost.value)
+
+
+def test_without_a_committed_offset_and_a_reset_there_is_nowhere_to_read_from(world: World) -> None:
+    topic = world.topic(partitions=1, records=10)
+    with world.consumer(topic, "nowhere", auto_offset_reset="none") as consumer:
+        with pytest.raises(OffsetOutOfRange, match="no position"):
+            read_until(lambda got: bool(got), consumer)
+        consumer.seek_to_beginning()
+        read_until(lambda got: got.total() == 10, consumer)
+
+
+# --- topics ---
+
+
+def test_a_topic_that_comes_later_is_waited_for_aloud(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), world.consumer("comes-later", "patient") as consumer:
+        wait_until(
+            lambda: values_of(consumer) or "'comes-later' cannot be read yet" in caplog.text, WAIT_S, "it says so"
+        )
+        world.cluster.create_topic("comes-later", partitions=2)
+        settle(consumer)
+        world.fill("comes-later", range(10))
+        read_until(lambda got: got.total() == 10, consumer)
+
+
+def test_a_pattern_finds_topics_of_today_and_tomorrow(world: World) -> None:
+    world.cluster.create_topic("flights-jfk", partitions=1)
+    with world.consumer(re.compile(r"flights-[a-z]+"), "pattern") as consumer:
+        settle(consumer, partitions=1)
+        world.cluster.create_topic("flights-", partitions=1)
+        world.cluster.create_topic("flights-lga", partitions=1)
+        settle(consumer, partitions=2)
+        assert {tp.topic for tp in consumer.assignment()} == {"flights-jfk", "flights-lga"}
+        world.fill("flights-lga", [0, 0], partitions=1)
+        read_until(lambda got: got.total() == 2, consumer)
+
+
+# --- who is in ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"group_id": ""}, InvalidGroupId),
+        ({"group_id": "g", "topics": []}, InvalidConfig),
+        ({"group_id": "g", "topics": [re.compile("a"), "b"]}, InvalidConfig),
+        ({"topics": re.compile("a")}, InvalidRequest),
+        ({"group_id": "g", "partition_assignment_strategy": "roundrobin"}, InvalidConfig),
+    ],
+)
+def test_what_makes_no_member(world: World, arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Consumer(world.servers, **{"topics": ["t"], **arguments})
+
+
+def test_a_consumer_for_asyncio_is_no_member(world: World) -> None:
+    async def join() -> None:
+        AsyncConsumer(world.servers, ["t"], group_id="g")
+
+    with pytest.raises(InvalidConfig, match="AsyncConsumer reads assigned partitions only"):
+        asyncio.run(join())
+
+
+def test_who_does_not_poll_is_put_out_and_comes_back_by_polling(world: World) -> None:
+    topic = world.topic(records=100)
+    heard = Heard()
+    stuck = world.consumer(topic, "stuck", listener=heard, max_poll_interval_ms=1_500, enable_auto_commit=False)
+    with stuck:
+        settle(stuck)
+        values_of(stuck, 1_000)
+        with world.consumer(topic, "stuck") as other:
+            wait_until(lambda: values_of(other, 20) or len(other.assignment()) == 2, WAIT_S, "the other has all")
+            assert not any(stuck.may_deliver(*tp) for tp in stuck.assignment())
+            with pytest.raises(UnknownMemberId, match=r"max\.poll\.interval\.ms"):
+                stuck.commit()
+            values_of(stuck)
+            assert heard.of("lost") == [0, 1]
+            settle(stuck, other)
+            assert len(heard.of("assigned")) == 3
+
+
+def test_nothing_is_handed_out_when_the_lease_has_lapsed(world: World) -> None:
+    """ZooKeeper is stopped for longer than the lease lasts, but shorter than the session."""
+    topic = world.topic(records=100)
+    with world.consumer(topic, "lease", session_timeout_ms=8_000) as consumer:
+        wait_until(lambda: values_of(consumer, max_records=1), WAIT_S, "a record")
+        jvm = world.zookeeper.jvm
+        assert jvm is not None
+        owned = consumer.assignment()
+        os.kill(jvm.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not any(consumer.may_deliver(*tp) for tp in owned), WAIT_S, "the lease lapses")
+            assert values_of(consumer, 200, max_records=1) == [], "though 99 records are here"
+        finally:
+            os.kill(jvm.pid, signal.SIGCONT)
+        read_until(lambda got: got.total() >= 1, consumer)
