@@ -36,6 +36,7 @@ from raylog.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     NonEmptyGroup,
+    NotCoordinator,
     RaylogError,
     UnknownMemberId,
 )
@@ -250,9 +251,10 @@ class GroupCoordinator:
                 continue
             try:
                 described = self.describe(group)
-            except GroupIdNotFound:
-                continue  # deleted meanwhile
+            except (GroupIdNotFound, NotCoordinator):
+                continue  # deleted meanwhile, or in other hands
             listed.append(ListedGroup(group, described.protocol_type, described.state))
+        self._holder.check_may_act()  # else it would seem that there are none
         return listed
 
     def delete(self, group: GroupId) -> None:
