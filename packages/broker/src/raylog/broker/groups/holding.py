@@ -68,6 +68,11 @@ class GroupHolder:
         self._ticker.stop()
         self._let_go_of_all(NotCoordinator(f"broker {self.claimant().broker} stops"))
 
+    def check_may_act(self) -> None:
+        """Raises NotCoordinator."""
+        if self._is_stopping or not self._may_act():
+            raise NotCoordinator(f"broker {self.claimant().broker} may not act for groups: it stops, or has no lease")
+
     @contextmanager
     def enter(self, group: GroupId) -> Iterator[Entry]:
         """The group's entry, for one thread at a time.
@@ -77,10 +82,7 @@ class GroupHolder:
         """
         check_name(group)
         with self._table.enter(group) as entry, store_answers():
-            if self._is_stopping or not self._may_act():
-                raise NotCoordinator(
-                    f"broker {self.claimant().broker} may not act for group {group}: it stops, or has no lease"
-                )
+            self.check_may_act()
             if entry.held is not None and entry.held.claimant != self.claimant():
                 self.let_go(entry, NotCoordinator(f"broker {self.claimant().broker} registered anew"))
             try:
