@@ -169,6 +169,7 @@ def test_a_broker_without_its_lease_neither_commits_nor_fetches(node: Node) -> N
     node.lease_held = False
     assert commit(node, 9) is ErrorCode.not_coordinator
     assert fetched(node) == [(ErrorCode.not_coordinator, -1, "")]
+    assert ask(node, "ListGroups", 5).error_code is ErrorCode.not_coordinator
     node.lease_held = True
     assert fetched(node)[0] == (0, 5, "")
 

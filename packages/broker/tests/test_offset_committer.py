@@ -84,6 +84,9 @@ def world() -> Iterator[World]:
 
 
 def test_what_members_of_a_group_commit_meanwhile_is_one_write(world: World) -> None:
+    world.offsets.write(GROUP, {tp(index): at(0) for index in range(20)}, [])
+    world.offsets.write(OTHER, {tp(0): at(0)}, [])
+    world.store.multis = 0
     answers = [world.submit({tp(index): at(index)}, fence=[Check("/state", 0)]) for index in range(20)]
     answers.append(world.submit({tp(0): at(5)}, OTHER))
     with world.running():

@@ -128,14 +128,11 @@ class RegistryOffsetStore:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         tps = self.partitions(group) if partitions is None else partitions
         nodes = self._nodes(group, tps)
-        committed = {}
-        for tp in tps:
-            node = group_paths.offset(group, tp)
-            number, detail = nodes[node], nodes[group_paths.detail(group, tp)]
-            if number is not None:
-                decoded = group_paths.decode_committed(node, number.data, detail.data if detail is not None else b"")
-                if decoded is not None:
-                    committed[tp] = decoded
+        committed = {tp: found for tp in tps if (found := _decode(group, tp, nodes)) is not None}
+        torn = [tp for tp, found in committed.items() if found == CommittedOffset(found.offset)]
+        if torn:  # perhaps a commit came between the reads of the two nodes
+            nodes = self._nodes(group, torn)
+            committed |= {tp: found for tp in torn if (found := _decode(group, tp, nodes)) is not None}
         return committed
 
     def partitions(self, group: GroupId) -> list[TopicPartition]:
@@ -223,24 +220,38 @@ class RegistryOffsetStore:
         return refused
 
     def _write_part(
+        self, group: GroupId, part: dict[TopicPartition, CommittedOffset], guards: Sequence[Op]
+    ) -> dict[TopicPartition, StoreError]:
+        """As one multi, and nearly always at once: the nodes are there, but for a partition's first commit."""
+        try:
+            self._store.multi([*guards, *(Set(node, data) for node, data in _values(group, part).items())])
+        except NoNode as error:
+            if error.index < len(guards):
+                raise
+            return self._write_looking(group, part, guards)
+        return {}
+
+    def _write_looking(
         self, group: GroupId, left: dict[TopicPartition, CommittedOffset], guards: Sequence[Op]
     ) -> dict[TopicPartition, StoreError]:
-        """As one multi, without those that it turns out to fail by: the second time that one does, it is left out.
+        """As one multi without those that it fails by: one that fails for the second time is left out.
 
-        The first time its nodes were made or deleted since they were looked at, or were not there yet.
+        The first time its nodes may have been made or deleted since they were looked at.
         """
         refused = self._make_room(group, left)
         failed: set[TopicPartition] = set()
         while left:
-            tps = [tp for tp in left for _ in range(2)]
+            values = _values(group, left)
+            there = zip(values.items(), self._store.get_many(list(values)), strict=True)
+            ops = [Create(node, data) if found is None else Set(node, data) for (node, data), found in there]
             try:
-                self._store.multi([*guards, *self._writes(group, left)])
+                self._store.multi([*guards, *ops])
             except StoreUnavailable:
                 raise
             except StoreError as error:
                 if error.index < len(guards):
                     raise
-                tp = tps[error.index - len(guards)]
+                tp = list(left)[(error.index - len(guards)) // 2]
                 if tp in failed:
                     refused[tp] = error
                     del left[tp]
@@ -273,18 +284,6 @@ class RegistryOffsetStore:
             del offsets[tp]
         return refused
 
-    def _writes(self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -> Iterator[Op]:
-        values = {
-            node: data
-            for tp, committed in offsets.items()
-            for node, data in (
-                (group_paths.offset(group, tp), group_paths.encode_offset(committed.offset)),
-                (group_paths.detail(group, tp), group_paths.encode_detail(committed)),
-            )
-        }
-        for (node, data), found in zip(values.items(), self._store.get_many(list(values)), strict=True):
-            yield Create(node, data) if found is None else Set(node, data)
-
     def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
         tps = list(partitions)
         there = [Delete(node) for node, found in self._nodes(group, tps).items() if found is not None]
@@ -293,12 +292,9 @@ class RegistryOffsetStore:
     def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
         nodes, ops = self._nodes(group, list(commits)), []
         for tp, committed in commits.items():
-            path, detail_path = group_paths.offset(group, tp), group_paths.detail(group, tp)
-            number, detail = nodes[path], nodes[detail_path]
-            detail_data = b"" if detail is None else detail.data
-            if number is not None and group_paths.decode_committed(path, number.data, detail_data) == committed:
-                ops.append(Delete(path, number.version))
-                ops += [] if detail is None else [Delete(detail_path, detail.version)]
+            if _decode(group, tp, nodes) == committed:
+                pair = (group_paths.offset(group, tp), group_paths.detail(group, tp))
+                ops += [Delete(path, found.version) for path in pair if (found := nodes[path]) is not None]
         self._delete(group, commits, ops, guards)
 
     def _nodes(self, group: GroupId, partitions: Sequence[TopicPartition]) -> dict[str, Versioned | None]:
@@ -317,6 +313,26 @@ class RegistryOffsetStore:
                     self._store.delete(node)
                 except (NoNode, NotEmpty):
                     pass
+
+
+def _decode(group: GroupId, tp: TopicPartition, nodes: Mapping[str, Versioned | None]) -> CommittedOffset | None:
+    path = group_paths.offset(group, tp)
+    number, detail = nodes[path], nodes[group_paths.detail(group, tp)]
+    if number is None:
+        return None
+    return group_paths.decode_committed(path, number.data, b"" if detail is None else detail.data)
+
+
+def _values(group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[str, bytes]:
+    """What each node is to hold, two for each offset, in order."""
+    return {
+        node: data
+        for tp, committed in offsets.items()
+        for node, data in (
+            (group_paths.offset(group, tp), group_paths.encode_offset(committed.offset)),
+            (group_paths.detail(group, tp), group_paths.encode_detail(committed)),
+        )
+    }
 
 
 def _packed(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
