@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kit.stores import Contended, OpenStore
+from kit.stores import Contended, Interrupted, OpenStore
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
 from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
@@ -136,6 +136,15 @@ def test_a_commit_at_the_moment_of_forgetting_stays() -> None:
         with pytest.raises(BadVersion):
             offsets.forget(GROUP, {tp(0): at(5)}, [])
         assert offsets.fetch(GROUP) == {tp(0): CommittedOffset(Offset(8))}
+
+
+def test_a_commit_between_the_reads_of_its_two_nodes_is_read_whole() -> None:
+    tree = MemoryTree()
+    with Interrupted(tree) as store, MemoryStore(tree) as outside:
+        offsets, committer = RegistryOffsetStore(store), RegistryOffsetStore(outside)
+        committer.write(GROUP, {tp(0): at(5, "old")}, [])
+        store.after, store.happens = 1, lambda: committer.write(GROUP, {tp(0): at(6, "new")}, [])
+        assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): at(6, "new")}
 
 
 # --- with claims

@@ -24,6 +24,9 @@ class Interrupted(MemoryStore):
         self._read()
         return found
 
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        return [self.get(path) for path in paths]
+
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         found = super().exists(path, watch)
         self._read()
