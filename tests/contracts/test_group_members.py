@@ -125,7 +125,7 @@ def test_a_member_commits_what_it_owns_and_nothing_else(cluster: MetadataStore, 
     second = join()
     await_owned([first, second], tps(*range(6)))
     theirs = min(second.member.owned)
-    with pytest.raises(IllegalGeneration, match=f"{theirs}: member .* does not own that"):
+    with pytest.raises(IllegalGeneration, match=f"{theirs}: member .* has not, or not any more"):
         first.member.commit({theirs: CommittedOffset(Offset(9))})
     assert RegistryOffsetStore(cluster).fetch(GROUP, tps(0))[tps(0)[0]][:3] == (8, -1, "further")
     first.leave()
@@ -148,6 +148,32 @@ def test_a_lost_session_costs_the_partitions_and_a_registration(
         change.tp: change.committed.offset for change in reader.log[12:] if isinstance(change, Began)
     } == dict.fromkeys(tps(*range(6)), 5)
     assert store.session != session
+
+
+def test_what_was_read_before_a_loss_is_not_committed_when_the_partition_is_ours_again(
+    cluster: MetadataStore, open_store: OpenStore
+) -> None:
+    """Another may have read and committed further meanwhile. The user has not heard of the loss yet."""
+    store, [tp, *_] = open_store(), tps(0)
+    member = started(store)
+    try:
+        wait_until(lambda: member.owned == set(tps(*range(6))), WAIT_S, "it owns them")
+        with pytest.raises(IllegalGeneration, match=f"{tp}: member .* has not, or not any more"):
+            member.commit({tp: CommittedOffset(Offset(1))})  # of which he was not told
+        assert len(member.changes()) == 6
+        member.commit({tp: CommittedOffset(Offset(50))})
+        open_store().end_session(store.session)
+        wait_until(lambda: member.describe()["tenures"] == 12, WAIT_S, "it has lost them, and owns them again")
+        with pytest.raises(IllegalGeneration, match=f"{tp}: member .* has not, or not any more"):
+            member.commit({tp: CommittedOffset(Offset(60))})
+        assert [type(change) for change in member.changes()].count(Dropped) == 6
+        member.commit({tp: CommittedOffset(Offset(51))})
+        open_store().end_session(store.session)
+        wait_until(lambda: member.describe()["tenures"] == 18, WAIT_S, "once more")
+        assert member.leave(WAIT_S, {tp: CommittedOffset(Offset(60))})
+        assert RegistryOffsetStore(cluster).fetch(GROUP, [tp])[tp].offset == 51
+    finally:
+        member.leave(1)
 
 
 def test_a_group_is_of_one_kind(cluster: MetadataStore, join: Join, open_store: OpenStore) -> None:

@@ -7,7 +7,7 @@ of his business; and what he says about one that he has lost meanwhile does not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.protocol.ids import TopicPartition
@@ -16,29 +16,29 @@ __all__ = ["ChangeQueue"]
 
 
 class ChangeQueue:
-    """See the module."""
+    """See the module. A *tenure* of a partition lasts from its claim to its loss or release; each has a number."""
 
     def __init__(self, woken: Callable[[], object]) -> None:
         """``woken`` is called when there is something to take; it must neither block nor raise."""
         self._woken = woken
         self._condition = threading.Condition()
         self._untold: list[tuple[Change, int]] = []
-        self._begun: set[TopicPartition] = set()
+        self._tenures: dict[TopicPartition, int] = {}
         """What the user has, as far as he knows."""
-        self._ceased: dict[TopicPartition, int] = {}
-        """What he was told to be done with, and under which number."""
+        self._ceased: set[TopicPartition] = set()
+        """What he was told to be done with."""
 
-    def tell(self, change: Change, number: int = 0) -> None:
-        """``number`` tells one Ceased from another of the same partition."""
+    def tell(self, change: Change, tenure: int) -> None:
+        """What has happened to the partition in this tenure of it."""
         tp = change.tp
         with self._condition:
             if isinstance(change, Dropped):
-                was_lost = any(told == change for told, _ in self._untold)
+                is_told_of_loss = any(told == change for told, _ in self._untold)
                 self._untold = [item for item in self._untold if item[0].tp != tp]
-                self._ceased.pop(tp, None)
-                if tp not in self._begun and not was_lost:
+                self._ceased.discard(tp)
+                if tp not in self._tenures and not is_told_of_loss:
                     return
-            self._untold.append((change, number))
+            self._untold.append((change, tenure))
             self._condition.notify_all()
         self._woken()
 
@@ -46,23 +46,28 @@ class ChangeQueue:
         """All that he was not told yet, in order."""
         with self._condition:
             told, self._untold = self._untold, []
-            for change, number in told:
+            for change, tenure in told:
                 match change:
                     case Began(tp):
-                        self._begun.add(tp)
+                        self._tenures[tp] = tenure
                     case Ceased(tp):
-                        self._ceased[tp] = number
+                        self._ceased.add(tp)
                     case Dropped(tp):
-                        self._begun.discard(tp)
+                        self._tenures.pop(tp, None)
             return [change for change, _ in told]
 
     def quiet(self, tp: TopicPartition) -> int | None:
-        """He is done with what he was told to cease; None when he lost it meanwhile, or was not told."""
+        """He is done with what he was told to cease, in this tenure; None when he lost it meanwhile or was not told."""
         with self._condition:
-            number = self._ceased.pop(tp, None)
-            if number is not None:
-                self._begun.discard(tp)
-            return number
+            if tp not in self._ceased:
+                return None
+            self._ceased.remove(tp)
+            return self._tenures.pop(tp, None)
+
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """In which tenure he read what he has of these; without those that he does not have, as far as he knows."""
+        with self._condition:
+            return {tp: self._tenures[tp] for tp in partitions if tp in self._tenures}
 
     def wait(self, timeout_s: float) -> bool:
         """Until there is something to take; False when there is nothing by then."""

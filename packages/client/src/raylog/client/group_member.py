@@ -17,10 +17,11 @@ from uuid import uuid4
 from raylog.client.clocks import monotonic_ms, wall_ms
 from raylog.client.group_changes import Change
 from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted, Stop
-from raylog.client.group_thread import MemberThread, greeting_of
+from raylog.client.group_thread import MemberThread
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset, Registered
+from raylog.coordination.group_registry import greeting_of
 from raylog.coordination.liveness import LivenessListener
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RequestTimedOut
@@ -101,9 +102,9 @@ class GroupMember:
 
     def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
         """No record of what ceased will be handed out any more; ``position`` is committed as it is given up."""
-        number = self._thread.changes.quiet(tp)
-        if number is not None:  # else it was lost meanwhile
-            self._thread.post(Quieted(tp, position, number))
+        tenure = self._thread.changes.quiet(tp)
+        if tenure is not None:  # else it was lost meanwhile
+            self._thread.post(Quieted(tp, position, tenure))
 
     def may_deliver(self, tp: TopicPartition) -> bool:
         """Whether records of it may be handed out now: it is owned, by a claim of this session, and the lease holds."""
@@ -112,7 +113,7 @@ class GroupMember:
     def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> Future[None]:
         """As :meth:`commit`, in the order of the calls; the future has the error."""
         done: Future[None] = Future()
-        if not self._thread.post(Commit(dict(offsets), done)):
+        if not self._thread.post(Commit(dict(offsets), self._thread.changes.tenures(offsets), done)):
             done.set_exception(self._thread.failure or self._thread.not_a_member())
         return done
 
@@ -120,8 +121,9 @@ class GroupMember:
         """Commit what was read of partitions that are owned or have to cease: all or none, of 500 partitions.
 
         Waits for the store. Raises UnknownMemberId when it is not in the group any more (its session ended, or it did
-        not poll for max.poll.interval.ms), IllegalGeneration for a partition that it does not own or that another has
-        claimed, RequestTimedOut when the store does not answer: then it may have been committed.
+        not poll for max.poll.interval.ms), IllegalGeneration for a partition that it does not own, or lost since
+        :meth:`changes` told that it began, RequestTimedOut when the store does not answer: then it may have been
+        committed.
         """
         self.commit_async(offsets).result()
 
@@ -142,7 +144,8 @@ class GroupMember:
         Nothing may be handed out from now on. False when it was not done in time: the others learn it from the end of
         the session. May be called twice.
         """
-        self._thread.post(GoodBye(dict(positions or {})))
+        positions = dict(positions or {})
+        self._thread.post(GoodBye(positions, self._thread.changes.tenures(positions)))
         in_time = self._thread.join(timeout_s)
         self._thread.post(Stop())
         if self._listener is not None:  # last: others take it for our death

@@ -1,4 +1,4 @@
-"""What other threads ask of the one that keeps a consumer in its group (``group_thread``)."""
+"""What is put on the queue of the thread that keeps a consumer in its group (``group_thread``)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from raylog.coordination.group_events import Died
 from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.store import NodeEvent, SessionEvent
 from raylog.protocol.ids import TopicPartition
 
 
 class Quieted(NamedTuple):
-    """The user is done with what ceased under this number."""
+    """The user is done with what had to cease in this tenure."""
 
     tp: TopicPartition
     position: CommittedOffset | None
-    number: int
+    tenure: int
 
 
 class Commit(NamedTuple):
     """Commit these, and say through ``done`` how that went."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
+    tenures: Mapping[TopicPartition, int]
+    """In which each of them was read: what is ours again, after another had it, was not read by us."""
     done: Future[None]
 
 
@@ -29,6 +33,7 @@ class GoodBye(NamedTuple):
     """The user leaves; it has read so far."""
 
     positions: Mapping[TopicPartition, CommittedOffset]
+    tenures: Mapping[TopicPartition, int]
 
 
 class PolledAgain(NamedTuple):
@@ -37,3 +42,6 @@ class PolledAgain(NamedTuple):
 
 class Stop(NamedTuple):
     """End, whatever is left to do."""
+
+
+Item = NodeEvent | SessionEvent | Died | Quieted | Commit | GoodBye | PolledAgain | Stop

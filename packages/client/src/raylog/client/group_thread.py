@@ -14,13 +14,12 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable
 
 from raylog.client.change_queue import ChangeQueue
 from raylog.client.clocks import monotonic_ms, wall_ms
 from raylog.client.group_changes import Began, Ceased, Dropped
-from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted, Stop
+from raylog.client.group_requests import Commit, GoodBye, Item, PolledAgain, Quieted, Stop
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import (
     Begin,
@@ -42,21 +41,18 @@ from raylog.coordination.group_events import (
 )
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_model import Registered as Registration
-from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.group_registry import GroupRegistry, greeting_of
 from raylog.coordination.lease import Lease
 from raylog.coordination.liveness import LivenessConnections, Peer
 from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
 from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicPartition
 
-__all__ = ["MemberThread", "greeting_of"]
+__all__ = ["MemberThread"]
 
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_SESSION = 10
-
-
-Item = NodeEvent | SessionEvent | Died | Quieted | Commit | GoodBye | PolledAgain | Stop
 
 
 class MemberThread:
@@ -82,9 +78,11 @@ class MemberThread:
         self._renew_at_ms = MonotonicMs(0)
         self._working: set[TopicPartition] = set()
         """What may be handed out, under the lease."""
-        self._ceasing: dict[TopicPartition, int] = {}
-        """What the user has to be done with, by the number of the Ceased."""
-        self._ceased = 0
+        self._ceasing: set[TopicPartition] = set()
+        """What the user has to be done with."""
+        self._tenures: dict[TopicPartition, int] = {}
+        """Of all these: what the user says about another tenure of the same partition does not count."""
+        self._tenure = 0
         self._noticed = False
         self._good_bye: GoodBye | None = None
         self._lock = threading.Lock()
@@ -143,6 +141,7 @@ class MemberThread:
             "generation": self.generation,
             "owned": sorted(self.owned),
             "ceasing": sorted(self._ceasing.copy()),
+            "tenures": self._tenure,
             "registered": bool(self._registry.session_id),
             "lease_held": self.lease.held(monotonic_ms()),
             "stuck": self.is_stuck,
@@ -193,7 +192,7 @@ class MemberThread:
         self.lease.revoke()
         with self._lock:
             self._ended = True
-        for tp in tuple(self._working | self._ceasing.keys()):
+        for tp in tuple(self._tenures):
             self._drop(tp)
         while not self._queue.empty():
             item = self._queue.get()
@@ -225,11 +224,11 @@ class MemberThread:
                 self._session_changed(item)
             case Died():
                 self._do(item)
-            case Quieted(tp, position, number):
-                if self._ceasing.get(tp) == number:  # else it was lost meanwhile
+            case Quieted(tp, position, tenure):
+                if tp in self._ceasing and self._tenures[tp] == tenure:  # else it was lost meanwhile
                     self._quiet(tp, position)
-            case Commit(offsets, done):
-                self._commit(offsets, done)
+            case Commit():
+                self._commit(item)
             case GoodBye():
                 self._good_bye = item
                 self._leave()
@@ -254,8 +253,10 @@ class MemberThread:
         match effect:
             case Begin(tp):
                 claim = self._registry.claims.get(tp)
+                self._tenure += 1
+                self._tenures[tp] = self._tenure
                 self._working.add(tp)
-                self.changes.tell(Began(tp, claim.committed if claim is not None else None))
+                self.changes.tell(Began(tp, claim.committed if claim is not None else None), self._tenure)
                 return None
             case Cease(tp):
                 return self._cease(tp)
@@ -277,32 +278,34 @@ class MemberThread:
 
     def _cease(self, tp: TopicPartition) -> Event | None:
         self._working.discard(tp)
-        if self._good_bye is not None:
-            return Quiet(tp, self._stamped(self._good_bye.positions.get(tp)))
-        if self.is_stuck:
-            self.changes.tell(Dropped(tp))
+        self._ceasing.add(tp)
+        if self._good_bye is None and not self.is_stuck:
+            self.changes.tell(Ceased(tp), self._tenures[tp])
+            return None
+        return self._quiet_by_itself(tp)
+
+    def _quiet_by_itself(self, tp: TopicPartition) -> Event:
+        """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
+        good_bye, tenure = self._good_bye, self._tenures.pop(tp)
+        self._ceasing.discard(tp)
+        if good_bye is None:
+            self.changes.tell(Dropped(tp), tenure)
             return Quiet(tp, None)
-        self._ceased += 1
-        self._ceasing[tp] = self._ceased
-        self.changes.tell(Ceased(tp), self._ceased)
-        return None
+        return Quiet(tp, self._stamped(good_bye.positions.get(tp)) if good_bye.tenures.get(tp) == tenure else None)
 
     def _quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
-        self._ceasing.pop(tp, None)
+        self._ceasing.discard(tp)
+        del self._tenures[tp]
         self._do(Quiet(tp, self._stamped(position)))
 
     def _drop(self, tp: TopicPartition) -> None:
         self._working.discard(tp)
-        self._ceasing.pop(tp, None)
-        self.changes.tell(Dropped(tp))
+        self._ceasing.discard(tp)
+        self.changes.tell(Dropped(tp), self._tenures.pop(tp))
 
     def _leave(self) -> None:
-        """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
-        positions = self._good_bye.positions if self._good_bye is not None else {}
         for tp in tuple(self._ceasing):
-            if self._good_bye is None:
-                self.changes.tell(Dropped(tp))
-            self._quiet(tp, positions.get(tp))
+            self._do(self._quiet_by_itself(tp))
         self._do(Leave())
 
     def _session_changed(self, event: SessionEvent) -> None:
@@ -319,12 +322,18 @@ class MemberThread:
             elif not self.is_stuck and self._good_bye is None:
                 self._do(Started())
 
-    def _commit(self, offsets: Mapping[TopicPartition, CommittedOffset], done: Future[None]) -> None:
+    def _commit(self, commit: Commit) -> None:
+        offsets, done = commit.offsets, commit.done
         if not done.set_running_or_notify_cancel():
             return
         try:
             if not self._registry.session_id:
                 raise self.not_a_member()
+            if lost := sorted(tp for tp in offsets if self._tenures.get(tp, 0) != commit.tenures.get(tp)):
+                raise IllegalGeneration(
+                    f"{', '.join(map(str, lost))}: member {self._id} of group {self._group} has not, or not any more, "
+                    "what it was read under: nothing was committed, and its owner reads it again"
+                )
             self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
         except RaylogError as error:
             done.set_exception(error)
@@ -387,8 +396,3 @@ class MemberThread:
                 self.lease.renew(sent, self._store.session_timeout_ms)
         except StoreError:
             pass  # it runs out by itself; the next round tries again
-
-
-def greeting_of(member: MemberId) -> bytes:
-    """What the listener of a member says: a port may be another process's by now."""
-    return f"{member}\n".encode()

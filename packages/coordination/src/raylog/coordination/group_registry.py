@@ -58,7 +58,7 @@ from raylog.coordination.store import (
 )
 from raylog.protocol.ids import Generation, GroupId, MemberId, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
-__all__ = ["GroupRegistry", "StoreEffect"]
+__all__ = ["GroupRegistry", "StoreEffect", "greeting_of"]
 
 log = logging.getLogger(__name__)
 
@@ -293,3 +293,8 @@ def _topics_of(member: Member, topics: Sequence[TopicName]) -> frozenset[TopicNa
         log.error("the subscription %r is no regular expression, and matches nothing: %s", member.pattern, error)
         return frozenset()
     return frozenset(topic for topic in topics if pattern.fullmatch(topic))
+
+
+def greeting_of(member: MemberId) -> bytes:
+    """What the listener of a member says first (``liveness``): its port may be another process's by now."""
+    return f"{member}\n".encode()
