@@ -105,11 +105,12 @@ class ActorGroup:
         both cases the others still run.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if not self._actors:
+            raise RaylogError(f"group {self.name} has no actors that could drain it; scale it up first")
         ends = self._ends()
         while True:
-            ray.wait(
-                [actor.drain.remote() for actor in self._actors], timeout=0
-            )  # a member made anew must hear it, too
+            for actor in self._actors:  # each time, for one that Ray has started again has not heard it
+                actor.drain.remote()
             status = self.status()
             _raise_failure(self.name, status.members)
             positions = status.positions
