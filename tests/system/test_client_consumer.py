@@ -89,6 +89,17 @@ def test_whoever_stops_iterating_goes_on_where_he_left(filled: InProcessCluster)
     assert values == [b"%d" % n for n in range(1, COUNT, 4)]
 
 
+def test_a_poll_between_two_records_of_an_iteration_skips_none(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 1)])
+        records = consumer.iterate(timeout_ms=500)
+        values = [next(records).value for _ in range(3)]
+        (polled,) = consumer.poll(5_000, max_records=5).values()
+        values += [record.value for record in polled]
+        values += [record.value for record in records]
+    assert values == [b"%d" % n for n in range(1, COUNT, 4)]
+
+
 def test_the_latest_offset_is_the_default_and_new_records_come(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, ["t"]) as consumer, Producer(filled.bootstrap_servers) as producer:
         assert [consumer.position("t", partition) for partition in range(4)] == [COUNT // 4] * 4

@@ -18,7 +18,7 @@ from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.config import GROUP_ID
-from raylog.client.consumer_core import ConsumerCore, offsets_of
+from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.group_consumer import GroupReader, RebalanceListener
 from raylog.client.group_consumer_join import Topics, join_group, subscribed
@@ -72,6 +72,8 @@ class Consumer(ConsumerCore):
         super().__init__(servers, key_deserializer, value_deserializer, config)
         self._admin: Admin | None = None
         self._group: GroupReader | None = None
+        self._lent: Lent | None = None
+        """What the last iteration has in hand."""
         try:
             if self._settings.is_default(GROUP_ID):
                 self.assign(self._all_partitions(topics))
@@ -181,19 +183,22 @@ class Consumer(ConsumerCore):
                 continue
             buffer, records = taken
             place = buffer.place
-            generation, seen, count = place.generation, 0, len(records)
+            count = len(records)
             if ends is not None and records[-1].offset >= ends.get(place.tp, 0):
                 count = sum(record.offset < ends.get(place.tp, 0) for record in records)
             chosen: Iterable[ConsumerRecord] = records[:count]
             if self._group is not None:
                 chosen = self._group.while_owned(place, chosen)
+            lent = self._lent = Lent(buffer, records)
             try:
-                for seen, record in enumerate(chosen, 1):  # noqa: B007
+                for record in chosen:
+                    if lent.is_back:
+                        break
+                    lent.next += 1
                     place.position = record.offset + 1
                     yield record
             finally:
-                if seen < len(records) and place.generation == generation:
-                    buffer.give_back(records[seen:])
+                lent.give_back()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self.iterate()
@@ -303,6 +308,9 @@ class Consumer(ConsumerCore):
         In a group, take up before what happened there.
         """
         self._fork.check()
+        if self._lent is not None:
+            self._lent.give_back()
+            self._lent = None
         wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)
         if self._group is not None:
             wait_ms = min(wait_ms, self._group.attend())

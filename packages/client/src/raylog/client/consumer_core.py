@@ -42,6 +42,25 @@ _NEW_TOPIC_GRACE_S = 2.0
 _EXCHANGE_S = 0.003
 
 
+class Lent:
+    """Records that an iteration took from a buffer and has not handed out yet."""
+
+    __slots__ = ("buffer", "generation", "is_back", "next", "records")
+
+    def __init__(self, buffer: PartitionBuffer, records: Sequence[ConsumerRecord]) -> None:
+        self.buffer = buffer
+        self.records = records
+        self.generation = buffer.place.generation
+        self.next = 0
+        self.is_back = False
+
+    def give_back(self) -> None:
+        """The iteration ends here, or another call reads meanwhile. Twice does no harm."""
+        if not self.is_back and self.next < len(self.records) and self.buffer.place.generation == self.generation:
+            self.buffer.give_back(self.records[self.next :])
+        self.is_back = True
+
+
 class ConsumerCore:
     """Positions, what was fetched, and how it is handed out."""
 

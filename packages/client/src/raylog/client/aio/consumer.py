@@ -13,8 +13,7 @@ import pyarrow as pa
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.config import GROUP_ID
-from raylog.client.consumer_core import ConsumerCore, offsets_of
-from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
@@ -22,23 +21,6 @@ from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
-
-
-class _Lent:
-    """Records that ``async for`` took from a buffer and has not handed out yet."""
-
-    __slots__ = ("buffer", "generation", "next", "records")
-
-    def __init__(self, buffer: PartitionBuffer, records: list[ConsumerRecord]) -> None:
-        self.buffer = buffer
-        self.records = records
-        self.generation = buffer.place.generation
-        self.next = 0
-
-    def give_back(self) -> None:
-        if self.next < len(self.records) and self.buffer.place.generation == self.generation:
-            self.buffer.give_back(self.records[self.next :])
-        self.next = len(self.records)
 
 
 class AsyncConsumer(ConsumerCore):
@@ -65,7 +47,7 @@ class AsyncConsumer(ConsumerCore):
         self._topics = list(topics)
         """Topics whose partitions are still to be assigned."""
         self._loop = asyncio.get_running_loop()
-        self._lent: _Lent | None = None
+        self._lent: Lent | None = None
         self._admin: Admin | None = None
         self._asking: asyncio.Future[Any] | None = None
         self._closed = False
@@ -139,7 +121,12 @@ class AsyncConsumer(ConsumerCore):
     async def __anext__(self) -> ConsumerRecord:
         """The next record, however long it takes. Who stops iterating finds the rest where he left."""
         lent = self._lent
-        if lent is None or lent.next >= len(lent.records) or lent.generation != lent.buffer.place.generation:
+        if (
+            lent is None
+            or lent.is_back
+            or lent.next >= len(lent.records)
+            or lent.generation != lent.buffer.place.generation
+        ):
             lent = await self._lend()
         elif lent.buffer.place.paused:
             lent.give_back()
@@ -190,13 +177,13 @@ class AsyncConsumer(ConsumerCore):
             self._topics = []
             self.assign([*self.assignment(), *found])
 
-    async def _lend(self) -> _Lent:
+    async def _lend(self) -> Lent:
         """Records of one batch, which ``async for`` hands out one by one."""
         while True:
             await self._wait_for_data(1_000)
             taken = self._take(1 << 30)
             if taken is not None:
-                self._lent = _Lent(*taken)
+                self._lent = Lent(*taken)
                 return self._lent
             self._raise_error()
 
