@@ -126,7 +126,7 @@ class _Member:
         offsets = {tp: self._in_hand[tp] for tp in partitions}
         gives_up = time.monotonic() + WAIT_S
         while (refused := self._try_to_commit(offsets)) == IN_DOUBT and time.monotonic() < gives_up:
-            self._leaving.wait(AGAIN_S)
+            threading.Event().wait(AGAIN_S)
         if not refused:
             self._in_hand = {tp: offset for tp, offset in self._in_hand.items() if tp not in offsets}
         return not refused
@@ -241,6 +241,14 @@ class Members:
         process = self._processes[name]
         os.kill(process.pid, signal.SIGUSR1)
         wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped itself")
+        self._stopped.add(name)
+        self._failed(name)
+
+    def stop_at_once(self, name: str) -> None:
+        """SIGSTOP, whatever it is doing."""
+        process = self._processes[name]
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped")
         self._stopped.add(name)
         self._failed(name)
 

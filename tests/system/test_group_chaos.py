@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import socket
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +51,7 @@ class Service(NamedTuple):
     """A broker and its ZooKeeper."""
 
     servers: str
-    zookeeper: str
+    zookeeper: EmbeddedZooKeeper
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     try:
         with BrokerProcess(root / "broker", zookeeper.address, session_ms=6_000) as broker:
             address = wait_until(lambda: broker.address, WAIT_S, "the broker serves")
-            yield Service("{}:{}".format(*address), zookeeper.address)
+            yield Service("{}:{}".format(*address), zookeeper)
     finally:
         zookeeper.stop()
 
@@ -170,11 +172,13 @@ def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -
 class Chaos:
     """What happens to the members, one or two things at once."""
 
-    def __init__(self, members: Members, rng: random.Random) -> None:
+    def __init__(self, members: Members, zookeeper: EmbeddedZooKeeper, rng: random.Random) -> None:
         self._members = members
+        self._zookeeper = zookeeper
         self._rng = rng
-        self.done: dict[str, int] = {}
-        self.refused_to = 0
+        self._in_hand: set[str] = set()
+        self.done: Counter[str] = Counter()
+        self.late = 0
         """How many were stopped with records in hand until their partitions were others'."""
 
     def round(self) -> None:
@@ -182,14 +186,17 @@ class Chaos:
         for _ in range(self._rng.choice([1, 1, 2])):
             what = self._rng.choice(self._possible())
             what()
-            self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
+            self.done[what.__name__] += 1
 
     def _possible(self) -> list[Callable[[], None]]:
-        can_lose = len(self._members.living) > LEAST
-        possible = [self.stop, self.kill, self.kill, self.leave] if can_lose else []
-        return (
-            possible + [self.join] * (len(self._members.living) < MEMBERS) + [self.resume] * bool(self._members.stopped)
-        )
+        possible: list[Callable[[], None]] = [self.bounce_zookeeper]
+        if len(self._members.living) > LEAST:
+            possible += [self.stop_in_hand, self.stop_at_once, self.kill, self.kill, self.leave, self.leave]
+        if len(self._members.living) < MEMBERS:
+            possible += [self.join, self.join]
+        if self._members.stopped:
+            possible += [self.resume, self.resume]
+        return possible
 
     def kill(self) -> None:
         self._members.kill(self._rng.choice(self._members.living))
@@ -200,15 +207,27 @@ class Chaos:
     def join(self) -> None:
         self._members.start(self._rng.randint(1, 3))
 
-    def stop(self) -> None:
-        self._members.stop_in_hand(self._rng.choice(sorted(set(self._members.owners().values()))))
+    def stop_in_hand(self) -> None:
+        name = self._rng.choice(sorted(set(self._members.owners().values())))
+        self._members.stop_in_hand(name)
+        self._in_hand.add(name)
+
+    def stop_at_once(self) -> None:
+        self._members.stop_at_once(self._rng.choice(self._members.living))
 
     def resume(self) -> None:
         """Not before others have its partitions: what it has in hand then is not its own any more."""
         self._members.wait_stable(PARTITIONS)
         for name in self._members.stopped:
             self._members.resume(name)
-            self.refused_to += 1
+        self.late += len(self._in_hand)
+        self._in_hand.clear()
+
+    def bounce_zookeeper(self) -> None:
+        """Kill it; its owner starts it again, with its data and sessions."""
+        jvm = self._zookeeper.jvm
+        if jvm is not None:  # else it is still on its way back
+            os.kill(jvm.pid, signal.SIGKILL)
 
 
 def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path) -> None:
@@ -218,9 +237,9 @@ def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path)
         Members(tmp_path, service.servers, topic, group, session_ms=SESSION_MS) as members,
     ):
         members.start(MEMBERS)
-        chaos = Chaos(members, random.Random(SEED))
+        chaos = Chaos(members, service.zookeeper, random.Random(SEED))
         members.wait_stable(PARTITIONS)
-        chaos.stop()
+        chaos.stop_in_hand()
         chaos.resume()
         ends = time.monotonic() + CHAOS_S
         while time.monotonic() < ends:
@@ -231,13 +250,13 @@ def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path)
         judgement = finished(members, load, service.servers, group, topic)
     eras = sum(map(len, judgement.eras.values()))
     print(
-        f"\n{CHAOS_S:g} s of chaos among {MEMBERS} members (SEED={SEED}): {chaos.done}; {eras} ownerships of "
+        f"\n{CHAOS_S:g} s of chaos among {MEMBERS} members (SEED={SEED}): {dict(chaos.done)}; {eras} ownerships of "
         f"{PARTITIONS} partitions, overlaps 0; handed out {judgement.handed_out}, lost 0, again {judgement.repeated}; "
         f"commits {judgement.commits}, refused {dict(judgement.refused)}"
     )
     assert judgement.findings == []
     refused = sum(number for error, number in judgement.refused.items() if error != IN_DOUBT)
-    assert refused >= chaos.refused_to, "each had records in hand that it had to commit"
+    assert refused >= chaos.late, "each had records in hand that it had to commit"
 
 
 # --- what a change costs
@@ -257,7 +276,7 @@ def operations(zookeeper: str) -> int:
 class Meter:
     """Counts operations beside those of an idle group, by their rate."""
 
-    IDLE_S = 2.0
+    IDLE_S = 1.0
 
     def __init__(self, zookeeper: str) -> None:
         self._zookeeper = zookeeper
@@ -286,11 +305,11 @@ def test_what_a_change_costs_grows_with_the_members_no_faster(service: Service, 
         with Members(tmp_path / group, service.servers, topic, group, session_ms=20_000) as members:
             members.start(size)
             members.wait_stable(partitions)
-            meter = Meter(service.zookeeper)
+            meter = Meter(service.zookeeper.address)
             members.kill(members.living[-1])
             members.wait_stable(partitions)
             killed = meter.count()
-            meter = Meter(service.zookeeper)
+            meter = Meter(service.zookeeper.address)
             members.start()
             members.wait_stable(partitions)
             joined = meter.count()
