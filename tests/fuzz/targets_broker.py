@@ -15,8 +15,10 @@ from fuzz.target import Target, filled, fix_checksums
 from fuzz.targets_wire import fetch_frames, produce_frames
 from kit.node import LISTENER, Node
 from kit.partitions import NOW, append
+from raylog.broker.groups.classic_claims import ClaimedGroup, decode_claimed, encode_claimed
+from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import CloseConnection, Connection
+from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply
 from raylog.coordination import group_paths, paths
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.group_events import Shares
@@ -46,6 +48,7 @@ from raylog.protocol.ids import (
     ControllerEpoch,
     Generation,
     GroupId,
+    InstanceId,
     LeaderEpoch,
     MemberId,
     Offset,
@@ -65,6 +68,10 @@ ANY_TOPIC_ID = bytes(range(16))
 
 FRESH_AFTER = 500
 """After so many requests they meet a new broker: so that an input breaks something by itself, or nearly."""
+
+
+PATIENCE_S = 0.2
+"""For a reply that comes later: commits of offsets take a moment."""
 
 
 class _Defects(logging.Handler):
@@ -131,7 +138,7 @@ class _Broker:
             self.close()
             self._made, self._requests = self._made + 1, 0
             directory = Path(self._root.name) / str(self._made)
-            self._node = _PlainNode(directory)
+            self._node = _PlainNode(directory, config={"group.initial.rebalance.delay.ms": "0"})
             self._node.clock_ms = NOW
             self._node.create_topic(TOPIC, partitions=2)
             self._node.create_topic("elsewhere", leader=2)
@@ -173,6 +180,11 @@ def _prepared(frame: bytes) -> bytes:
 
 def _check(frame: bytes, reply: Any) -> None:
     header = parse_request_header(frame)
+    if isinstance(reply, DelayedReply):
+        if not reply.wait(PATIENCE_S):  # a member waits for others
+            reply.abandon()
+            return
+        reply = reply.finish()
     if isinstance(reply, bytes):
         data = reply
     else:
@@ -291,6 +303,10 @@ def _control_seeds() -> Iterator[bytes]:
 # --- nodes of the metadata store ---------------------------------------------------------------------------------
 
 _TP = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
+_MEMBER = StoredMember(MemberId("m"), InstanceId("i"), "client", "/host", 6_000, 60_000, b"topics", b"share")
+_CLAIMED = ClaimedGroup(
+    StoredGroup(Generation(3), "consumer", "range", MemberId("m"), (_MEMBER,)), BrokerId(1), BrokerEpoch(2)
+)
 _GROUP = GroupId("readers")
 _INFO = BrokerInfo(
     BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "host", 9092),), "rack", "n", "a", (UUID(int=5),)
@@ -337,6 +353,7 @@ _NODES = (
         lambda data: group_paths.decode_assignment(_GROUP, data),
         group_paths.encode_assignment(Shares(Generation(3), {MemberId("m"): (_TP,)})),
     ),
+    (lambda data: decode_claimed("/s", data), encode_claimed(_CLAIMED)),
 )
 
 
