@@ -21,13 +21,14 @@ from raylog.client.group_changes import Dropped
 from raylog.client.group_member import GroupMember
 from raylog.coordination import group_paths
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import MetadataStore, Versioned
+from raylog.coordination.store import EventSink, MetadataStore, Versioned
 from raylog.coordination.zk_store import ZkStore
-from raylog.protocol.errors import UnknownMemberId
+from raylog.protocol.errors import InconsistentGroupProtocol, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Offset
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -178,6 +179,53 @@ def test_a_member_that_does_not_poll_gives_up_what_it_has_until_it_polls() -> No
             assert again.leave()
         finally:
             stuck.leave(5)
+            other.stop()
+            other.member.leave(5)
+
+
+def test_a_member_that_can_be_none_any_more_says_so() -> None:
+    """Its session ended, and the group became one of Kafka's clients before it was back."""
+    tree = MemoryTree()
+    with MemoryStore(tree) as store, MemoryStore(tree) as clients:
+        make_topic(store, 4)
+        member = started(store)
+        wait_until(lambda: len(member.owned) == 4, WAIT_S, "it owns all")
+        begun = member.changes()
+        store.suspend()
+        tree.expire(store.session.id)
+        settle_kind(clients, GROUP, GroupKind.CLIENTS)
+        clients.create(group_paths.state(GROUP), b'{"members": {"a": {}}}')
+        store.resume()
+        with pytest.raises(InconsistentGroupProtocol):
+            wait_until(lambda: member.polled(), WAIT_S, "it polls")
+        assert {change.tp for change in member.changes()} == {change.tp for change in begun}
+        for call in (member.changes, lambda: member.commit({tps(0)[0]: CommittedOffset(Offset(1))})):
+            with pytest.raises(InconsistentGroupProtocol):
+                call()
+        assert member.leave(WAIT_S)
+
+
+def test_a_defect_ends_the_membership_and_holds_up_nobody() -> None:
+    class Defective(MemoryStore):
+        is_defective = False
+
+        def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+            assert not self.is_defective, "a defect"
+            return super().get(path, watch)
+
+    tree = MemoryTree()
+    with Defective(tree) as store, MemoryStore(tree) as other_store:
+        make_topic(store, 4)
+        member = started(store)
+        wait_until(lambda: len(member.owned) == 4, WAIT_S, "it owns all")
+        store.is_defective = True
+        other = Reader(started(other_store))
+        try:
+            with pytest.raises(RaylogError, match=r"member .* of group readers has failed: AssertionError\('a defect"):
+                wait_until(lambda: member.polled(), WAIT_S, "it polls")
+            wait_until(lambda: len(other.member.owned) == 4, WAIT_S, "the other has them all")
+        finally:
+            member.leave(5)
             other.stop()
             other.member.leave(5)
 

@@ -6,13 +6,14 @@ import queue
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.broker.net.liveness import BrokerLiveness
-from raylog.coordination.liveness import REPEAT_S
+from raylog.coordination.liveness import REPEAT_S, LivenessConnections, LivenessListener, Peer, address_towards
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -23,7 +24,17 @@ WAIT_S = 10.0
 QUIET_S = 1.5 * REPEAT_S
 """How long nothing must be told: a hint takes some milliseconds, and is repeated by then."""
 
+GREETING = b"member 1\n"
+T = TypeVar("T")
 Hints = queue.SimpleQueue[tuple[BrokerId, BrokerEpoch]]
+
+
+def nothing_told(hints: queue.SimpleQueue[T]) -> bool:
+    try:
+        hints.get(timeout=QUIET_S)
+    except queue.Empty:
+        return True
+    return False
 
 
 class Watch:
@@ -38,11 +49,7 @@ class Watch:
         self.liveness.watch([BrokerInfo(OTHER, BrokerEpoch(epoch), (Endpoint("PLAINTEXT", host, port),))])
 
     def nothing_told(self) -> bool:
-        try:
-            self.hints.get(timeout=QUIET_S)
-        except queue.Empty:
-            return True
-        return False
+        return nothing_told(self.hints)
 
 
 @pytest.fixture
@@ -164,3 +171,64 @@ def test_a_wrong_hint_about_the_controller_deposes_it(tmp_path: Path) -> None:
             "every broker follows it, the deposed one, too",
         )
         cluster.create_topic("t", partitions=3)
+
+
+class Members:
+    """Watches one process that says a greeting."""
+
+    def __init__(self) -> None:
+        self.hints: queue.SimpleQueue[tuple[Peer, bool]] = queue.SimpleQueue()
+        self.connections = LivenessConnections(lambda peer, is_first: self.hints.put((peer, is_first)))
+
+
+@pytest.fixture
+def members() -> Iterator[Members]:
+    members = Members()
+    try:
+        yield members
+    finally:
+        members.connections.stop()
+
+
+def test_who_has_said_who_he_is_is_told_of_when_he_listens_no_more(members: Members) -> None:
+    ours = LivenessListener("127.0.0.1", GREETING)
+    peer = Peer("us", ours.host, ours.port, GREETING)
+    members.connections.watch([peer])
+    with socket.create_connection((ours.host, ours.port), WAIT_S) as other:
+        assert other.recv(100) == GREETING
+        assert nothing_told(members.hints)
+        ours.stop()
+        assert other.recv(100) == b""
+    assert [members.hints.get(timeout=WAIT_S) for _ in range(2)] == [(peer, True), (peer, False)]
+
+
+@pytest.mark.parametrize("said", [b"somebody else\n", GREETING[:-1], b""])
+def test_whoever_else_listens_there_is_not_the_one_who_is_watched(members: Members, said: bytes) -> None:
+    """The port of a process that died before we watched it may be another's by now, and that one dies, too."""
+    other = listener()
+    members.connections.watch([Peer("us", *other.getsockname(), GREETING)])
+    connection, _ = other.accept()
+    connection.sendall(said)
+    other.close()
+    connection.close()
+    assert nothing_told(members.hints)
+
+
+def test_a_listener_takes_nothing_and_lets_go_who_leaves() -> None:
+    ours = LivenessListener("::1", GREETING)
+    try:
+        with socket.create_connection((ours.host, ours.port), WAIT_S) as other:
+            other.sendall(b"x" * 100_000)
+            assert other.recv(100) == GREETING
+            wait_until(lambda: len(ours._held) == 1, WAIT_S, "it holds the connection")
+        wait_until(lambda: not ours._held, WAIT_S, "it lets it go")
+    finally:
+        ours.stop()
+        ours.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((ours.host, ours.port), WAIT_S)
+
+
+def test_the_address_towards_this_machine_is_its_own() -> None:
+    assert address_towards("127.0.0.1", 9092) == "127.0.0.1"
+    assert address_towards("::1", 9092) == "::1"

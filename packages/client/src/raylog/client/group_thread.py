@@ -159,7 +159,7 @@ class MemberThread:
         member = peer.key
         assert isinstance(member, str)
         if is_first:
-            log.warning("group %s: the process of member %s seems gone", self._group, member)
+            log.info("group %s: the process of member %s seems gone", self._group, member)
         self.post(Died(MemberId(member)))
 
     # --- the thread

@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict
 
 _NOT_SEEN = MemberId("")
+_MOST_BYTES = 1_000_000
+"""What a node of ZooKeeper takes, and a little less: some hundred thousand partitions."""
 
 
 class GroupRegistry:
@@ -270,6 +272,11 @@ class GroupRegistry:
 
     def _publish(self, shares: Shares, version: int) -> Event:
         node, data = group_paths.assignment(self._group), group_paths.encode_assignment(shares)
+        if len(data) > _MOST_BYTES:  # ZooKeeper would drop the connection instead of an answer
+            log.error(
+                "group %s: the assignment has %d bytes, which is too large: read in more groups", self._group, len(data)
+            )
+            return LookFailed()
         write = Create(node, data) if version < 0 else Set(node, data, version)
         try:
             self._store.multi([self._registration, write])
