@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from kit.cluster import InProcessCluster
 from kit.group_reader_process import AT_LEAST_ONCE, AT_MOST_ONCE, COMMAND, EXACTLY_ONCE, Orders, Results
+from kit.group_wire import WireMember
 from kit.waiting import wait_until
 from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
 from raylog.client.aio import AsyncConsumer
+from raylog.client.config import parse_address
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
     IllegalGeneration,
+    InconsistentGroupProtocol,
     InvalidConfig,
     InvalidGroupId,
     InvalidRequest,
@@ -46,6 +50,9 @@ class World:
         self.zookeeper = zookeeper
         self.servers = cluster.bootstrap_servers
         self._numbers = count()
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [parse_address(text) for text in self.servers.split(",")]
 
     def topic(self, partitions: int = 2, records: int = 0) -> str:
         """A new one, with values 0, 1, …, round robin."""
@@ -412,6 +419,27 @@ def test_a_consumer_for_asyncio_is_no_member(world: World) -> None:
 
     with pytest.raises(InvalidConfig, match="AsyncConsumer reads assigned partitions only"):
         asyncio.run(join())
+
+
+def test_a_group_is_of_one_kind(world: World) -> None:
+    with WireMember("classic", world.addresses) as kafkas:
+        kafkas.join()
+        with pytest.raises(InconsistentGroupProtocol, match="group classic is one of Kafka's clients"):
+            world.consumer(world.topic(), "classic")
+        kafkas.leave()
+    topic = world.topic()
+    with world.consumer(topic, "classic") as consumer:
+        settle(consumer)
+        with WireMember("classic", world.addresses) as kafkas:
+
+            def refused() -> bool:
+                """A broker that still holds what was its group learns by its first write, a sync's, that it is not."""
+                if kafkas.try_join().error_code is ErrorCode.none:
+                    assert kafkas.sync([kafkas.member_id], b"all").error_code is not ErrorCode.none
+                return kafkas.codes[-1] is ErrorCode.inconsistent_group_protocol
+
+            wait_until(refused, WAIT_S, "a client of Kafka's is refused")
+            assert len(consumer.assignment()) == 2
 
 
 def test_who_does_not_poll_is_put_out_and_comes_back_by_polling(world: World) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from re import Pattern
 from typing import Protocol
 
-from raylog.client.group_changes import Membership
+from raylog.client.group_changes import Change
 from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
@@ -25,7 +25,7 @@ from raylog.client.subscription import Place
 from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import InvalidRequest, RequestTimedOut
-from raylog.protocol.ids import GroupId, MonotonicMs, TimestampMs, TopicName, TopicPartition
+from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TimestampMs, TopicName, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,41 @@ class RebalanceListener(Protocol):
     def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
         """They are gone, and others may read them already: nothing of them can be committed any more."""
         return
+
+
+class Membership(Protocol):
+    """What :class:`~raylog.client.group_member.GroupMember` is to a consumer. It works in a thread of its own."""
+
+    @property
+    def member_id(self) -> MemberId: ...
+
+    @property
+    def generation(self) -> Generation:
+        """Of the assignment that it acts on."""
+
+    def changes(self) -> Sequence[Change]:
+        """What happened since the last call, in order, each once."""
+
+    def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
+        """After Ceased: nothing of it is handed out any more; commit ``position`` as it is given up."""
+
+    def may_deliver(self, tp: TopicPartition) -> bool:
+        """True while it is owned, in the session that claimed it, and the lease holds."""
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """All of them or none. Raises UnknownMemberId or IllegalGeneration for what is not owned (any more), and
+        RequestTimedOut when ZooKeeper does not answer: then it may have been committed."""
+
+    def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> Future[None]:
+        """As :meth:`commit`, in the order of the calls, without waiting."""
+
+    def polled(self) -> None:
+        """The user is alive: ``max.poll.interval.ms`` is counted from here. Joins anew where it was over; raises what
+        has ended the membership for good."""
+
+    def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset]) -> bool:
+        """Give everything up, committing ``positions``, and sign off. False when that takes longer: then the group
+        learns it from the end of the session."""
 
 
 class GroupReader:

@@ -19,8 +19,7 @@ from raylog.client.config import (
     SESSION_TIMEOUT_MS,
     ZOOKEEPER_CONNECT,
 )
-from raylog.client.group_changes import Membership
-from raylog.client.group_consumer import GroupReader, RebalanceListener
+from raylog.client.group_consumer import GroupReader, Membership, RebalanceListener
 from raylog.client.group_consumer_core import GroupCore
 from raylog.client.group_member import GroupMember
 from raylog.client.guards import OneUser
