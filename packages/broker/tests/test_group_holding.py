@@ -18,6 +18,7 @@ from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_model import Registered
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
@@ -44,6 +45,7 @@ from raylog.protocol.ids import (
     MemberId,
     Offset,
     PartitionIndex,
+    TimestampMs,
     TopicName,
     TopicPartition,
 )
@@ -288,6 +290,19 @@ def test_a_client_that_stays_keeps_actors_out(brokers: Brokers, one: GroupCoordi
     settle_kind(brokers.stores[1], GROUP, GroupKind.ACTORS)
     with pytest.raises(UnknownMemberId):
         one.heartbeat(GROUP, who)
+
+
+def test_a_group_that_actors_took_is_none_of_clients_for_who_still_holds_it(
+    brokers: Brokers, one: GroupCoordinator
+) -> None:
+    who = member_of(one)
+    one.leave(GROUP, [Leaver(who.member_id)])
+    settle_kind(brokers.stores[1], GROUP, GroupKind.ACTORS)
+    registered = group_paths.encode_member(Registered(frozenset((TP.topic,)), None), TimestampMs(0))
+    brokers.stores[1].create(group_paths.member(GROUP, MemberId("a")), registered, ephemeral=True)
+    assert [member.member_id for member in one.describe(GROUP).members] == ["a"]
+    with pytest.raises(InconsistentGroupProtocol):
+        one.join(GROUP, wishes())
 
 
 @pytest.mark.parametrize(

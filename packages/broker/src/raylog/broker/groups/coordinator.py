@@ -265,7 +265,7 @@ class GroupCoordinator:
             entry.held = None
 
     def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
-        if entry.held is not None:
+        if entry.held is not None and not entry.held.was_taken():
             return _as_described(entry.held.machine)
         self._holder.check_coordinates(entry, group)
         kind = read_kind(self._store, group)

@@ -148,6 +148,10 @@ class HeldGroup:
             return (*((token, error) for token, _ in outcome.replies), *self.lose(error))
         return outcome.replies
 
+    def was_taken(self) -> bool:
+        """Whether actors have taken the group, which they can while it is empty; asks the store then."""
+        return not len(self.machine.members) and read_kind(self._store, self.machine.id) != self._kind
+
     def lose(self, error: RaylogError) -> Replies:
         """Hold the group no more; what all who wait are told."""
         self.lost = error

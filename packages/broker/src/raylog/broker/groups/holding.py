@@ -95,6 +95,8 @@ class GroupHolder:
 
     def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
         """The group, claimed if it was not yet: see claim_group, also for what it raises and when it answers None."""
+        if make and entry.held is not None and entry.held.was_taken():
+            self.let_go(entry, NotCoordinator(f"group {group} was one of actors meanwhile"))
         if entry.held is None:
             me, cluster, now_ms = self.claimant(), self.cluster(), self._now_ms()
             entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
