@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -113,7 +114,7 @@ def tp_of(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(TopicName(topic), PartitionIndex(partition))
 
 
-def values_of(consumer: Consumer, timeout_ms: float = 50, **poll: int) -> list[int]:
+def values_of(consumer: Consumer, timeout_ms: float = 50, **poll: Any) -> list[int]:
     return [record.value for records in consumer.poll(timeout_ms, **poll).values() for record in records]
 
 
@@ -129,7 +130,7 @@ def settle(*consumers: Consumer, partitions: int = 2) -> None:
     wait_until(shared, WAIT_S, f"{len(consumers)} consumers share {partitions} partitions")
 
 
-def read_until(done: Callable[[Counter[int]], bool], *consumers: Consumer, **poll: int) -> Counter[int]:
+def read_until(done: Callable[[Counter[int]], bool], *consumers: Consumer, **poll: Any) -> Counter[int]:
     """What all of them got together, by the time that ``done`` says so."""
     got: Counter[int] = Counter()
 
@@ -475,3 +476,41 @@ def test_nothing_is_handed_out_when_the_lease_has_lapsed(world: World) -> None:
         finally:
             os.kill(jvm.pid, signal.SIGCONT)
         read_until(lambda got: got.total() >= 1, consumer)
+
+
+def test_a_session_that_ended_unnoticed_is_lost_aloud_and_nothing_of_it_is_missed(world: World) -> None:
+    """ZooKeeper is stopped past the session; what it then answers is that the session has ended."""
+    topic = world.topic(records=200)
+    heard = Heard()
+    with world.consumer(topic, "ended", listener=heard, session_timeout_ms=2_000, max_poll_records=10) as consumer:
+        got = read_until(lambda got: got.total() >= 50, consumer)
+        consumer.commit()
+        got += read_until(lambda got: got.total() >= 10, consumer)
+        jvm = world.zookeeper.jvm
+        assert jvm is not None
+        stopped = time.monotonic()
+        os.kill(jvm.pid, signal.SIGSTOP)
+        try:
+            meanwhile = read_until(lambda _: time.monotonic() - stopped > 2.5, consumer, timeout_ms=20)
+        finally:
+            os.kill(jvm.pid, signal.SIGCONT)
+        assert set((got + meanwhile).values()) == {1}
+        got += meanwhile
+        world.fill(topic, range(200, 400))
+        got += read_until(lambda more: heard.of("lost") == [0, 1] and len(got + more) == 400, consumer)
+    assert heard.of("assigned") == [0, 0, 1, 1]
+    again = got.total() - 400
+    print(f"{again} records again")
+    assert max(got.values()) <= 2, "at least once, and once more for what was not committed"
+
+
+def test_a_broker_that_restarts_is_not_noticed_by_the_group(world: World) -> None:
+    topic = world.topic(records=20)
+    heard = Heard()
+    with world.consumer(topic, "restart", listener=heard) as consumer:
+        got = read_until(lambda got: got.total() == 20, consumer)
+        world.cluster.restart(0)
+        world.fill(topic, range(20, 40))
+        got += read_until(lambda more: len(got + more) == 40, consumer)
+    assert got == Counter(range(40))
+    assert (heard.of("assigned"), heard.of("lost")) == ([0, 1], [])

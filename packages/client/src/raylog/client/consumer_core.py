@@ -47,7 +47,7 @@ class Lent:
 
     __slots__ = ("buffer", "generation", "is_back", "next", "records")
 
-    def __init__(self, buffer: PartitionBuffer, records: Sequence[ConsumerRecord]) -> None:
+    def __init__(self, buffer: PartitionBuffer, records: list[ConsumerRecord]) -> None:
         self.buffer = buffer
         self.records = records
         self.generation = buffer.place.generation
