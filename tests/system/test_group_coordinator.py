@@ -15,8 +15,10 @@ from statistics import median
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit import namespaces
 from kit.cluster import InProcessCluster
 from kit.group_wire import HEARTBEAT, LOOK_FURTHER, OFFSET_COMMIT, VERSIONS, WireMember
+from kit.namespaces import Network
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
@@ -146,6 +148,44 @@ def test_a_coordinator_stopped_past_its_session_changes_nothing_when_it_goes_on(
         assert codes <= {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
         assert member.committed() == 7
         assert member.heartbeat() is ErrorCode.none
+
+
+@pytest.mark.skipif(not namespaces.available(), reason="network namespaces need root")
+def test_a_coordinator_cut_off_from_zookeeper_lets_go_before_another_one_takes_over(
+    tmp_path: Path, enter: ExitStack
+) -> None:
+    network = enter.enter_context(Network())
+    with ReplicatedCluster(tmp_path, config=CONFIG, session_ms=SESSION_MS, network=network) as cluster:
+        cluster.create_topic("t")
+
+        def addresses() -> list[tuple[str, int]]:
+            return [cluster.address(broker) for broker in cluster.running]
+
+        member = enter.enter_context(WireMember(GROUP, addresses, session_ms=30_000))
+        member.join()
+        assert member.commit(3) is ErrorCode.none
+        first = member.coordinator
+        assert first is not None
+        member.codes.clear()
+        heard: list[tuple[float, int | None]] = []
+        network.cut(first, network.services)
+
+        def heard_by_another() -> bool:
+            if member.heartbeat() is ErrorCode.none:
+                heard.append((time.monotonic(), member.coordinator))
+            return bool(heard) and heard[-1][1] != first
+
+        wait_until(heard_by_another, WAIT_S, "another one coordinates")
+        with WireClient(cluster.address(first)) as client:
+            who = {"member_id": member.member_id, "generation_id": member.generation}
+            refused = client.ask(HEARTBEAT, VERSIONS[HEARTBEAT], group_id=GROUP, **who)
+        network.heal()
+        assert refused.error_code in LOOK_FURTHER
+        assert set(member.codes) <= LOOK_FURTHER
+        assert (member.committed(), member.commit(4)) == (3, ErrorCode.none)
+    gap = heard[-1][0] - heard[-2][0]
+    print(f"\na coordinator cut off from ZooKeeper: nobody heard the member for {gap:.2f} s")
+    assert gap < SESSION_MS / 1000 + 3
 
 
 def test_zookeeper_goes_and_comes_back_and_the_group_is_where_it_was(tmp_path: Path, enter: ExitStack) -> None:
