@@ -212,7 +212,8 @@ def _say(file: Path, text: str) -> None:
 def run(root: Path, broker_id: int) -> None:
     """Serve until SIGTERM; like the actor, try again what is in the way."""
     orders = Orders.load(root, broker_id)
-    settings = BROKER_SETTINGS.settings({**orders.config, "broker.id": str(broker_id)})
+    own = {"broker.id": str(broker_id), "zookeeper.connect": orders.zookeeper}
+    settings = BROKER_SETTINGS.settings({**orders.config, **own})
     fs: FileSystem = NotingFileSystem(syncs_file(root, broker_id)) if orders.notes_syncs else RealFileSystem()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -26,8 +27,9 @@ from confluent_kafka import Producer
 from kit.broker_process import BrokerProcess
 from kit.group_history import Judgement, judge
 from kit.group_processes import IN_DOUBT, Members
+from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.client.admin import Admin
+from raylog.client.admin import LATEST, Admin
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.ids import TopicPartition
 
@@ -43,8 +45,17 @@ KILLS = 7
 STABLE_S = 1.0
 """The median, from the kill of a member to the last of its partitions with another."""
 WAIT_S = 60.0
+BATCH = 10
 SEND_S = 0.02
-"""Between two batches of the load."""
+"""Between two times that so many records are sent."""
+PRODUCER = {
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 1,  # with more it may send twice by itself: conformance/test_known_traps
+    "linger.ms": 5,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+}
 
 
 class Service(NamedTuple):
@@ -70,15 +81,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 class Load:
     """Some records into each partition, all the time, while its ``with`` lasts."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        self._servers, self._topic = servers, topic
+    def __init__(self, servers: str, topic: str, partitions: int = PARTITIONS) -> None:
+        self.servers, self.topic, self.partitions = servers, topic, partitions
         self._stopping = threading.Event()
         self._failed: list[str] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        with Admin(self._servers) as admin:
-            admin.create_topic(self._topic, PARTITIONS)
+        with Admin(self.servers) as admin:
+            admin.create_topic(self.topic, self.partitions)
         self._thread.start()
         return self
 
@@ -94,12 +105,19 @@ class Load:
 
     def ends(self) -> list[int]:
         """How many records each partition has."""
-        with Admin(self._servers) as admin:
-            found = admin.list_offsets({(self._topic, partition): -1 for partition in range(PARTITIONS)})
-        return [found[TopicPartition(self._topic, partition)].offset for partition in range(PARTITIONS)]
+        with Admin(self.servers) as admin:
+            found = admin.list_offsets({(self.topic, partition): LATEST for partition in range(self.partitions)})
+        return [found[TopicPartition(self.topic, partition)].offset for partition in range(self.partitions)]
+
+    def committed(self, group: str) -> list[int]:
+        """Where the group stands in each partition; 0 where it never committed."""
+        with Admin(self.servers) as admin:
+            found = admin.list_group_offsets(group)
+        offsets = (found.get(TopicPartition(self.topic, partition)) for partition in range(self.partitions))
+        return [0 if each is None else each.offset for each in offsets]
 
     def _run(self) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": self.servers, **PRODUCER})
 
         def delivered(error: object, _: object) -> None:
             if error is not None:
@@ -107,28 +125,21 @@ class Load:
 
         number = 0
         while not self._stopping.wait(SEND_S):
-            for _ in range(PARTITIONS // 4):
-                producer.produce(self._topic, b"%d" % number, partition=number % PARTITIONS, on_delivery=delivered)
+            for _ in range(BATCH):
+                partition = number % self.partitions
+                producer.produce(self.topic, b"%d" % number, partition=partition, on_delivery=delivered)
                 number += 1
             producer.poll(0)
         producer.flush(WAIT_S)
 
 
-def committed(servers: str, group: str, topic: str) -> list[int]:
-    """Where the group stands in each partition; 0 where it never committed."""
-    with Admin(servers) as admin:
-        found = admin.list_group_offsets(group)
-    offsets = (found.get(TopicPartition(topic, partition)) for partition in range(PARTITIONS))
-    return [0 if each is None else each.offset for each in offsets]
-
-
-def finished(members: Members, load: Load, servers: str, group: str, topic: str) -> Judgement:
+def finished(members: Members, load: Load, group: str) -> Judgement:
     """Let the group read all that there is, and leave; then judge what its members did."""
     load.stop()
     ends = load.ends()
-    wait_until(lambda: committed(servers, group, topic) == ends, WAIT_S, "all is read and committed", interval_s=0.2)
+    wait_until(lambda: load.committed(group) == ends, WAIT_S, "all is read and committed", interval_s=0.2)
     members.leave(*members.living)
-    judgement = judge(members.events(), ends, committed(servers, group, topic))
+    judgement = judge(members.events(), ends, load.committed(group))
     assert judgement.handed_out - judgement.repeated == sum(ends)
     return judgement
 
@@ -158,7 +169,7 @@ def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -
             seconds.append(max(assigned[partition] for partition in its) - killed)
             members.start()
             members.wait_stable(PARTITIONS)
-        judgement = finished(members, load, service.servers, group, topic)
+        judgement = finished(members, load, group)
     print(
         f"\n{KILLS} of {MEMBERS} members killed: stable again after {statistics.median(seconds):.2f} s (p50), at most "
         f"{max(seconds):.2f} s; partitions of others moved: {moved}; handed out {judgement.handed_out}, "
@@ -167,6 +178,12 @@ def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -
     assert judgement.findings == []
     assert moved == 0
     assert statistics.median(seconds) <= STABLE_S
+
+
+def read_everywhere(members: Members, since: float, load: Load) -> bool:
+    """Whether records of each partition were handed out by polls that began after ``since``."""
+    polls = (event for event in members.events() if event.what == "poll" and event.v["begun"] > since)
+    return len({partition for poll in polls for partition, _, _ in poll.v["ranges"]}) == load.partitions
 
 
 class Chaos:
@@ -247,7 +264,7 @@ def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path)
         if members.stopped:
             chaos.resume()
         members.wait_stable(PARTITIONS)
-        judgement = finished(members, load, service.servers, group, topic)
+        judgement = finished(members, load, group)
     eras = sum(map(len, judgement.eras.values()))
     print(
         f"\n{CHAOS_S:g} s of chaos among {MEMBERS} members (SEED={SEED}): {dict(chaos.done)}; {eras} ownerships of "
@@ -257,6 +274,35 @@ def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path)
     assert judgement.findings == []
     refused = sum(number for error, number in judgement.refused.items() if error != IN_DOUBT)
     assert refused >= chaos.late, "each had records in hand that it had to commit"
+
+
+def test_a_group_reads_on_while_its_brokers_are_killed(tmp_path: Path) -> None:
+    """Each of three once, with a member at the same time: three replicas of what is read, and one of the ZooKeeper."""
+    topic = group = "brokers"
+    with (
+        ReplicatedCluster(tmp_path / "cluster") as cluster,
+        Load(cluster.bootstrap_servers, topic, PARTITIONS // 4) as load,
+        Members(tmp_path / "members", cluster.bootstrap_servers, topic, group, session_ms=SESSION_MS) as members,
+    ):
+        members.start(MEMBERS // 4)
+        members.wait_stable(load.partitions)
+        gaps = []
+        for broker_id in list(cluster.running):
+            killed = cluster.kill(broker_id)
+            members.kill(random.choice(members.living))
+            members.start()
+            members.wait_stable(load.partitions)
+            wait_until(partial(read_everywhere, members, killed, load), WAIT_S, "all partitions are read on")
+            gaps.append(time.monotonic() - killed)
+            cluster.start(broker_id)
+            cluster.wait_serving(broker_id)
+            cluster.wait_in_sync(topic, load.partitions)
+        judgement = finished(members, load, group)
+    print(
+        f"\nEach of 3 brokers killed, with a member of {MEMBERS // 4}: all partitions read on after at most "
+        f"{max(gaps):.2f} s; handed out {judgement.handed_out}, lost 0, again {judgement.repeated}"
+    )
+    assert judgement.findings == []
 
 
 # --- what a change costs

@@ -24,6 +24,7 @@ from raylog.client.group_consumer_core import GroupCore
 from raylog.client.group_member import GroupMember
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
+from raylog.client.results import BrokerDescription
 from raylog.client.subscription import Subscription
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.liveness import address_towards
@@ -79,7 +80,11 @@ def join_group(
     if not group:
         raise InvalidGroupId("group.id is empty: give the group a name")
     found = _ask(settings, new_admin)
-    store = ZkStore(found.zookeeper, session_timeout_ms=settings[SESSION_TIMEOUT_MS])
+    store = ZkStore(
+        found.zookeeper,
+        session_timeout_ms=settings[SESSION_TIMEOUT_MS],
+        connect_timeout_ms=settings[DEFAULT_API_TIMEOUT_MS],
+    )
     core = GroupCore(
         subscription,
         auto_commit=settings[ENABLE_AUTO_COMMIT],
@@ -141,8 +146,7 @@ class _Found(NamedTuple):
 
 def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
     with new_admin() as admin:
-        broker = admin.describe_cluster().brokers[0]
-        values = {entry.name: entry.value for entry in admin.describe_broker_configs(broker.broker_id)}
+        broker, values = _settings_of_a_broker(admin)
     name = f"{broker.broker_id} ({broker.host}:{broker.port})"
     zookeeper = settings[ZOOKEEPER_CONNECT] or values.get("zookeeper.connect")
     if not zookeeper:
@@ -156,3 +160,18 @@ def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
     except OSError:
         own_host = ""
     return _Found(name, zookeeper, metadata_bytes, own_host)
+
+
+def _settings_of_a_broker(admin: Admin) -> tuple[BrokerDescription, dict[str, str | None]]:
+    """Of the first that answers: one that was up a moment ago may have died. Raises BrokerNotAvailable."""
+    *others, last = admin.describe_cluster().brokers
+    for broker in others:
+        try:
+            return broker, _settings_of(admin, broker)
+        except BrokerNotAvailable:
+            continue
+    return last, _settings_of(admin, last)
+
+
+def _settings_of(admin: Admin, broker: BrokerDescription) -> dict[str, str | None]:
+    return {entry.name: entry.value for entry in admin.describe_broker_configs(broker.broker_id)}
