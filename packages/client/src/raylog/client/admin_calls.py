@@ -165,24 +165,21 @@ class Calls:
         found: dict[str, A | RaylogError] = {}
         deadline = self._deadline()
         while left:
-            answers: dict[str, A | RaylogError] = {}
+            answers: dict[str, A | RaylogError] = {
+                group: RaylogError(f"group {group!r}: a broker left it out of its answer") for group in left
+            }
             by_broker: dict[BrokerDescription, list[str]] = {}
-            for group, coordinator in self.call(
-                find_coordinators(left), self.any_broker, read_find_coordinators
-            ).items():
+            coordinators = self.call(find_coordinators(left), self.any_broker, read_find_coordinators)
+            for group, coordinator in coordinators.items():
                 if isinstance(coordinator, RaylogError):
                     answers[group] = coordinator
                 else:
                     by_broker.setdefault(coordinator, []).append(group)
             for broker, asked in by_broker.items():
                 answers |= self._ask_coordinator(broker, tuple(asked), request, read, deadline)
-            is_over = time.monotonic() >= deadline
-            for group in left:
-                answer = (
-                    answers[group] if group in answers else RaylogError(f"group {group!r}: the answer leaves it out")
-                )
-                if is_over or not isinstance(answer, _PASSING):
-                    found[group] = answer
+            if time.monotonic() >= deadline:
+                return found | answers
+            found |= {group: answer for group, answer in answers.items() if not isinstance(answer, _PASSING)}
             left = tuple(group for group in left if group not in found)
             if left:
                 with self._lock:

@@ -103,9 +103,9 @@ def _occupied(admin: client.Admin, group: str) -> NonEmptyGroup | None:
 def _resets(admin: client.Admin, group: str, goal: Goal, topics: plan.Topics | None) -> list[Reset]:
     committed = admin.list_group_offsets(group)
     if topics is None:
-        if not committed:
-            raise InvalidRequest(f"group {group} has committed nothing; name topics by --topic to give it a beginning")
         chosen = _that_exist(admin, committed)
+        if not chosen:
+            raise InvalidRequest(f"group {group} has committed nothing; name topics by --topic to give it a beginning")
     else:
         chosen = [
             tp for name, numbers in topics.items() for tp in plan.partitions_of(admin.describe_topic(name), numbers)
