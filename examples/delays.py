@@ -40,8 +40,8 @@ class Delays:
         self._database = _open(path)
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to read on: behind what is in the sums."""
-        return {tp: self._next(tp) for tp in partitions}
+        """Where to read on: behind what is in the sums; what is not in them yet is read from its beginning."""
+        return {tp: known for tp in partitions if (known := self._next(tp))}
 
     def __call__(self, records: list[ConsumerRecord]) -> None:
         """Add the records of one partition that are not in the sums yet."""
@@ -68,6 +68,7 @@ class Delays:
         self._database.close()
 
     def _next(self, tp: TopicPartition) -> int:
+        """The offset up to which the sums go."""
         row = self._database.execute("SELECT next FROM offsets WHERE topic = ? AND partition = ?", tp).fetchone()
         return row[0] if row else 0
 

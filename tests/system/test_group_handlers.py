@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -9,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -286,6 +289,50 @@ def test_exactly_once_reads_from_where_the_users_store_says(cluster: InProcessCl
     with running(plan):
         wait_until(lambda: sum(seen.values.values()) == 110, WAIT_S, "it is read again")
     assert store == dict.fromkeys(store, COUNT // PARTITIONS)
+
+
+DYING = """
+import os, signal, sys
+from raylog.client.group_plan import GroupPlan
+
+servers, group, topic, guarantee, log, death = sys.argv[1:]
+
+def handle(records):
+    values = [record.value.decode() for record in records]
+    if death in values:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(log, "a") as file:
+        file.writelines(value + "\\n" for value in values)
+
+config = {"processing_guarantee": guarantee, "auto_offset_reset": "earliest", "max_poll_records": 20}
+plan = GroupPlan.of(
+    group, servers, topic, handle, batch_format="rows", key_deserializer=None, value_deserializer=None, config=config
+)
+plan.runner().run()
+"""
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+def test_what_a_killed_member_had_in_hand_is_repeated_or_lost_as_promised(
+    cluster: InProcessCluster, topic: str, tmp_path: Path, guarantee: str
+) -> None:
+    """kill -9 of its process while the handler works, halfway."""
+    seen, death, log = Seen(), COUNT // 2, tmp_path / "handled"
+    plan = plan_of(cluster, topic, handler_of(seen), processing_guarantee=guarantee)
+    arguments = [cluster.bootstrap_servers, plan.group, topic, guarantee, str(log), str(death)]
+    killed = subprocess.run([sys.executable, "-c", DYING, *arguments], timeout=2 * WAIT_S, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with running(plan):
+        wait_until(lambda: committed(cluster, plan, topic) == ENDS, WAIT_S, "another comes to the end")
+    handled = seen.values + Counter(map(int, log.read_text().split()))
+    missing = set(range(COUNT)) - handled.keys()
+    if guarantee == "at_least_once":
+        assert missing == set()
+        assert death in seen.values
+    else:
+        assert set(handled.values()) == {1}
+        assert death in missing
+        assert len(missing) <= 20  # the batch that it had in hand
 
 
 def test_a_handler_that_does_not_return_loses_its_partitions(cluster: InProcessCluster, topic: str) -> None:
