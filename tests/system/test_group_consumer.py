@@ -28,6 +28,7 @@ from raylog.client.aio import AsyncConsumer
 from raylog.client.config import parse_address
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
+    BrokerNotAvailable,
     IllegalGeneration,
     InconsistentGroupProtocol,
     InvalidConfig,
@@ -412,6 +413,12 @@ def test_a_pattern_finds_topics_of_today_and_tomorrow(world: World) -> None:
 def test_what_makes_no_member(world: World, arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         Consumer(world.servers, **{"topics": ["t"], **arguments})
+
+
+def test_a_zookeeper_that_cannot_be_reached_is_named(world: World) -> None:
+    here = {"zookeeper_connect": "127.0.0.1:1", "default_api_timeout_ms": 1_000}
+    with pytest.raises(BrokerNotAvailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1, as zookeeper\.connect says"):
+        world.consumer("t", "unreachable", **here)
 
 
 def test_a_consumer_for_asyncio_is_no_member(world: World) -> None:

@@ -122,8 +122,7 @@ def join_group(
             store.start()
         except StoreUnavailable as error:
             raise BrokerNotAvailable(
-                f"group {group}: no ZooKeeper answers at {found.zookeeper}, where broker {found.broker} says it is; "
-                f"give zookeeper.connect if it has another address from here: {error}"
+                f"group {group}: no ZooKeeper answers at {found.zookeeper}, {found.source}: {error}"
             ) from error
         return GroupReader(
             group, topics, join, core, RegistryOffsetStore(store), listener, user, metadata, wake, store.close
@@ -136,8 +135,9 @@ def join_group(
 class _Found(NamedTuple):
     """What a broker told."""
 
-    broker: str
     zookeeper: str
+    source: str
+    """Who said so, for who cannot reach it."""
     metadata_bytes: int
     """How much text may be committed beside an offset."""
     own_host: str
@@ -147,19 +147,22 @@ class _Found(NamedTuple):
 def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
     with new_admin() as admin:
         broker, values = _settings_of_a_broker(admin)
-    name = f"{broker.broker_id} ({broker.host}:{broker.port})"
-    zookeeper = settings[ZOOKEEPER_CONNECT] or values.get("zookeeper.connect")
+    name = f"broker {broker.broker_id} ({broker.host}:{broker.port})"
+    zookeeper, source = settings[ZOOKEEPER_CONNECT], "as zookeeper.connect says"
+    if not zookeeper:
+        zookeeper = values.get("zookeeper.connect") or ""
+        source = f"where {name} knows it; give zookeeper.connect if it has another address from here"
     if not zookeeper:
         raise BrokerNotAvailable(
-            f"broker {name} does not say where ZooKeeper is; a group of actors needs one: is it a broker of raylog? "
-            "give zookeeper.connect"
+            f"{name} does not say where ZooKeeper is, and a group of actors needs it: is that a broker of raylog? give "
+            "zookeeper.connect"
         )
     metadata_bytes = int(values.get(_METADATA_MAX_BYTES) or _DEFAULT_METADATA_MAX_BYTES)
     try:
         own_host = address_towards(broker.host, broker.port)
     except OSError:
         own_host = ""
-    return _Found(name, zookeeper, metadata_bytes, own_host)
+    return _Found(zookeeper, source, metadata_bytes, own_host)
 
 
 def _settings_of_a_broker(admin: Admin) -> tuple[BrokerDescription, dict[str, str | None]]:
