@@ -37,6 +37,8 @@ from raylog.protocol.ids import TopicPartition
 
 WAIT_S = 60.0
 POLL_MS = 100
+MAX_POLL_RECORDS = 3
+"""Fewer than there are mostly: a member that is stopped has some left that it must not hand out any more."""
 COMMIT_S = 0.25
 """Between two commits of a member: the store is shared by all."""
 AGAIN_S = 0.05
@@ -60,17 +62,21 @@ class Orders:
 
 
 class _Member:
-    """Reads until it is told to leave, by SIGTERM. After SIGUSR1 it stops itself with records in hand."""
+    """Reads until it is told to leave, by SIGTERM. After SIGUSR1 it stops itself with records in hand, which it commits
+    first when it goes on; after SIGUSR2, too, but then it polls first.
+    """
 
     def __init__(self, orders: Orders, name: str) -> None:
         file = Path(orders.directory) / f"{name}.jsonl"
         self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._leaving = threading.Event()
-        self._is_to_stop = False
+        self._stop_by: int | None = None
+        """Which signal has told it to stop itself."""
         self._in_hand: dict[TopicPartition, int] = {}
         """Up to where each partition was handed out, where that is not committed."""
         signal.signal(signal.SIGTERM, lambda *_: self._leaving.set())
         signal.signal(signal.SIGUSR1, self._stop_soon)
+        signal.signal(signal.SIGUSR2, self._stop_soon)
         self._consumer = Consumer(
             orders.servers,
             [orders.topic],
@@ -81,6 +87,7 @@ class _Member:
             session_timeout_ms=orders.session_ms,
             fetch_min_bytes=1 << 20,
             fetch_max_wait_ms=POLL_MS,
+            max_poll_records=MAX_POLL_RECORDS,
         )
 
     def run(self) -> None:
@@ -93,10 +100,10 @@ class _Member:
                     ranges = [[tp.partition, records[0].offset, records[-1].offset] for tp, records in polled.items()]
                     self._tell("poll", begun=begun, ranges=ranges)
                     self._in_hand |= {tp: records[-1].offset + 1 for tp, records in polled.items()}
-                    if self._is_to_stop:
-                        self._is_to_stop = False
+                    if self._stop_by is not None:
                         os.kill(os.getpid(), signal.SIGSTOP)
-                        committed = 0.0
+                        committed = 0.0 if self._stop_by == signal.SIGUSR1 else time.monotonic()
+                        self._stop_by = None
                 if self._in_hand and time.monotonic() - committed >= COMMIT_S:
                     self._commit(tuple(self._in_hand))
                     committed = time.monotonic()
@@ -142,8 +149,8 @@ class _Member:
             self._tell("commit", begun=begun, partition=partition, offset=offset, refused=refused)
         return refused
 
-    def _stop_soon(self, *_: object) -> None:
-        self._is_to_stop = True
+    def _stop_soon(self, number: int, _: object) -> None:
+        self._stop_by = number
 
     def _tell(self, what: str, **fields: Any) -> None:
         line = {"t": time.monotonic(), "what": what, **fields}
@@ -236,10 +243,10 @@ class Members:
         self._failed(name)
         return sent
 
-    def stop_in_hand(self, name: str) -> None:
-        """SIGSTOP, as soon as it has handed out records that it has not committed."""
+    def stop_in_hand(self, name: str, *, commits_first: bool) -> None:
+        """SIGSTOP, as soon as it has handed out records that it has not committed; what it does first, once resumed."""
         process = self._processes[name]
-        os.kill(process.pid, signal.SIGUSR1)
+        os.kill(process.pid, signal.SIGUSR1 if commits_first else signal.SIGUSR2)
         wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped itself")
         self._stopped.add(name)
         self._failed(name)

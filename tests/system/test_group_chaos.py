@@ -39,13 +39,13 @@ MEMBERS, PARTITIONS = 20, 40
 LEAST = 12
 """So many the chaos leaves."""
 SESSION_MS = 3_000
-CHAOS_S = float(os.environ.get("RAYLOG_GROUP_CHAOS_S", "25"))
+CHAOS_S = float(os.environ.get("RAYLOG_GROUP_CHAOS_S", "20"))
 SEED = int(os.environ.get("SEED", "5"))
 KILLS = 7
 STABLE_S = 1.0
 """The median, from the kill of a member to the last of its partitions with another."""
 WAIT_S = 60.0
-BATCH = 10
+BATCH = 40
 SEND_S = 0.02
 """Between two times that so many records are sent."""
 PRODUCER = {
@@ -208,7 +208,8 @@ class Chaos:
     def _possible(self) -> list[Callable[[], None]]:
         possible: list[Callable[[], None]] = [self.bounce_zookeeper]
         if len(self._members.living) > LEAST:
-            possible += [self.stop_in_hand, self.stop_at_once, self.kill, self.kill, self.leave, self.leave]
+            possible += [self.stop_before_commit, self.stop_before_poll, self.stop_at_once]
+            possible += [self.kill, self.kill, self.leave, self.leave]
         if len(self._members.living) < MEMBERS:
             possible += [self.join, self.join]
         if self._members.stopped:
@@ -224,10 +225,13 @@ class Chaos:
     def join(self) -> None:
         self._members.start(self._rng.randint(1, 3))
 
-    def stop_in_hand(self) -> None:
-        name = self._rng.choice(sorted(set(self._members.owners().values())))
-        self._members.stop_in_hand(name)
+    def stop_before_commit(self) -> None:
+        name = self._owner()
+        self._members.stop_in_hand(name, commits_first=True)
         self._in_hand.add(name)
+
+    def stop_before_poll(self) -> None:
+        self._members.stop_in_hand(self._owner(), commits_first=False)
 
     def stop_at_once(self) -> None:
         self._members.stop_at_once(self._rng.choice(self._members.living))
@@ -239,6 +243,9 @@ class Chaos:
             self._members.resume(name)
         self.late += len(self._in_hand)
         self._in_hand.clear()
+
+    def _owner(self) -> str:
+        return self._rng.choice(sorted(set(self._members.owners().values())))
 
     def bounce_zookeeper(self) -> None:
         """Kill it; its owner starts it again, with its data and sessions."""
@@ -256,7 +263,9 @@ def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path)
         members.start(MEMBERS)
         chaos = Chaos(members, service.zookeeper, random.Random(SEED))
         members.wait_stable(PARTITIONS)
-        chaos.stop_in_hand()
+        for _ in range(3):
+            chaos.stop_before_commit()
+            chaos.stop_before_poll()
         chaos.resume()
         ends = time.monotonic() + CHAOS_S
         while time.monotonic() < ends:
