@@ -26,7 +26,7 @@ $(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PKGS:%=-e %)
 	@touch $@
 
-quickstart: setup ## the main job on real data: flights into a topic, out through four readers
+quickstart: setup ## the main job on real data: flights into a topic, out through five readers
 	$(BIN)/python examples/quickstart.py --data-dir $(DATA)
 
 down: setup      ## take the quickstart's cluster down
