@@ -12,7 +12,7 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import BadVersion, Check, Create, MetadataStore, NodeExists, NoNode, NotEmpty
+from raylog.coordination.store import BadVersion, Check, Create, Delete, MetadataStore, NodeExists, NoNode, NotEmpty
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import (
     GroupId,
@@ -184,8 +184,8 @@ def test_a_member_that_is_registered_no_more_neither_claims_nor_commits(
         offsets.claim(GROUP, tp(1), ONE, [guard])
     assert refused.value.index == 0
     for act in (
-        lambda: offsets.commit(offsets.stage([(claim, at(1))]), [guard]),
-        lambda: offsets.release(claim, at(1), [guard]),
+        lambda: offsets.commit(offsets.stage([(claim, at(1))])),
+        lambda: offsets.release(claim, at(1)),
     ):
         with pytest.raises(BadVersion):
             act()
@@ -209,6 +209,24 @@ def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: O
     other.claim(GROUP, tp(0), TWO)
     with pytest.raises(BadVersion):
         offsets.renew(claim)
+
+
+def test_a_claim_ends_with_its_registration_even_if_its_version_comes_again(
+    offsets: RegistryOffsetStore, store: MetadataStore
+) -> None:
+    """The offset's node was deleted and made anew, and the member that claimed it then has registered again."""
+    old_guard = registered(store, ONE)
+    old = offsets.claim(GROUP, tp(0), ONE, [old_guard])
+    store.multi([Delete(old_guard.path), Delete(group_paths.owner(GROUP, tp(0)))])  # taken for dead
+    offsets.delete(GROUP, [tp(0)], [])
+    registered(store, MemberId("one again"))
+    new = offsets.claim(GROUP, tp(0), TWO, [registered(store, TWO)])
+    assert new.version == old.version
+    for act in (lambda: offsets.commit(offsets.stage([(old, at(1))])), lambda: offsets.release(old)):
+        with pytest.raises(BadVersion):
+            act()
+    offsets.commit(offsets.stage([(new, at(2))]))
+    assert offsets.fetch(GROUP) == {tp(0): at(2)}
 
 
 def test_who_forgets_the_offsets_fences_the_owner(offsets: RegistryOffsetStore) -> None:

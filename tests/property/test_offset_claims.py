@@ -119,7 +119,7 @@ class Claims(RuleBasedStateMachine):
         if answer_is_lost:
             member.store.lose_next_answer()
         try:
-            [member.claim] = member.offsets.commit(member.offsets.stage([(member.claim, offset)]), [member.guard])
+            [member.claim] = member.offsets.commit(member.offsets.stage([(member.claim, offset)]))
         except StoreUnavailable:
             assert answer_is_lost
             self.is_current = self.is_current and not may
@@ -152,7 +152,7 @@ class Claims(RuleBasedStateMachine):
             return
         position = self.next_offset() if with_position else None
         try:
-            member.offsets.release(member.claim, position, [member.guard])
+            member.offsets.release(member.claim, position)
         except StoreError:
             assert who != self.owner or not self.is_current
             return

@@ -218,16 +218,17 @@ def test_who_is_not_registered_any_more_claims_and_publishes_nothing(a: Side, b:
     assert a.do(ClaimPartition(OTHER)) == Claimed(OTHER)
 
 
-def test_a_stale_commit_is_refused_once_another_has_claimed(a: Side, b: Side) -> None:
+def test_a_stale_commit_is_refused_whether_or_not_another_has_claimed(a: Side, b: Side) -> None:
     a.do(ClaimPartition(TP))
     a.commit(5)
     b.do(Evict(A))
-    a.commit(6)  # nobody else reads it yet: it is progress
-    assert b.do(ClaimPartition(TP)) == Claimed(TP)
-    with pytest.raises(IllegalGeneration, match="t-0: member a of group g does not own that"):
-        a.commit(7)
+    for claims in (False, True):
+        if claims:
+            assert b.do(ClaimPartition(TP)) == Claimed(TP)
+        with pytest.raises(IllegalGeneration, match="t-0: member a of group g does not own that"):
+            a.commit(7)
     assert a.do(Release(TP, CommittedOffset(Offset(8)))) == ClaimLost(TP)
-    assert (b.committed(), b.store.exists(OWNER) is not None) == (6, True)
+    assert (b.committed(), b.store.exists(OWNER) is not None) == (5, True)
 
 
 def test_who_commits_while_he_is_evicted_lives(a: Side, b: Side) -> None:
@@ -265,6 +266,26 @@ def test_the_elected_one_sees_what_others_want(tree: MemoryTree, a: Side) -> Non
     Side(tree, B, pattern="u.").registered()
     assert a.look() == View(None, -1, {A: frozenset({TOPIC}), B: frozenset({TopicName("u1")})}, {TOPIC: 2, "u1": 1})
     assert a.registry.elected == A
+
+
+def test_members_know_those_whose_death_concerns_them(tree: MemoryTree, a: Side, b: Side) -> None:
+    """All those before them that seem dead, and the first who does not; the elected one all."""
+    c, d = (Side(tree, MemberId(name)).registered() for name in "cd")
+    for side in (a, b, c, d):
+        side.look()
+    assert list(a.registry.others) == [B, "c", "d"]
+    assert list(d.registry.others) == [A]
+    assert [d.registry.seems_dead(member) for member in (A, A, MemberId("c"))] == [True, False, True]
+    d.look()
+    assert list(d.registry.others) == [A, B]
+    d.registry.seems_dead(B)
+    d.look()
+    assert list(d.registry.others) == [A, B, "c"]
+    for dead in (A, B, MemberId("c")):
+        d.do(Evict(dead))
+    assert d.look().members.keys() == {"d"}
+    assert d.registry.elected == "d"
+    assert list(d.registry.others) == []
 
 
 def test_topics_are_read_when_they_changed(a: Side) -> None:

@@ -115,7 +115,7 @@ class GroupClaims:
     def _renewed(self, tp: TopicPartition) -> Claim | None:
         """The claim as it stands in the registry; None when the owner's node is not of our session."""
         try:
-            return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION))
+            return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION, (self._registration,)))
         except BadVersion:
             return None
 
@@ -128,7 +128,7 @@ class GroupClaims:
             claim = self._renewed(tp)
             if claim is not None:
                 try:
-                    self._offsets.release(claim)
+                    self._offsets.release(claim._replace(guards=()))
                 except BadVersion:
                     pass  # evicted just now, and claimed by another
             self._forget(tp)

@@ -6,8 +6,8 @@ offset node, in the same multi, and commits with the version that this gave: the
 meanwhile gets BadVersion. Transactions stage such commits, then commit or abort them.
 
 A broker commits for the members of a group of clients, whom it knows: without claims, but each write is guarded by
-operations that fail when it is not the group's coordinator any more (``guards``). Members may guard their writes, too,
-by checking the node of their registration.
+operations that fail when it is not the group's coordinator any more (``guards``). A member's claims are guarded, too,
+by the node of its registration: an offset's node that was deleted and made anew has old versions again.
 
 The offset stands in Kafka's node as a bare number, what was committed beside it in a node of ours. Both are written at
 once; where only the number changed, an old tool wrote it, and nothing else is known of that commit.
@@ -45,7 +45,6 @@ _PAIR_BYTES = 400
 _MULTI_OPS = 2_000
 """More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
 
-
 _Item = TypeVar("_Item")
 
 
@@ -58,6 +57,8 @@ class Claim(NamedTuple):
     """Where to begin; None when nothing was committed."""
     version: int
     """The version of the offset node that the next commit names."""
+    guards: tuple[Op, ...] = ()
+    """What was checked when it was made, and is again with every write by it."""
 
 
 class Staged(NamedTuple):
@@ -91,13 +92,13 @@ class OffsetStore(Protocol):
         session, so nobody else claimed before that version.
         """
 
-    def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
+    def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
         """Give the ownership up, committing ``position`` if there is one; BadVersion when the claim is stale."""
 
     def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         """Prepare a commit; nothing is visible yet."""
 
-    def commit(self, staged: Staged, guards: Sequence[Op] = ()) -> tuple[Claim, ...]:
+    def commit(self, staged: Staged) -> tuple[Claim, ...]:
         """Make all of them visible, or none: BadVersion when a claim is stale. Answers the claims to go on with."""
 
     def abort(self, staged: Staged) -> None:
@@ -163,7 +164,8 @@ class RegistryOffsetStore:
                 Set(node, found.data or group_paths.encode_offset(NO_OFFSET), found.version),
             ]
         )
-        return Claim(group, tp, group_paths.decode_committed(node, found.data, detail.data), _version(version))
+        committed = group_paths.decode_committed(node, found.data, detail.data)
+        return Claim(group, tp, committed, _version(version), tuple(guards))
 
     def renew(self, claim: Claim) -> Claim:
         node, detail_node = (path(claim.group, claim.tp) for path in (group_paths.offset, group_paths.detail))
@@ -174,11 +176,11 @@ class RegistryOffsetStore:
         committed = group_paths.decode_committed(node, found.data, b"" if detail is None else detail.data)
         return claim._replace(committed=committed, version=found.version)
 
-    def release(self, claim: Claim, position: CommittedOffset | None = None, guards: Sequence[Op] = ()) -> None:
+    def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
         kept: Sequence[Op] = [Check(group_paths.offset(claim.group, claim.tp), claim.version)]
         self._multi_of_claims(
             [
-                *guards,
+                *claim.guards,
                 *(kept if position is None else _commit(claim, position)),
                 Delete(group_paths.owner(claim.group, claim.tp)),
             ]
@@ -187,7 +189,8 @@ class RegistryOffsetStore:
     def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         return Staged(tuple(offsets))
 
-    def commit(self, staged: Staged, guards: Sequence[Op] = ()) -> tuple[Claim, ...]:
+    def commit(self, staged: Staged) -> tuple[Claim, ...]:
+        guards = dict.fromkeys(guard for claim, _ in staged.offsets for guard in claim.guards)
         results = self._multi_of_claims(
             [*guards, *(op for claim, committed in staged.offsets for op in _commit(claim, committed))]
         )
