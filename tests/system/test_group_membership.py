@@ -92,6 +92,16 @@ def test_a_killed_member_is_replaced_long_before_its_session_ends(address: str) 
     assert statistics.median(times) <= STABLE_S
 
 
+def test_who_comes_after_a_group_that_was_killed_need_not_wait_for_its_sessions(address: str) -> None:
+    """It has never reached them; but nobody listens any more on this very machine where they did."""
+    with ExitStack() as stack:
+        dead = [stack.enter_context(MemberProcess(address, LONG_SESSION_MS)) for _ in range(3)]
+        await_shares(dead, 12)
+        for process in dead:
+            process.kill()
+        await_shares([stack.enter_context(MemberProcess(address, LONG_SESSION_MS))], 12)
+
+
 def test_a_stopped_member_hands_out_nothing_once_its_session_has_ended(address: str) -> None:
     """It has not heard that others have its partitions; its lease tells it."""
     session_ms = 2_000

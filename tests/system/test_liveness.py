@@ -13,7 +13,14 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.broker.net.liveness import BrokerLiveness
-from raylog.coordination.liveness import REPEAT_S, LivenessConnections, LivenessListener, Peer, address_towards
+from raylog.coordination.liveness import (
+    REPEAT_S,
+    LivenessConnections,
+    LivenessListener,
+    Peer,
+    address_towards,
+    machine_id,
+)
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -212,6 +219,19 @@ def test_whoever_else_listens_there_is_not_the_one_who_is_watched(members: Membe
     other.close()
     connection.close()
     assert nothing_told(members.hints)
+
+
+def test_who_was_never_reached_is_told_of_if_he_should_be_here(members: Members) -> None:
+    ours = listener()
+    host, port = ours.getsockname()
+    ours.close()
+    elsewhere = "192.0.2.1"  # of no machine (RFC 5737)
+    members.connections.watch(
+        [Peer("here", host, port, GREETING, True), Peer("moved", elsewhere, port, GREETING, True)]
+    )
+    told = [members.hints.get(timeout=WAIT_S) for _ in range(3)]
+    assert {peer.key for peer, _ in told} == {"here"}
+    assert machine_id() == machine_id() != ""
 
 
 def test_a_listener_takes_nothing_and_lets_go_who_leaves() -> None:

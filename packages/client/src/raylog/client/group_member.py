@@ -22,7 +22,7 @@ from raylog.coordination.assignors import Assignor
 from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import greeting_of
-from raylog.coordination.liveness import LivenessListener
+from raylog.coordination.liveness import LivenessListener, machine_id
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RequestTimedOut
 from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
@@ -57,7 +57,7 @@ class GroupMember:
         self.member_id = MemberId(f"{client_id}-{wall_ms()}-{uuid4().hex[:8]}")
         """Of the members of one client.id the oldest comes first, and is the elected one: so that rarely changes."""
         self._listener = LivenessListener(host, greeting_of(self.member_id)) if host else None
-        where = (self._listener.host, self._listener.port) if self._listener else ("", -1)
+        where = host, self._listener.port if self._listener else -1, machine_id()
         self._thread = MemberThread(
             store,
             group,

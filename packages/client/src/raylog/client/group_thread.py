@@ -71,6 +71,7 @@ class MemberThread:
         self._group = group
         self._id = machine.id
         self._max_poll_interval_ms = max_poll_interval_ms
+        self._machine_id = registration.machine
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._machine = machine
         self._liveness: LivenessConnections
@@ -222,7 +223,8 @@ class MemberThread:
         match item:
             case SessionEvent():
                 self._session_changed(item)
-            case Died():
+            case Died(member):
+                self._noticed |= self._registry.seems_dead(member)
                 self._do(item)
             case Quieted(tp, position, tenure):
                 if tp in self._ceasing and self._tenures[tp] == tenure:  # else it was lost meanwhile
@@ -270,7 +272,7 @@ class MemberThread:
             self.settled.set()
         elif isinstance(result, Looked):
             self._liveness.watch(
-                Peer(member, other.host, other.port, greeting_of(member))
+                Peer(member, other.host, other.port, greeting_of(member), other.machine == self._machine_id != "")
                 for member, other in self._registry.others.items()
                 if other.host
             )

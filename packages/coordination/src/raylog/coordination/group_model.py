@@ -40,3 +40,5 @@ class Registered(NamedTuple):
     host: str = ""
     """Where it listens, so that others notice its death; "" where it does not say."""
     port: int = -1
+    machine: str = ""
+    """On which it runs (``liveness.machine_id``); "" where it does not say."""

@@ -185,7 +185,7 @@ def encode_member(registered: Registered, now_ms: TimestampMs) -> bytes:
         "timestamp": str(now_ms),
     }
     if registered.host:
-        value |= {"host": registered.host, "port": registered.port}
+        value |= {"host": registered.host, "port": registered.port, "machine": registered.machine}
     return dump(value)
 
 
@@ -193,12 +193,12 @@ def decode_member(path: str, data: bytes) -> Registered:
     value = load(path, data)
     with Reading(path):
         names = tuple(str(name) for name in dict(value["subscription"]))
-        host, port = str(value.get("host", "")), int(value.get("port", -1))
+        listens = str(value.get("host", "")), int(value.get("port", -1)), str(value.get("machine", ""))
         match value.get("pattern", "static"):
             case "static":
-                return Registered(frozenset(TopicName(name) for name in names), None, host, port)
+                return Registered(frozenset(TopicName(name) for name in names), None, *listens)
             case "white_list" if len(names) == 1:
-                return Registered(frozenset(), names[0], host, port)
+                return Registered(frozenset(), names[0], *listens)
             case other:
                 raise ValueError(f"a subscription {other!r} with {len(names)} entries")
 

@@ -94,12 +94,20 @@ class GroupRegistry:
         """Fails once the member's node is gone, which was made in this very session."""
         self._known: dict[MemberId, Member] = {}
         """What others registered, read once: an id is never used again for something else."""
+        self._dead: set[MemberId] = set()
+        """Those registered whose processes seem gone."""
         self._counts: dict[TopicName, int] = {}
         """Of partitions; each was read with a watch that has not told anything yet."""
         self.session_id = 0
         """Of the session that the registration is of; 0 while there is none."""
         self.elected = _NOT_SEEN
         """Who works the shares out, when last looked."""
+
+    def seems_dead(self, member: MemberId) -> bool:
+        """Look for the next elected one beside it, too: it may be dead as well. False when that was known."""
+        is_news = member not in self._dead
+        self._dead.add(member)
+        return is_news
 
     @property
     def others(self) -> Mapping[MemberId, Member]:
@@ -222,7 +230,8 @@ class GroupRegistry:
         names = self._store.children(group_paths.members(self._group), self._sink)
         ids = [group_paths.member_of(name) for name in names]
         self.elected = min(ids, default=_NOT_SEEN)
-        self._read_members(ids if self.elected == self._id else ids[:1] and [self.elected])
+        self._dead &= set(ids)
+        self._read_members(ids if self.elected == self._id else self._elected(ids))
         wanted: dict[MemberId, frozenset[TopicName]] = dict.fromkeys(ids, frozenset())
         partitions: Mapping[TopicName, int] = {}
         if self.elected == self._id:
@@ -230,6 +239,15 @@ class GroupRegistry:
             partitions = self._count(frozenset[TopicName]().union(*wanted.values()))
         version = -1 if found is None else found.version
         return View(None if found is None else self._shares(found.data, version), version, wanted, partitions)
+
+    def _elected(self, ids: Iterable[MemberId]) -> list[MemberId]:
+        """The elected one; if that seems dead, the next one, too, and so on up to ourselves."""
+        found: list[MemberId] = []
+        for member in sorted(ids):
+            found.append(member)
+            if member not in self._dead:
+                break
+        return found
 
     def _shares(self, data: bytes, version: int) -> Shares:
         try:

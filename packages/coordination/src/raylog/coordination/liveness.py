@@ -4,7 +4,8 @@ Who watches a process holds one connection to where it listens, and sends nothin
 process dies, within milliseconds. Then one attempt to connect tells more: who is refused finds nobody listening any
 more, and that is the hint. Anything else is none: a connection that was closed for its idleness is made anew, a host
 that does not answer is tried again (its session will tell), and so is one that was never reached, since its address may
-be out of reach from here for ever. A hint is repeated while it holds: what was done about the first may have failed.
+be out of reach from here for ever: but not if it is this machine's. A hint is repeated while it holds: what was done
+about the first may have failed.
 
 A hint may be wrong and decides nothing: ownership rests on epochs, incarnations and claims. Whoever lives registers
 anew.
@@ -13,6 +14,7 @@ anew.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import selectors
 import socket
@@ -22,8 +24,9 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from raylog.coordination.names import Names
+from raylog.coordination.registration import machine_boot_id
 
-__all__ = ["LivenessConnections", "LivenessListener", "Peer", "address_towards"]
+__all__ = ["LivenessConnections", "LivenessListener", "Peer", "address_towards", "machine_id"]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ class Peer(NamedTuple):
     port: int
     greeting: bytes = b""
     """What it says first (:class:`LivenessListener`); only who has said it was reached. Empty: it says nothing."""
+    is_here: bool = False
+    """On this very machine (:func:`machine_id`): then it need not have been reached before."""
 
 
 class _Watched:
@@ -228,7 +233,7 @@ class LivenessConnections:
             self._try_later(watched)
 
     def _refused(self, watched: _Watched) -> None:
-        if not watched.was_reached:
+        if not watched.was_reached and not (watched.who.is_here and _is_ours(watched.who.host)):
             self._try_later(watched)
             return
         is_first, watched.is_told = not watched.is_told, True
@@ -319,6 +324,24 @@ class LivenessListener:
         selector.unregister(sock)
         self._held.discard(sock)
         sock.close()
+
+
+def machine_id() -> str:
+    """The same for all processes on this machine, since its start, that share its network; "" where it is not known."""
+    try:
+        return f"{machine_boot_id()}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
+
+
+def _is_ours(host: str) -> bool:
+    """Whether that is an address of this machine now: it may have moved to another network meanwhile."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def address_towards(host: str, port: int) -> str:
