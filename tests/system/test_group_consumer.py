@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,21 @@ def test_members_share_what_there_is_and_whoever_leaves_is_followed_where_he_sto
     with world.consumer(topic, "share") as later:
         settle(later, partitions=4)
         assert {later.position(topic, number) for number in range(4)} == {100}
+
+
+def test_without_addresses_it_joins_on_the_only_cluster_here(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the files that `raylog up` leaves."""
+    known = {"bootstrap_servers": world.servers, "data_dir": str(tmp_path)}
+    whole = {**known, "namespace": "raylog-test", "ray": {"address": "127.0.0.1:1"}, "brokers": []}
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "here.json").write_text(json.dumps(known))
+    (tmp_path / "cluster.json").write_text(json.dumps(whole))
+    monkeypatch.setenv("RAYLOG_HOME", str(tmp_path))
+    topic = world.topic(records=10)
+    with Consumer(group_id="here", topics=[topic], auto_offset_reset="earliest") as consumer:
+        assert sorted(int(record.value) for record in islice(consumer, 10)) == list(range(10))
 
 
 def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: World) -> None:

@@ -167,13 +167,13 @@ def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
 
 def _settings_of_a_broker(admin: Admin) -> tuple[BrokerDescription, dict[str, str | None]]:
     """Of the first that answers: one that was up a moment ago may have died. Raises BrokerNotAvailable."""
-    *others, last = admin.describe_cluster().brokers
-    for broker in others:
+    gone = BrokerNotAvailable("no broker of the cluster is registered just now; try again in a moment")
+    for broker in admin.describe_cluster().brokers:
         try:
             return broker, _settings_of(admin, broker)
-        except BrokerNotAvailable:
-            continue
-    return last, _settings_of(admin, last)
+        except BrokerNotAvailable as error:
+            gone = error
+    raise gone
 
 
 def _settings_of(admin: Admin, broker: BrokerDescription) -> dict[str, str | None]:
