@@ -36,7 +36,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
             store = MemoryStore(tree)
         else:
             server = request.getfixturevalue("zookeeper")
-            store = ZkStore(f"{server.address}{chroot}", session_timeout_ms=2_000, request_timeout_ms=10_000)
+            store = ZkStore(f"{server.address}{chroot}", session_timeout_ms=10_000)
         store.start()
         opened.append(store)
         return store
