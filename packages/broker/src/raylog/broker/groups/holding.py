@@ -125,7 +125,7 @@ class GroupHolder:
         assert held is not None
         replies = held.settle(outcome)
         if held.lost is None and not self._may_act():
-            lapsed = NotCoordinator(f"broker {held.claimant.broker} lost its lease")
+            lapsed = self._without_lease()
             replies = (*((token, lapsed) for token, _ in replies), *held.lose(lapsed))
         if held.lost is not None:
             entry.held = None
@@ -151,17 +151,22 @@ class GroupHolder:
             with self._table.enter(group) as entry:
                 self.let_go(entry, error)
 
+    def _without_lease(self) -> NotCoordinator:
+        return NotCoordinator(f"broker {self.claimant().broker} lost touch with the metadata store")
+
     # --- the ticker's thread ---
 
     def _tick(self, group: GroupId) -> None:
         with self._table.enter(group) as entry:
-            if entry.held is not None and self._may_act():  # else the next beat lets go of it
+            if not self._may_act():  # a lease that is back at once would not bring this tick back
+                self.let_go(entry, self._without_lease())
+            elif entry.held is not None:
                 self.settle(entry, entry.held.machine.tick(self._now_ms()))
 
     def _beat(self) -> None:
         """Where this broker may not act any more, nobody waits for it."""
         if not self._may_act():
-            self._let_go_of_all(NotCoordinator(f"broker {self.claimant().broker} lost touch with the metadata store"))
+            self._let_go_of_all(self._without_lease())
         if self._forget_ms <= self._now_ms():
             self._forget_ms = MonotonicMs(self._now_ms() + FORGET_MS)
             self._forget_idle()
