@@ -267,6 +267,30 @@ def test_who_waits_is_told_when_the_broker_stops(one: GroupCoordinator) -> None:
         one.join(GROUP, wishes())
 
 
+def test_what_was_committed_before_a_stop_is_written(one: GroupCoordinator) -> None:
+    answer = one.commit_offsets(GROUP, member_of(one), READ)
+    one.stop()
+    assert answer.result(0) == {TP: None}
+
+
+class Unhashable(str):
+    """A defect in the midst of the machine."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise ZeroDivisionError
+
+
+def test_a_defect_leaves_nobody_waiting_and_the_group_goes_on_from_what_is_stored(one: GroupCoordinator) -> None:
+    who = member_of(one)
+    waiting = one.join(GROUP, wishes())
+    with pytest.raises(ZeroDivisionError):
+        one.join(GROUP, wishes(protocols=(Protocol(Unhashable("range"), b""),)))
+    assert "defect" in str(waiting.exception(0))
+    one.heartbeat(GROUP, who)
+
+
 def test_a_group_of_actors_is_none_of_clients(brokers: Brokers, one: GroupCoordinator) -> None:
     store = brokers.stores[1]
     settle_kind(store, GROUP, GroupKind.ACTORS)

@@ -95,9 +95,9 @@ class GroupCoordinator:
         self._holder.start()
 
     def stop(self) -> None:
-        """Coordinate nothing any more: whoever waits is told to look for another coordinator."""
-        self._holder.stop()
+        """Write what was committed until now, then coordinate nothing any more: who waits is told to look further."""
         self._committer.close()
+        self._holder.stop()
 
     # --- members ---
 

@@ -153,9 +153,9 @@ class HeldGroup:
         return not len(self.machine.members) and read_kind(self._store, self.machine.id) != self._kind
 
     def lose(self, error: RaylogError) -> Replies:
-        """Hold the group no more; what all who wait are told."""
+        """Hold the group no more; what all who wait are told, also by what a defect left unsaid."""
         self.lost = error
-        return self.machine.unload(error).replies
+        return tuple((token, error) for token, _ in self.machine.unload(error).replies)
 
     def fence(self) -> Sequence[Op]:
         """Operations that fail in the multi of a write that comes after another broker's claim, another state of the

@@ -85,13 +85,19 @@ class GroupHolder:
             self.check_may_act()
             if entry.held is not None and entry.held.claimant != self.claimant():
                 self.let_go(entry, NotCoordinator(f"broker {self.claimant().broker} registered anew"))
-            try:
+            with self._guarded(entry, group):
                 yield entry
-            except RaylogError:
-                raise
-            except Exception as defect:  # the machine may be in the midst of a change
-                self.let_go(entry, RaylogError(f"group {group} met a defect of its coordinator, see its log: {defect}"))
-                raise
+
+    @contextmanager
+    def _guarded(self, entry: Entry, group: GroupId) -> Iterator[None]:
+        """A defect may leave the machine in the midst of a change: the group goes on from what is stored."""
+        try:
+            yield
+        except RaylogError:
+            raise
+        except Exception as defect:
+            self.let_go(entry, RaylogError(f"group {group} met a defect of its coordinator, see its log: {defect}"))
+            raise
 
     def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
         """The group, claimed if it was not yet: see claim_group, also for what it raises and when it answers None."""
@@ -157,7 +163,7 @@ class GroupHolder:
     # --- the ticker's thread ---
 
     def _tick(self, group: GroupId) -> None:
-        with self._table.enter(group) as entry:
+        with self._table.enter(group) as entry, self._guarded(entry, group):
             if not self._may_act():  # a lease that is back at once would not bring this tick back
                 self.let_go(entry, self._without_lease())
             elif entry.held is not None:
