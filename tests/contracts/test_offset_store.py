@@ -147,6 +147,23 @@ def test_a_commit_between_the_reads_of_its_two_nodes_is_read_whole() -> None:
         assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): at(6, "new")}
 
 
+@pytest.mark.parametrize("name", ["../../../victim", "..", "", "a/b", "%2E"])
+def test_a_name_that_no_topic_can_have_reaches_no_node_but_its_own(
+    offsets: RegistryOffsetStore, store: MetadataStore, name: str
+) -> None:
+    """Clients may ask for the offsets of any name, and have them deleted."""
+    others = ("/victim/0", group_paths.offset(GROUP, tp(0)), f"{group_paths.consumer(GROUP)}/0")
+    for node in others:
+        store.create(node, b"7", parents=True)
+    hostile = tp(0, name)
+    assert offsets.fetch(GROUP, [hostile]) == {}
+    offsets.delete(GROUP, [hostile], [])
+    assert offsets.write(GROUP, {hostile: at(1)}, []) == {}
+    assert offsets.fetch(GROUP) == {hostile: at(1), tp(0): CommittedOffset(Offset(7))}
+    offsets.delete(GROUP, [hostile], [])
+    assert [store.get(node) for node in others] == [(b"7", 0)] * 3
+
+
 # --- with claims
 
 

@@ -37,11 +37,11 @@ def test_nodes_are_where_tools_of_the_zookeeper_era_look() -> None:
     assert group_paths.encode_offset(Offset(12)) == b"12"
 
 
-@given(st.text(min_size=1))
+@given(st.text())
 def test_any_id_is_the_name_of_one_node_and_found_again(text: str) -> None:
     name = group_paths.node_name(text)
-    assert group_paths.group_of(name) == text
-    assert name not in (".", "..")
+    assert group_paths.group_of(name) == group_paths.topic_of(name) == text
+    assert name not in ("", ".", "..")
     assert name.isascii()
     assert name.isprintable()
     assert "/" not in name

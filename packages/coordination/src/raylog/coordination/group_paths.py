@@ -13,8 +13,9 @@ What Kafka kept elsewhere or not at all is raylog's:
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
     /raylog/groups/G/offsets/T/P           what was committed beside the offset
 
-Group and member ids may hold any character, names of nodes may not: what ZooKeeper or a path cannot bear is written as
-in URLs, "a/b" as "a%2Fb". A value that cannot be read raises CorruptMetadata, which names the node.
+Group and member ids may hold any character, and clients may ask for topics by any name; names of nodes may not: what
+ZooKeeper or a path cannot bear is written as in URLs, "a/b" as "a%2Fb". A value that cannot be read raises
+CorruptMetadata, which names the node.
 """
 
 from __future__ import annotations
@@ -43,21 +44,34 @@ GROUPS = "/raylog/groups"
 
 _PLAIN = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
 """What stays as it is besides letters, digits and _.-~: all that is printable ASCII but "/" and "%"."""
+_EMPTY = "%"
+"""Nothing else is written so."""
 
 
 def node_name(text: str) -> str:
-    """An id as the name of a node."""
-    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe=_PLAIN)
+    """An id, or whatever a client takes for a topic's name, as the name of a node."""
+    if text in (".", ".."):
+        return text.replace(".", "%2E")
+    return quote(text, safe=_PLAIN) or _EMPTY
+
+
+def _of(name: str) -> str:
+    return "" if name == _EMPTY else unquote(name)
 
 
 def group_of(name: str) -> GroupId:
     """The group whose node has this name."""
-    return GroupId(unquote(name))
+    return GroupId(_of(name))
 
 
 def member_of(name: str) -> MemberId:
     """The member whose node has this name."""
-    return MemberId(unquote(name))
+    return MemberId(_of(name))
+
+
+def topic_of(name: str) -> TopicName:
+    """The topic whose node has this name."""
+    return TopicName(_of(name))
 
 
 def consumer(group: GroupId) -> str:
@@ -77,7 +91,7 @@ def owners(group: GroupId) -> str:
 
 
 def owners_of_topic(group: GroupId, topic: TopicName) -> str:
-    return f"{owners(group)}/{topic}"
+    return f"{owners(group)}/{node_name(topic)}"
 
 
 def owner(group: GroupId, tp: TopicPartition) -> str:
@@ -89,7 +103,7 @@ def offsets(group: GroupId) -> str:
 
 
 def offsets_of_topic(group: GroupId, topic: TopicName) -> str:
-    return f"{offsets(group)}/{topic}"
+    return f"{offsets(group)}/{node_name(topic)}"
 
 
 def offset(group: GroupId, tp: TopicPartition) -> str:
@@ -113,7 +127,7 @@ def details(group_id: GroupId) -> str:
 
 
 def details_of_topic(group_id: GroupId, topic: TopicName) -> str:
-    return f"{details(group_id)}/{topic}"
+    return f"{details(group_id)}/{node_name(topic)}"
 
 
 def detail(group_id: GroupId, tp: TopicPartition) -> str:

@@ -139,9 +139,9 @@ class RegistryOffsetStore:
     def partitions(self, group: GroupId) -> list[TopicPartition]:
         """Those that have a node for their offset, in order."""
         return sorted(
-            TopicPartition(TopicName(topic), PartitionIndex(int(index)))
-            for topic in self._store.children(group_paths.offsets(group))
-            for index in self._store.children(group_paths.offsets_of_topic(group, TopicName(topic)))
+            TopicPartition(topic, PartitionIndex(int(index)))
+            for topic in map(group_paths.topic_of, self._store.children(group_paths.offsets(group)))
+            for index in self._store.children(group_paths.offsets_of_topic(group, topic))
             if index.isdecimal()
         )
 
