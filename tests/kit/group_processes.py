@@ -13,6 +13,7 @@ all die with it, and it with the test.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import logging
 import os
@@ -175,6 +176,7 @@ def _be_a_member(orders: Orders, name: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for fd, at in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(fd, at)
+    faulthandler.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     status = 1
     try:
@@ -309,12 +311,21 @@ class Members:
         try:
             wait_until(stable, timeout_s, "the group is stable")
         except AssertionError as error:
-            raise AssertionError(f"{error}; living {self.living}, owners {self.owners()}") from error
+            owners = self.owners()
+            idle = sorted(set(self.living) - set(owners.values()))
+            raise AssertionError(f"{error}; owners {owners}; owning nothing {idle} {self._where(*idle)}") from error
 
     def output(self, *names: str) -> str:
         """The ends of what they have logged."""
         files = [self._directory / f"{name}.out" for name in names]
-        return "\n".join(file.read_text()[-2_000:] for file in files if file.exists())
+        return "\n".join(file.read_text()[-4_000:] for file in files if file.exists())
+
+    def _where(self, *names: str) -> str:
+        """Where these are at work, which ends them."""
+        for name in names:
+            os.kill(self._processes[name].pid, signal.SIGABRT)
+        wait_until(lambda: not any(self._processes[name].is_alive for name in names), WAIT_S, f"{names} are gone")
+        return self.output(*names)
 
     def _take_in(self, name: str) -> None:
         file = self._directory / f"{name}.jsonl"

@@ -282,7 +282,7 @@ class Calls:
     def _connect(self, where: Where, deadline: float) -> Address:
         """The broker that ``where`` tells, once it can be reached. Raises BrokerNotAvailable when it can't in time."""
         network = self._network
-        while (address := where()) is None or not network.pool.ready(address):
+        while (address := where()) is None or not network.ready(address):
             if time.monotonic() >= deadline:
                 raise self._unreachable(address)
             if address is None:
