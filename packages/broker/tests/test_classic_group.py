@@ -20,6 +20,7 @@ from raylog.broker.groups.classic_messages import (
     Synced,
 )
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
+from raylog.protocol.consumer_protocol import encode_subscription
 from raylog.protocol.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -263,6 +264,19 @@ class TestStatic:
     def test_one_that_wants_something_else_has_all_join_again(self, pair: Cluster) -> None:
         assert pair.join("b again", instance="right", protocols=(Protocol("range", b"u"),)) is None
         assert pair.group.state is GroupState.PREPARING_REBALANCE
+
+    def test_one_that_has_forgotten_its_generation_wants_the_same(self, pair: Cluster) -> None:
+        """Java's consumers add what they owned, and in which generation, to their subscription."""
+        subscription = encode_subscription(["t"])
+        knowing = (Protocol("range", b"\x00\x03" + subscription[2:] + b"\x00\x00\x00\x00\x00\x00\x00\x01"),)
+        pair.join("b knows", "m2", "right", protocols=knowing)
+        pair.join("a too", "m1", "left")
+        pair.sync("b syncs 2", me(pair.joined("b knows"), "right"))
+        pair.sync("a syncs 2", me(pair.joined("a too"), "left"), m1=b"1", m2=b"2")
+        pair.join("b again", instance="right", protocols=(Protocol("range", subscription),))
+        assert (pair.joined("b again").generation, pair.group.state) == (2, GroupState.STABLE)
+        other = encode_subscription(["t", "u"])
+        assert pair.join("b wants more", instance="right", protocols=(Protocol("range", other),)) is None
 
     def test_it_keeps_its_place_until_its_session_ends(self, pair: Cluster) -> None:
         pair.at(15_999)

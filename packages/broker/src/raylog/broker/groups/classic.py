@@ -246,7 +246,7 @@ class ClassicGroup:
         """A static member has started again: it goes on where it was, without a rebalance if it wants the same."""
         fenced = FencedInstanceId(f"a newer consumer has joined with group.instance.id {join.instance_id!r}")
         self._answer_waiting(former, fenced)
-        same = self.members.would_say_the_same(former, join.protocols, self.protocol)
+        same = self.members.wants_the_same(former, join, self.protocol)
         old_leader = self.leader
         was_leader = former.id == old_leader
         self.members.rename(former, new_id)

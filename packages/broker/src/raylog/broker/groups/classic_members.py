@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 
 from raylog.broker.groups.classic_messages import Identity, Join, JoinedMember, Leaver, Protocol, Token
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
-from raylog.protocol.errors import (
-    FencedInstanceId,
-    InconsistentGroupProtocol,
-    UnknownMemberId,
-)
+from raylog.protocol.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from raylog.protocol.errors import FencedInstanceId, InconsistentGroupProtocol, InvalidRequest, UnknownMemberId
 from raylog.protocol.ids import InstanceId, MemberId, MonotonicMs
 
 __all__ = ["Member", "Members"]
@@ -176,9 +173,27 @@ class Members:
         """True when an assignment by ``elected`` can stand although the member has ``protocols`` now: it says the same
         in that one's words, and no other would be elected.
         """
+        return _said(member.protocols, elected) == _said(protocols, elected) and self._still_elects(
+            elected, member, protocols
+        )
+
+    def wants_the_same(self, member: Member, join: Join, elected: str) -> bool:
+        """As :meth:`would_say_the_same` for one that has started again. A consumer says beside its topics what it owned
+        and in which generation (KIP-429, KIP-792), which it does not know any more: so its topics count alone.
+        """
+        before, now = _said(member.protocols, elected), _said(join.protocols, elected)
+        same = before == now
+        if not same and before is not None and now is not None and join.protocol_type == PROTOCOL_TYPE:
+            try:
+                same = subscribed_topics(before) == subscribed_topics(now)
+            except InvalidRequest:
+                pass  # it speaks in another way: then only the same bytes are the same
+        return same and self._still_elects(elected, member, join.protocols)
+
+    def _still_elects(self, elected: str, member: Member, protocols: tuple[Protocol, ...]) -> bool:
         before, member.protocols = member.protocols, protocols
         try:
-            return _said(before, elected) == _said(protocols, elected) and self.elect_protocol() == elected
+            return self.elect_protocol() == elected
         finally:
             member.protocols = before
 
