@@ -36,6 +36,7 @@ from .clients import Leader, ProduceRequest
 from .controlling import Controlling
 from .disk import Disk
 from .engine import Process, ProcessDied, Thread
+from .group_coordinator import Coordinating
 from .network import Answer
 from .replicas import Replicas
 from .world import World
@@ -112,6 +113,7 @@ class SimBroker:
         self._waiting: list[Waiting] = []
         machine = design.controller(world.min_isr)
         self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine)
+        self.coordinating = Coordinating(self, design.groups.claim) if world.has_groups else None
 
     def clock(self) -> MonotonicMs:
         """This machine's monotonic clock, which shows what it likes."""
@@ -256,6 +258,8 @@ class SimBroker:
         """Flush, sign off, end; a disk that failed is left as it is, without the mark of an orderly stop."""
         self.lease.revoke()
         self.replicas.resign_all()
+        if self.coordinating is not None:
+            self.coordinating.stop()
         if not self.disk.health.failure:
             for replica in self.replicas.partitions.values():
                 replica.log.flush()
@@ -296,6 +300,8 @@ class SimBroker:
                 self.replicas.replicate(request, answer)
             case "delete":
                 self.replicas.delete_records(request, answer)
+            case "group" if self.coordinating is not None:
+                self.coordinating.serve(request, answer)
             case "ends":
                 self._answering(answer, lambda: self.replicas.ends(request))
 

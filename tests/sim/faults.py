@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from raylog.protocol.ids import BrokerId
 
+from . import group_faults
 from .world import MOMENTS, REPLICAS, Moment, World
 
 START_MS = 1_500
@@ -35,6 +36,8 @@ SUBJECT = -5
 """Whom the moment is about; the controller without one."""
 ITS_LEADER = -6
 """The leader of the partition that the moment is about."""
+COORDINATOR = -7
+"""The broker that coordinates the group of clients."""
 
 
 class Fault(NamedTuple):
@@ -70,6 +73,7 @@ NAMES = {
     FOLLOWERS[1]: "<follower of the last>",
     SUBJECT: "<that one>",
     ITS_LEADER: "<its leader>",
+    COORDINATOR: "<coordinator>",
 }
 
 DESCRIPTIONS = {
@@ -97,6 +101,7 @@ DESCRIPTIONS = {
     "grow": "one more partition is asked for",
     "cancel": "reassignments are cancelled",
     "move": "the partitions are reassigned: broker {broker} is to be the last replica, or none",
+    **group_faults.DESCRIPTIONS,
 }
 
 WEIGHTS = {
@@ -191,6 +196,12 @@ def plan(random: Random, brokers: int) -> list[Fault]:
     return sorted(faults)
 
 
+def plan_groups(random: Random) -> list[Fault]:
+    """What is added to it where there are consumer groups."""
+    drawn = group_faults.draw(random, *FAULTS_MS, SUBJECT, COORDINATOR)
+    return sorted(Fault(at, kind, who, length, 0, 0.0, moment, after) for at, kind, who, length, moment, after in drawn)
+
+
 def _fault(random: Random, at: int, kind: str, brokers: int) -> Fault:
     broker, other = random.sample([*range(1, brokers + 1), CONTROLLER, *LEADERS, *FOLLOWERS], 2)
     return Fault(at, kind, broker, random.choice(LENGTHS), other, random.choice((0.02, 0.1, 0.3)))
@@ -246,6 +257,8 @@ def _resolve(world: World, role: int, moment: Moment | None) -> BrokerId:
         return world.leader(moment.tp if moment is not None and moment.tp is not None else world.tps[0])
     if role == SUBJECT and moment is not None:
         return moment.broker
+    if role == COORDINATOR and world.groups is not None:
+        return world.groups.coordinator()
     if role in (CONTROLLER, SUBJECT):
         return world.controller()
     return BrokerId(role)
@@ -331,5 +344,7 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             others = [each for each in world.ids if each != broker]
             world.reassign(tuple(others if len(others) == REPLICAS else [*others, broker]))
         case _:
-            raise ValueError(f"there is no fault {fault.kind!r}")
+            if world.groups is None:
+                raise ValueError(f"there is no fault {fault.kind!r} where there are no groups")
+            return group_faults.act(world.groups, fault.kind, broker, fault.length, HORIZON_MS)
     return None

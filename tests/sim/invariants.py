@@ -159,7 +159,7 @@ class Checker:
             elif op.path.startswith(paths.BROKER_TOPICS + "/") and op.path.count("/") == 3:
                 name = TopicName(op.path.rpartition("/")[2])
                 self.topics[name] = paths.decode_topic(name, op.data).topic_id
-            elif op.path.endswith("/state"):
+            elif op.path.startswith(paths.BROKER_TOPICS) and op.path.endswith("/state"):
                 _, _, _, topic, _, index, _ = op.path.split("/")
                 self._state(TopicPartition(TopicName(topic), PartitionIndex(int(index))), State.of(op.data))
 

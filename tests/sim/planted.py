@@ -25,6 +25,7 @@ from raylog.coordination.store import Op
 from raylog.protocol.errors import NotLeaderOrFollower
 from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
 
+from .group_planted import GROUP_BUGS
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
 from .world import Design
 
@@ -186,4 +187,4 @@ PLANTED = {
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
     )
-}
+} | {name: Planted(Design(name, groups=design), frozenset(invariants)) for name, design, invariants in GROUP_BUGS}

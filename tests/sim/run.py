@@ -9,13 +9,15 @@ from random import Random
 from typing import NamedTuple
 
 from .engine import Violation
-from .faults import HORIZON_MS, Fault, inject, plan
+from .faults import HORIZON_MS, Fault, inject, plan, plan_groups
 from .invariants import PROGRESS
 from .world import Design, World
 
 HEAL_MS = 12_000
 """After the last fault: in this time everybody must be well again."""
 CHECK_MS = 200
+SHARE_OF_GROUPS = 0.3
+"""Of the runs have consumer groups, too."""
 
 
 @dataclass
@@ -39,12 +41,21 @@ class Cluster(NamedTuple):
     brokers: int
     partitions: int
     flushes: bool
+    groups: bool
+
+
+def has_groups(seed: int) -> bool:
+    """Whether there are consumer groups in that run."""
+    return Random(f"groups {seed}").random() < SHARE_OF_GROUPS
 
 
 def _drawn(seed: int) -> tuple[Cluster, list[Fault]]:
     random = Random(f"plan {seed}")
-    cluster = Cluster(random.choice((3, 3, 4)), random.choice((1, 1, 2)), random.random() < 0.2)
-    return cluster, plan(random, cluster.brokers)
+    brokers, partitions, flushes = random.choice((3, 3, 4)), random.choice((1, 1, 2)), random.random() < 0.2
+    faults = plan(random, brokers)
+    if has_groups(seed):
+        faults = sorted(faults[: random.choice((0, 2, 4, 30))] + plan_groups(random))
+    return Cluster(brokers, partitions, flushes, has_groups(seed)), faults
 
 
 def planned(seed: int) -> list[Fault]:
@@ -94,6 +105,8 @@ def heal(world: World) -> None:
     _await(world, world.unhealed)
     world.stop_producing()
     _await(world, world.unfinished)
+    if world.groups is not None:
+        _await(world, world.groups.unsettled)
     world.compare()
 
 

@@ -7,8 +7,8 @@ ten others, each with one mistake.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from errno import EIO
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,12 +29,14 @@ from raylog.coordination.controller_events import (
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.lease import Lease
 from raylog.coordination.registration import BrokerRegistration
+from raylog.coordination.store import Op, OpResult
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, MonotonicMs, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
 from .clients import Consumer, DeleteRequest, EndReader, Producer
 from .disk import Disk
 from .engine import Engine, Process, Thread, Violation
+from .groups import GroupDesign, SimGroups
 from .invariants import MATCHING, Checker
 from .network import Network, Traffic
 from .zookeeper import Ensemble, Weather
@@ -56,6 +58,11 @@ MOMENTS = {
     "leads": "a broker begins to lead",
     "follows": "a broker begins to follow",
     "truncates": "a log is truncated",
+    "claims": "an actor claims a partition",
+    "publishes": "an actor publishes an assignment",
+    "rebalances": "a generation of clients begins",
+    "settles": "a generation of clients is settled",
+    "coordinates": "a broker takes a group of clients over",
 }
 """Steps of the protocol for which faults may wait."""
 
@@ -81,6 +88,7 @@ class Design:
     lease: Callable[[], Lease] = Lease
     controller: Callable[[int], Controller] = controller
     partition: Callable[..., Partition] = Partition
+    groups: GroupDesign = field(default_factory=GroupDesign)
 
 
 class World:
@@ -94,12 +102,14 @@ class World:
         brokers: int,
         partitions: int,
         flushes: bool = False,
+        groups: bool = False,
         trace: bool = False,
     ) -> None:
-        """``flushes``: flush.messages is 1."""
+        """``flushes``: flush.messages is 1. ``groups``: there are consumer groups."""
         from .broker import SimBroker  # noqa: PLC0415 (a broker knows its world)
 
         self._make_broker = SimBroker
+        self.has_groups = groups
         self.design = design
         self.min_isr, self.lag_ms, self.flushes = MIN_ISR, LAG_MS, flushes
         self.engine = Engine(seed)
@@ -126,7 +136,8 @@ class World:
         """How often what happened: what a run has tried."""
         if flushes:
             self.counts["flush.messages=1"] += 1
-        self.ensemble.on_write = self.checker.stored
+        self.ensemble.on_write = self._written
+        self.groups: SimGroups | None = None
         self._partitions, self._topic_ids = partitions, 1
         self.tps = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(partitions)]
         self._lives = 0
@@ -138,11 +149,20 @@ class World:
         """Those of topics that are deleted."""
         for broker in self.ids:
             self.start_broker(broker)
+        if groups:
+            self.groups = SimGroups(self, design.groups)
         self.readers = [EndReader(*self._client(300 + n), tps=self.tps) for n in range(2)]
         self._create_topic()
 
+    def _written(self, ops: Sequence[Op], results: Sequence[OpResult], session: int) -> None:
+        self.checker.stored(ops, results, session)
+        if self.groups is not None:
+            self.groups.checker.stored(ops, session)
+
     def _appears(self, tp: TopicPartition) -> None:
         """A partition is there: the topic is new, or has grown. It gets its clients."""
+        if tp.topic != TOPIC:
+            return
         if tp not in self.tps:
             self.tps.append(tp)  # those who read ends have this list
         topic_id = self.checker.topics[tp.topic]
@@ -446,6 +466,8 @@ class World:
             self.start_broker(broker)
             self.brokers[broker].store.mend()
             self.undrain(broker)
+        if self.groups is not None:
+            self.groups.heal()
 
     def unmoved(self) -> str:
         """What counts on a disk that has failed, while there is another member that is sound; empty when nothing."""

@@ -1,0 +1,160 @@
+"""What goes wrong around consumer groups, beside what goes wrong with brokers: a plan of its own, added to theirs.
+
+Members are killed, stopped and cut off like brokers, and also come and go as they like. Half of it waits for a moment:
+somebody claims a partition, publishes an assignment, a generation is settled, a group is taken over. Then it strikes
+whoever did so, another member, or the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from .group_clients import SimClient
+from .group_members import SimMember
+
+if TYPE_CHECKING:
+    from .groups import SimGroups
+
+DESCRIPTIONS = {
+    "m-kill": "actor {broker} is killed, and another starts after {length} ms",
+    "m-pause": "actor {broker} stands still for {length} ms",
+    "m-zk": "actor {broker} does not reach zookeeper for {length} ms",
+    "m-expire": "zookeeper ends the session of actor {broker}",
+    "m-leave": "actor {broker} leaves, and another starts after {length} ms",
+    "m-join": "one more actor joins",
+    "m-grow": "the topic that groups read gets one more partition",
+    "c-kill": "client {broker} is killed, and another starts after {length} ms",
+    "c-pause": "client {broker} stands still for {length} ms",
+    "c-cut": "nothing passes from client {broker} to the coordinator for {length} ms",
+    "c-leave": "client {broker} leaves, and another starts after {length} ms",
+    "c-join": "one more client joins",
+}
+WEIGHTS = {
+    "m-kill": 4,
+    "m-pause": 4,
+    "m-zk": 4,
+    "m-expire": 2,
+    "m-leave": 2,
+    "m-join": 1,
+    "m-grow": 1,
+    "c-kill": 4,
+    "c-pause": 3,
+    "c-cut": 2,
+    "c-leave": 4,
+    "c-join": 2,
+}
+COORDINATOR_FAULTS = {"hint": 3, "pause": 3, "zk": 3, "kill": 2, "expire": 2, "isolate": 1, "stop": 1}
+"""What strikes the broker that coordinates the clients."""
+MOMENTS = {
+    "claims": ("m-kill", "m-pause", "m-zk", "m-expire", "zkslow"),
+    "publishes": ("m-kill", "m-pause", "m-zk", "m-join", "zkslow"),
+    "rebalances": ("zk", "zk", "zkslow", "hint", "hint", "pause", "kill", "expire", "c-pause", "c-kill"),
+    "settles": ("zkslow", "hint", "pause", "kill", "c-pause", "c-kill", "c-join"),
+    "coordinates": ("zkslow", "hint", "pause", "kill", "zk", "expire", "c-join"),
+}
+"""Moments, and what strikes then."""
+LENGTHS = (50, 200, 600, 1_500, 2_500, 4_000, 6_000)
+AFTER_MS = (0, 0, 1, 2, 5, 20, 100)
+PLACES = (1, 2, 3, 4)
+
+Drawn = tuple[int, str, int, int, str, int]
+"""When, what, to whom, for how long, at which moment, how much after it."""
+
+
+def draw(random: Random, begin: int, end: int, subject: int, coordinator: int) -> list[Drawn]:
+    """The plan of one run; ``subject`` and ``coordinator`` stand for whom a moment is about, and for that broker."""
+    faults: list[Drawn] = []
+    share = random.choice((0.0, 0.5, 1.0))
+    """Of what waits for a moment."""
+    for _ in range(random.choice((4, 8, 12, 20, 30))):
+        at, length = random.randint(begin, end), random.choice(LENGTHS)
+        if random.random() < share:
+            moment = random.choice([*MOMENTS])
+            kind = random.choice(MOMENTS[moment])
+            whom = random.choice(PLACES) if kind.startswith("c-") else subject
+            whom = random.choice((whom, whom, random.choice(PLACES))) if kind.startswith("m-") else whom
+            faults.append((at, kind, whom, length, moment, random.choice(AFTER_MS)))
+        elif random.random() < 0.25:
+            kind = random.choices([*COORDINATOR_FAULTS], [*COORDINATOR_FAULTS.values()])[0]
+            faults.append((at, kind, coordinator, length, "", 0))
+        else:
+            kind = random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+            faults.append((at, kind, random.choice(PLACES), length, "", 0))
+    return faults
+
+
+def act(groups: SimGroups, kind: str, whom: int, length: int, end: int) -> Callable[[], None] | None:
+    """Begin it, and answer how it ends. ``whom``: a place among those that live, or the node of an actor; ``end``: when
+    nothing is broken any more.
+    """
+    now = groups.engine.now
+    until = min(now + length, end)
+    if kind == "m-join":
+        groups.start_member()
+        return None
+    if kind == "m-grow":
+        groups.grow()
+        return None
+    if kind == "c-join":
+        groups.start_client()
+        return None
+    if kind.startswith("m-"):
+        member = groups.member(whom)
+        return _act_on_member(groups, kind, member, length, until) if member is not None else None
+    client = groups.client(whom)
+    return _act_on_client(groups, kind, client, length, until) if client is not None else None
+
+
+def _act_on_member(
+    groups: SimGroups, kind: str, member: SimMember, length: int, until: int
+) -> Callable[[], None] | None:
+    match kind:
+        case "m-kill":
+            groups.kill_member(member)
+            groups.replace(member, length)
+        case "m-pause":
+            groups.pause(member, until)
+        case "m-zk":
+            groups.engine.note(f"{member.process.name}: cut from zookeeper")
+            member.store.cut()
+            return partial(_mend, member)
+        case "m-expire":
+            groups.expire(member)
+        case "m-leave":
+            groups.engine.note(f"{member.process.name}: leaves")
+            member.leave()
+            groups.replace(member, length)
+        case _:
+            raise ValueError(f"there is no fault {kind!r}")
+    return None
+
+
+def _mend(member: SimMember) -> None:
+    if member.process.alive:
+        member.store.mend()
+
+
+def _act_on_client(
+    groups: SimGroups, kind: str, client: SimClient, length: int, until: int
+) -> Callable[[], None] | None:
+    match kind:
+        case "c-kill":
+            groups.engine.note(f"{client.process.name}: kill -9")
+            client.crash()
+            groups.replace(client, length)
+        case "c-pause":
+            groups.pause(client, until)
+        case "c-cut":
+            cuts, way = groups.world.traffic.cuts, (client.node, int(groups.coordinator()))
+            cuts.add(way)
+            return lambda: cuts.discard(way)
+        case "c-leave":
+            groups.engine.note(f"{client.process.name}: leaves")
+            client.leave()
+            groups.replace(client, length)
+        case _:
+            raise ValueError(f"there is no fault {kind!r}")
+    return None

@@ -1,0 +1,214 @@
+"""What must hold of consumer groups, told by somebody who sees all members and all of ZooKeeper.
+
+Each commit carries, as its metadata, who made it and in which generation. So what the store holds tells whether a
+commit was stale, and whether it passed over what nobody had worked on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from raylog.coordination import group_paths
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.store import Create, Delete, Op, Set
+from raylog.protocol.ids import NO_LEADER, NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
+
+from .engine import Engine, Violation
+from .zookeeper import Ensemble
+
+ONE_OWNER = "one owner"
+STALE_COMMIT = "stale commits are refused"
+NOTHING_SKIPPED = "no commit passes over what nobody worked on"
+ONE_ASSIGNMENT = "one assignment per generation"
+ONE_COORDINATOR = "one coordinator"
+STORED_FIRST = "members are told what is stored"
+
+ACTORS = GroupId("actors")
+CLIENTS = GroupId("clients")
+TOPIC = TopicName("rides")
+"""What both read. No broker has it: the records that members work on are numbers."""
+PARTITIONS = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in range(6))
+"""As there are at first."""
+
+
+class Author(NamedTuple):
+    """Who commits: what a commit's metadata says."""
+
+    member: str
+    generation: int
+
+    @classmethod
+    def of(cls, metadata: str) -> Author:
+        member, generation = metadata.split("|")
+        return cls(member, int(generation))
+
+    def __str__(self) -> str:
+        return f"{self.member}|{self.generation}"
+
+
+class Settled(NamedTuple):
+    """A generation of a group of clients as its coordinator stored it."""
+
+    generation: int
+    coordinator: int
+    """The broker's id."""
+    shares: dict[MemberId, bytes]
+    """What each member was assigned."""
+    names: dict[MemberId, str]
+    """By which name a member goes through its lives: its instance id, else its member id."""
+
+
+class GroupChecker:
+    """Raises Violation."""
+
+    def __init__(self, engine: Engine, ensemble: Ensemble, decode_state: Callable[[bytes], Settled]) -> None:
+        self._engine = engine
+        self._ensemble = ensemble
+        self._decode_state = decode_state
+        self.committed: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
+        self.worked: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
+        """How far somebody has come in each partition, without a gap."""
+        self.commits: Counter[GroupId] = Counter()
+        self._owner_sessions: dict[TopicPartition, int] = {}
+        self._generations: dict[int, dict[MemberId, bytes]] = {}
+        self._shares: dict[int, dict[int, str]] = defaultdict(dict)
+        """Of clients: generation → partition → who has it."""
+        self.settled = Settled(0, -1, {}, {})
+        self._coordinator_session = 0
+        self._published: dict[int, bytes] = {}
+        self.on_moment: Callable[[str, int, int], None] = lambda name, session, broker: None
+        """Told of the steps for which faults wait: in which session, or about which broker."""
+        self.excused: Callable[[MemberId], bool] = lambda member: False
+        """Whether ZooKeeper ended the member's session by itself: then its lease runs on, and that is not its fault."""
+
+    # --- what ZooKeeper holds
+
+    def stored(self, ops: Sequence[Op], session: int) -> None:
+        """A multi was carried out."""
+        for op in ops:
+            if op.path.startswith(group_paths.owners(ACTORS) + "/"):
+                self._owner(op, session)
+            elif isinstance(op, (Set, Create)) and op.data:
+                if op.path == group_paths.assignment(ACTORS):
+                    self._publishes(op.data, session)
+                elif op.path == group_paths.state(CLIENTS):
+                    self._settles(op.data, session)
+                elif op.path.startswith((group_paths.details(ACTORS) + "/", group_paths.details(CLIENTS) + "/")):
+                    self._commits(op.path, op.data, ops, session)
+
+    def _owner(self, op: Op, session: int) -> None:
+        topic, _, index = op.path.removeprefix(group_paths.owners(ACTORS) + "/").partition("/")
+        if not index:
+            return
+        tp = TopicPartition(TopicName(topic), PartitionIndex(int(index)))
+        if isinstance(op, Create):
+            self._owner_sessions[tp] = session
+            if self._engine.lines is not None:
+                self._engine.note(f"zookeeper: {tp} is owned by {op.data.decode()}, session {session}")
+            self.on_moment("claims", session, NO_LEADER)
+        elif isinstance(op, Delete):
+            self._owner_sessions.pop(tp, None)
+
+    def _publishes(self, data: bytes, session: int) -> None:
+        shares = group_paths.decode_assignment(ACTORS, data)
+        if self._engine.lines is not None:
+            told = {member: [tp.partition for tp in tps] for member, tps in shares.members.items()}
+            self._engine.note(f"zookeeper: assignment {shares.generation}: {told}")
+        if self._published and shares.generation <= max(self._published):
+            raise Violation(ONE_ASSIGNMENT, f"generation {shares.generation} is published after {max(self._published)}")
+        self._published[shares.generation] = data
+        owned = [tp for tps in shares.members.values() for tp in tps]
+        if len(owned) != len(set(owned)):
+            raise Violation(ONE_OWNER, f"generation {shares.generation} gives one partition to two: {shares}")
+        self.on_moment("publishes", session, NO_LEADER)
+
+    def _settles(self, data: bytes, session: int) -> None:
+        new, old = self._decode_state(data), self.settled
+        self.settled, self._coordinator_session = new, session
+        if self._engine.lines is not None:
+            told = {member: [*share] for member, share in new.shares.items()}
+            self._engine.note(f"zookeeper: clients in generation {new.generation} at {new.coordinator}: {told}")
+        if new.generation < old.generation:
+            raise Violation(ONE_ASSIGNMENT, f"the generation went back from {old.generation} to {new.generation}")
+        if new.coordinator != old.coordinator:
+            self.on_moment("coordinates", 0, new.coordinator)
+        if not new.shares:
+            return
+        if new.generation != old.generation:
+            self.on_moment("settles", 0, new.coordinator)
+        told = self._generations.setdefault(new.generation, {})
+        told |= new.shares
+        owners = self._shares[new.generation]
+        for member, share in new.shares.items():
+            for partition in share:
+                name = new.names[member]
+                if owners.setdefault(partition, name) != name:
+                    raise Violation(
+                        ONE_OWNER,
+                        f"generation {new.generation}: partition {partition} is of {owners[partition]} and of {name}",
+                    )
+
+    def _commits(self, path: str, data: bytes, ops: Sequence[Op], session: int) -> None:
+        group = CLIENTS if path.startswith(group_paths.details(CLIENTS) + "/") else ACTORS
+        _, topic, index = path.rsplit("/", 2)
+        tp = TopicPartition(TopicName(topic), PartitionIndex(int(index)))
+        number = next(
+            (op.data for op in ops if isinstance(op, (Set, Create)) and op.path == group_paths.offset(group, tp)), b""
+        )
+        committed = group_paths.decode_committed(path, number, data)
+        if committed is None or not committed.metadata:
+            return
+        author = Author.of(committed.metadata)
+        if self._engine.lines is not None:
+            self._engine.note(f"zookeeper: {group} commit {committed.offset} of {tp}, {author}")
+        self._check_author(group, tp, author, session)
+        self._advance(group, tp, committed, author)
+
+    def _check_author(self, group: GroupId, tp: TopicPartition, author: Author, session: int) -> None:
+        if group == ACTORS:
+            owner = self._owner_sessions.get(tp, session)
+            if owner != session and self._ensemble.is_live(owner):
+                raise Violation(STALE_COMMIT, f"{author.member} commits {tp} in session {session}, {owner} owns it")
+            return
+        if author.generation < self.settled.generation:
+            raise Violation(
+                STALE_COMMIT,
+                f"{author.member} commits {tp} in generation {author.generation}, {self.settled.generation} is settled",
+            )
+        if session != self._coordinator_session:
+            raise Violation(ONE_COORDINATOR, f"a deposed coordinator commits {tp} for {author.member}")
+
+    def _advance(self, group: GroupId, tp: TopicPartition, committed: CommittedOffset, author: Author) -> None:
+        if committed.offset > self.worked[group, tp]:
+            raise Violation(
+                NOTHING_SKIPPED,
+                f"{author.member} commits {committed.offset} of {tp}, only {self.worked[group, tp]} are worked on",
+            )
+        if group == ACTORS and committed.offset < self.committed[group, tp]:
+            raise Violation(
+                STALE_COMMIT, f"{author.member} commits {committed.offset} of {tp} after {self.committed[group, tp]}"
+            )
+        self.committed[group, tp] = max(NO_OFFSET, committed.offset)
+        self.commits[group] += 1
+
+    # --- what members do
+
+    def works(self, group: GroupId, tp: TopicPartition, position: int, at_work: Iterable[MemberId]) -> None:
+        """A member hands out the record at ``position``; ``at_work``: all who may hand out what of ``tp`` now."""
+        if group == ACTORS:
+            owners = [member for member in at_work if not self.excused(member)]
+            if len(owners) > 1:
+                raise Violation(ONE_OWNER, f"{tp} is worked on by {' and '.join(owners)}")
+        if position > self.worked[group, tp]:
+            raise Violation(NOTHING_SKIPPED, f"{tp} goes on at {position}, {self.worked[group, tp]} are worked on")
+        self.worked[group, tp] = max(self.worked[group, tp], position + 1)
+
+    def told(self, member: MemberId, generation: int, share: bytes) -> None:
+        """A client has the answer to its SyncGroup."""
+        stored = self._generations.get(generation, {}).get(member)
+        if stored != share:
+            raise Violation(
+                STORED_FIRST, f"{member} was told {[*share]} of generation {generation}, stored is {stored!r}"
+            )

@@ -1,0 +1,122 @@
+"""Designs of consumer groups with one mistake each, that the simulator must be able to find (see ``planted``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from raylog.broker.groups.classic import ClassicGroup, Outcome
+from raylog.broker.groups.classic_messages import Identity, Reply, Token
+from raylog.broker.groups.held import HeldGroup, claim_group
+from raylog.coordination import group_paths
+from raylog.coordination.group_claims import GroupClaims
+from raylog.coordination.group_events import Event
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.lease import Lease
+from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
+from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, TopicPartition
+
+from .group_invariants import (
+    ONE_COORDINATOR,
+    ONE_OWNER,
+    STALE_COMMIT,
+    STORED_FIRST,
+)
+from .groups import GroupDesign
+
+# --- groups of actors
+
+
+class EndlessLease(Lease):
+    """A member works on while it is cut off, whoever else has claimed."""
+
+    def held(self, now_ms: MonotonicMs) -> bool:
+        return True
+
+
+class CommitsAnyVersion(GroupClaims):
+    """Neither the version of the offset nor the registration is looked at when it commits (D9b)."""
+
+    def _committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
+        self._claims = {tp: claim._replace(version=ANY_VERSION, guards=()) for tp, claim in self._claims.items()}
+        return super()._committed(offsets)
+
+
+class ClaimsByForce(GroupClaims):
+    """Takes what was assigned to it from whoever has it still."""
+
+    def __init__(self, store: MetadataStore, group: GroupId, member_id: MemberId) -> None:
+        super().__init__(store, group, member_id)
+        self._store = store
+
+    def claim(self, tp: TopicPartition) -> Event:
+        try:
+            self._store.multi([Delete(group_paths.owner(self._group, tp))])
+        except StoreError:
+            pass
+        return super().claim(tp)
+
+
+def _with_claims(kind: type[GroupClaims]) -> type[GroupRegistry]:
+    class Registry(GroupRegistry):
+        def __init__(self, store: Any, group: Any, member_id: Any, *more: Any) -> None:
+            super().__init__(store, group, member_id, *more)
+            self.claims = kind(store, group, member_id)
+
+    return Registry
+
+
+# --- groups of clients
+
+
+class CommitsUnfenced(HeldGroup):
+    """The generation is looked at before the commit is written, and may be another by then."""
+
+    def fence(self) -> Sequence[Op]:
+        return ()
+
+
+class RepliesFirst(HeldGroup):
+    """Members are told an assignment that perhaps nobody will know of."""
+
+    def settle(self, outcome: Outcome) -> tuple[tuple[Token, Reply], ...]:
+        super().settle(outcome)
+        return outcome.replies
+
+
+class AnyGeneration(ClassicGroup):
+    """A member's commit counts, in whatever generation it is."""
+
+    def check_commit(self, who: Identity, now_ms: MonotonicMs) -> None:
+        self.members.identify(who)
+
+
+def _claim_as(hold: type[HeldGroup], group: type[ClassicGroup]) -> Callable[..., HeldGroup | None]:
+    """As claim_group, with other classes."""
+
+    def claim(*args: Any, **more: Any) -> HeldGroup | None:
+        right = claim_group(*args, **more)
+        if right is None:
+            return None
+        wrong, wrong_group = hold.__new__(hold), group.__new__(group)
+        wrong_group.__dict__.update(right.machine.__dict__)
+        wrong.__dict__.update(right.__dict__, machine=wrong_group)
+        return wrong
+
+    return claim
+
+
+def _clients(hold: type[HeldGroup] = HeldGroup, group: type[ClassicGroup] = ClassicGroup) -> GroupDesign:
+    return GroupDesign(claim=_claim_as(hold, group))
+
+
+GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
+    ("endless-member-lease", GroupDesign(member_lease=EndlessLease), (ONE_OWNER,)),
+    ("commit-of-any-version", GroupDesign(registry=_with_claims(CommitsAnyVersion)), (STALE_COMMIT,)),
+    ("claim-by-force", GroupDesign(registry=_with_claims(ClaimsByForce)), (ONE_OWNER, STALE_COMMIT)),
+    ("commit-unfenced", _clients(CommitsUnfenced), (STALE_COMMIT, ONE_COORDINATOR)),
+    ("reply-before-store", _clients(RepliesFirst), (STORED_FIRST,)),
+    ("commit-of-any-generation", _clients(group=AnyGeneration), (STALE_COMMIT,)),
+)
+"""Name, design, and the invariants that fit it."""

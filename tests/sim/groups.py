@@ -1,0 +1,209 @@
+"""The consumer groups of a simulated cluster: one of actors, one of Kafka clients; and what befalls their members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from raylog.broker.groups.held import HeldGroup, claim_group
+from raylog.coordination import paths
+from raylog.coordination.group import Member
+from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.lease import Lease
+from raylog.coordination.store import Create, Set
+from raylog.protocol.ids import BrokerId, InstanceId, MemberId, Offset, PartitionIndex, TopicId, TopicPartition
+
+from .engine import Process, Thread
+from .group_clients import SimClient
+from .group_coordinator import settled
+from .group_invariants import ACTORS, CLIENTS, PARTITIONS, TOPIC, GroupChecker
+from .group_members import SimMember
+
+if TYPE_CHECKING:
+    from .world import World
+
+MEMBERS = CLIENT_COUNT = 3
+MOST_PARTITIONS = 8
+NOWHERE = BrokerId(99)
+"""The replica of the topic that groups read."""
+MOST = 5
+FIRST_MEMBER, FIRST_CLIENT = 1_000, 2_000
+"""Where members and clients are in the network."""
+MADE_PROGRESS = 3
+"""So many commits of each partition must come after everything is healed."""
+
+
+@dataclass(frozen=True)
+class GroupDesign:
+    """The cores of groups."""
+
+    member: Callable[..., Member] = Member
+    member_lease: Callable[[], Lease] = Lease
+    registry: Callable[..., GroupRegistry] = GroupRegistry
+    claim: Callable[..., HeldGroup | None] = claim_group
+
+
+class SimGroups:
+    """See the module."""
+
+    def __init__(self, world: World, design: GroupDesign) -> None:
+        self.world = world
+        self.engine = world.engine
+        self.design = design
+        self._excused: set[MemberId] = set()
+        """Whose session was ended by ZooKeeper, unheard so far."""
+        self.checker = GroupChecker(world.engine, world.ensemble, settled)
+        self.checker.on_moment = self._moment
+        self.checker.excused = self._excused.__contains__
+        self.members: list[SimMember] = []
+        self.clients: list[SimClient] = []
+        self._admin = Thread(Process("groups"))
+        self._nodes = {"member": FIRST_MEMBER, "client": FIRST_CLIENT}
+        self._committed_at_heal: dict[tuple[str, TopicPartition], int] = {}
+        self.partitions = [*PARTITIONS]
+        """What actors share; clients share those that there were at first."""
+        for path in ("/brokers", paths.BROKER_TOPICS):
+            world.ensemble.multi([Create(path)], 0)
+        world.ensemble.multi([Create(paths.topic(TOPIC), self._topic())], 0)
+        for _ in range(MEMBERS):
+            self.start_member()
+        for _ in range(CLIENT_COUNT):
+            self.start_client()
+
+    def _topic(self) -> bytes:
+        replicas = tuple((NOWHERE,) for _ in self.partitions)
+        return paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=99)), replicas))
+
+    def grow(self) -> None:
+        """The topic gets one more partition."""
+        if len(self.partitions) < MOST_PARTITIONS:
+            self.partitions.append(TopicPartition(TOPIC, PartitionIndex(len(self.partitions))))
+            self.engine.note(f"{TOPIC} has {len(self.partitions)} partitions")
+            self.world.ensemble.multi([Set(paths.topic(TOPIC), self._topic())], 0)
+
+    # --- who takes part
+
+    def start_member(self) -> None:
+        """One more actor, under an id that nobody had before; ids come in no order."""
+        if sum(member.process.alive for member in self.members) >= MOST:
+            return
+        self._nodes["member"] += 1
+        node = self._nodes["member"]
+        name = MemberId(f"{self.engine.random.randrange(1_000):03}-{node}")
+        self.members.append(SimMember(self, node, name))
+        self.members[-1].start()
+
+    def start_client(self, instance: InstanceId | None = None) -> None:
+        """One more client; every second one is static (KIP-345)."""
+        if sum(client.process.alive for client in self.clients) >= MOST:
+            return
+        self._nodes["client"] += 1
+        node = self._nodes["client"]
+        if instance is None and node % 2:
+            instance = InstanceId(f"i{node}")
+        self.clients.append(SimClient(self, node, instance))
+        self.clients[-1].start()
+
+    def coordinator(self) -> BrokerId:
+        """Of the group of clients, as ZooKeeper has it; some broker while there is none."""
+        broker = BrokerId(self.checker.settled.coordinator)
+        return broker if broker in self.world.ids else self.world.ids[0]
+
+    def member(self, place: int) -> SimMember | None:
+        """The one that is so many'th of those that live, or that is at this node of the network."""
+        living = [member for member in self.members if member.process.alive and not member.is_leaving]
+        if place >= FIRST_MEMBER:
+            return next((member for member in living if member.node == place), None)
+        return living[place % len(living)] if living else None
+
+    def client(self, place: int) -> SimClient | None:
+        living = [client for client in self.clients if client.process.alive and not client.is_leaving]
+        return living[place % len(living)] if living else None
+
+    # --- what happens to them
+
+    def kill_member(self, member: SimMember) -> None:
+        """kill -9. Most others hear of it at once: a connection to it is refused."""
+        self.engine.note(f"{member.process.name}: kill -9")
+        member.crash()
+        for other in self.members:
+            if other.process.alive and not self.engine.chance(0.3):
+                other.heard_of_death(member.name)
+
+    def expire(self, member: SimMember) -> None:
+        """ZooKeeper ends the session for no reason that the member knows."""
+        if not member.store.is_started:
+            return
+        self.engine.note(f"{member.process.name}: zookeeper ends its session")
+        self._excused.add(member.name)
+        self.world.ensemble.expire(member.store.session.id)
+        self.world.ensemble.tell()
+
+    def pause(self, who: SimMember | SimClient, until: int) -> None:
+        """SIGSTOP; SIGCONT comes at ``until``."""
+        self.engine.note(f"{who.process.name}: paused until {until} ms")
+        who.process.paused_until = max(who.process.paused_until, until)
+        if isinstance(who, SimMember):
+            self.engine.at(until - self.engine.now, self._admin, who.store.look_again)
+
+    def replace(self, who: SimMember | SimClient, after_ms: int) -> None:
+        """Another takes its place: a static client under its instance id."""
+        if isinstance(who, SimMember):
+            self.engine.at(after_ms, self._admin, self.start_member)
+        else:
+            self.engine.at(after_ms, self._admin, partial(self.start_client, who.instance))
+
+    def hears(self, name: MemberId) -> None:
+        """A member has heard that its session ended."""
+        self._excused.discard(name)
+
+    def _moment(self, name: str, session: int, broker: int) -> None:
+        """Something came that faults may wait for: about a broker, or about the member in that session."""
+        who = next((m.node for m in self.members if m.store.is_started and m.store.session.id == session), broker)
+        self.world.moment(name, who)
+
+    # --- what they do
+
+    def works(self, member: SimMember, tp: TopicPartition, position: Offset) -> None:
+        at_work = [other.name for other in self.members if other.process.alive and other.may_deliver(tp)]
+        self.checker.works(ACTORS, tp, position, at_work)
+
+    # --- the end
+
+    def heal(self) -> None:
+        """Nothing breaks any more, and somebody is there."""
+        self._committed_at_heal = dict(self.checker.committed)
+        for member in self.members:
+            if member.process.alive:
+                member.store.mend()
+        for count, kind, start in (
+            (len(self._living(self.members)), MEMBERS, self.start_member),
+            (len(self._living(self.clients)), CLIENT_COUNT, self.start_client),
+        ):
+            for _ in range(kind - count):
+                start()
+
+    @staticmethod
+    def _living(members: Sequence[SimMember] | Sequence[SimClient]) -> list[SimMember | SimClient]:
+        return [member for member in members if member.process.alive]
+
+    def unsettled(self) -> str:
+        """What is still not well; empty when all is shared out evenly, and worked on."""
+        for group, members in ((ACTORS, self._living(self.members)), (CLIENTS, self._living(self.clients))):
+            if waiting := [member.process.name for member in members if member.is_leaving or not member.is_settled]:
+                return f"group {group}: {', '.join(waiting)} not settled"
+            owned = sorted(tp for member in members for tp in member.positions)
+            partitions = self.partitions if group == ACTORS else [*PARTITIONS]
+            if members and owned != partitions:
+                return f"group {group}: {owned} are owned"
+            loads = [len(member.positions) for member in members]
+            if loads and max(loads) > min(loads) + 1:
+                return f"group {group}: uneven shares {loads}"
+            for tp in partitions if members else ():
+                before = self._committed_at_heal.get((group, tp), 0)
+                if self.checker.committed[group, tp] < before + MADE_PROGRESS:
+                    return f"group {group}: {tp} stays at {before}"
+        return ""
