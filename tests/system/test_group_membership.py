@@ -21,6 +21,7 @@ from raylog.client.group_changes import Dropped
 from raylog.client.group_member import GroupMember
 from raylog.coordination import group_paths
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.group_events import Died
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.memory_store import MemoryStore
@@ -165,6 +166,26 @@ def await_owned(readers: Sequence[Reader], partitions: int) -> None:
 
     wait_until(settled, WAIT_S, f"{len(readers)} members share {partitions} partitions")
     assert [reader.error for reader in readers] == [None] * len(readers)
+
+
+def test_a_wrong_hint_costs_a_registration() -> None:
+    """The elected one takes a living member for dead, again and again: that one gets some anew, and keeps them."""
+    tree = MemoryTree()
+    with MemoryStore(tree) as store, MemoryStore(tree) as other_store:
+        make_topic(store, 4)
+        elected = Reader(started(store))
+        other = Reader(started(other_store))
+        try:
+            await_owned([elected, other], 4)
+            for _ in range(2):
+                elected.member._thread.post(Died(other.member.member_id))
+            wait_until(lambda: any(isinstance(change, Dropped) for change in other.log), WAIT_S, "it was evicted")
+            await_owned([elected, other], 4)
+            assert elected.member._thread._registry.others[other.member.member_id].host == ""
+        finally:
+            for reader in (other, elected):
+                reader.stop()
+                reader.member.leave(5)
 
 
 # --- who does not poll ---

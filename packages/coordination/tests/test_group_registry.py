@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -66,11 +66,11 @@ OWNER, ASSIGNMENT = group_paths.owner(GROUP, TP), group_paths.assignment(GROUP)
 class Side:
     """One member's side, in a session of its own."""
 
-    def __init__(self, tree: MemoryTree, name: MemberId, topics: Iterable[TopicName] = (TOPIC,), pattern: str = ""):
+    def __init__(self, tree: MemoryTree, name: MemberId, pattern: str = "", host: str = "") -> None:
         self.store = MemoryStore(tree)
         self.store.start()
         self.events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
-        wants = Registered(frozenset(() if pattern else topics), pattern or None)
+        wants = Registered(frozenset(() if pattern else (TOPIC,)), pattern or None, host, 9 if host else -1)
         self.registry = GroupRegistry(self.store, GROUP, name, wants, self.events, lambda: TimestampMs(1_000))
         self.do, self.claims = self.registry.carry_out, self.registry.claims
 
@@ -250,6 +250,20 @@ def test_an_evicted_member_that_lives_leaves_nothing_behind_when_it_registers_an
     assert b.do(ClaimPartition(TP)) == Claimed(TP)
 
 
+def test_who_was_taken_for_dead_and_lives_is_not_so_again(tree: MemoryTree, b: Side) -> None:
+    """Its connections say that it is dead, whatever they run into: they are not asked any more."""
+    listens = Side(tree, A, host="192.0.2.1").registered()
+    assert b.look()
+    assert [other.host for other in b.registry.others.values()] == ["192.0.2.1"]
+    b.registry.seems_dead(A)
+    b.do(Evict(A))
+    listens.registered()
+    assert b.look()
+    assert [other.host for other in b.registry.others.values()] == [""]
+    assert listens.do(Register()) == IsRegistered()
+    assert b.look().members.keys() == {A, B}
+
+
 def test_of_two_who_publish_one_is_first(a: Side, b: Side) -> None:
     shares = Shares(Generation(0), {A: (TP,)})
     assert a.do(Publish(shares, -1)) == Published()
@@ -275,7 +289,8 @@ def test_members_know_those_whose_death_concerns_them(tree: MemoryTree, a: Side,
         side.look()
     assert list(a.registry.others) == [B, "c", "d"]
     assert list(d.registry.others) == [A]
-    assert [d.registry.seems_dead(member) for member in (A, A, MemberId("c"))] == [True, False, True]
+    for member in (A, A, MemberId("c")):
+        d.registry.seems_dead(member)
     d.look()
     assert list(d.registry.others) == [A, B]
     d.registry.seems_dead(B)

@@ -141,7 +141,6 @@ class MemberThread:
             "elected": self._registry.elected,
             "generation": self.generation,
             "owned": sorted(self.owned),
-            "ceasing": sorted(self._ceasing.copy()),
             "tenures": self._tenure,
             "registered": bool(self._registry.session_id),
             "lease_held": self.lease.held(monotonic_ms()),
@@ -197,7 +196,7 @@ class MemberThread:
             self._drop(tp)
         while not self._queue.empty():
             item = self._queue.get()
-            if isinstance(item, Commit):
+            if isinstance(item, Commit) and item.done.set_running_or_notify_cancel():
                 item.done.set_exception(self.failure or self.not_a_member())
         self.settled.set()
         self._liveness.stop()
@@ -224,8 +223,9 @@ class MemberThread:
             case SessionEvent():
                 self._session_changed(item)
             case Died(member):
-                self._noticed |= self._registry.seems_dead(member)
+                self._registry.seems_dead(member)
                 self._do(item)
+                self._noticed = True  # who watches him reads of him anew
             case Quieted(tp, position, tenure):
                 if tp in self._ceasing and self._tenures[tp] == tenure:  # else it was lost meanwhile
                     self._quiet(tp, position)

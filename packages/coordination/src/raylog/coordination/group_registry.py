@@ -93,7 +93,7 @@ class GroupRegistry:
         self._registration = Check(self._node, 0)
         """Fails once the member's node is gone, which was made in this very session."""
         self._known: dict[MemberId, Member] = {}
-        """What others registered, read once: an id is never used again for something else."""
+        """What others registered, read once: an id is not used again for something else, but by who was evicted."""
         self._dead: set[MemberId] = set()
         """Those registered whose processes seem gone."""
         self._counts: dict[TopicName, int] = {}
@@ -103,11 +103,10 @@ class GroupRegistry:
         self.elected = _NOT_SEEN
         """Who works the shares out, when last looked."""
 
-    def seems_dead(self, member: MemberId) -> bool:
-        """Look for the next elected one beside it, too: it may be dead as well. False when that was known."""
-        is_news = member not in self._dead
+    def seems_dead(self, member: MemberId) -> None:
+        """Read of it anew, and look for the next elected one beside it: that one may be dead as well."""
         self._dead.add(member)
-        return is_news
+        self._known.pop(member, None)
 
     @property
     def others(self) -> Mapping[MemberId, Member]:
@@ -159,6 +158,7 @@ class GroupRegistry:
     def _register(self) -> Event:
         try:
             self.claims.abandon()
+            self._note_eviction()
             settled = settle_kind(self._store, self._group, GroupKind.ACTORS)
             data = group_paths.encode_member(self._member, self._wall_ms())
             try:
@@ -173,7 +173,17 @@ class GroupRegistry:
         self.session_id = node.ephemeral_owner
         return Registered()
 
+    def _note_eviction(self) -> None:
+        """Who was taken for dead though he lives, by connections that fail, is not to be so again and again."""
+        if self.session_id == self._store.session.id and not self._is_ours(self._node):
+            log.warning(
+                "group %s: member %s was taken for dead; it registers anew, and others will wait for its session",
+                self._group, self._id,
+            )  # fmt: skip
+            self._member = self._member._replace(host="", port=-1)
+
     def _deregister(self) -> Event:
+        self.session_id = 0  # whatever is heard of it
         try:
             self.claims.abandon()
             if self._is_ours(self._node):
@@ -182,7 +192,6 @@ class GroupRegistry:
             pass  # evicted
         except StoreError:
             return DeregisterFailed()
-        self.session_id = 0
         return Deregistered()
 
     def _evict(self, member: MemberId) -> None:
