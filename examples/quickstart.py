@@ -148,18 +148,22 @@ class Owners:
         self._seen: dict[str, dict[int, str]] = {}
 
     def note(self, when: str) -> None:
-        """Wait until every partition has an owner, and remember who."""
+        """Wait until every partition has an owner and every actor a partition, and remember who has what."""
         deadline = time.monotonic() + OWNED_TIMEOUT_S
-        while len(owners := (status := self._consumers.status()).owners) < PARTITIONS:
+        while True:
+            status = self._consumers.status()
+            owners = status.owners
+            if len(owners) == PARTITIONS and len(set(owners.values())) == self._consumers.size:
+                break
             if time.monotonic() > deadline:
-                raise QuickstartFailed(f"not every partition of {TOPIC} has a consumer {OWNED_TIMEOUT_S:g} s later")
+                raise QuickstartFailed(f"the consumers do not share {TOPIC} {OWNED_TIMEOUT_S:g} s later: {owners}")
             time.sleep(0.05)
         self._seen[when] = {
-            tp.partition: f"actor {index}, process {status.members[index].pid}" for tp, index in owners.items()
+            tp.partition: f"actor {index} ({status.members[index].pid})" for tp, index in owners.items()
         }
 
     def show(self) -> None:
-        table = Table("partition", *self._seen, title=f"Who of group {GROUP} owned what")
+        table = Table("partition", *self._seen, title=f"Who of group {GROUP} owned what, and in which process")
         for partition in range(PARTITIONS):
             table.add_row(f"{TOPIC}-{partition}", *(owners[partition] for owners in self._seen.values()))
         console.print(table)

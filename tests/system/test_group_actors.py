@@ -232,18 +232,15 @@ def test_a_handler_that_cannot_be_made_fails_the_start(cluster: Cluster, topic: 
 
 
 def test_a_handler_that_fails_for_good_is_seen_by_who_waits(cluster: Cluster, topic: str) -> None:
-    fill(cluster, topic, PARTITIONS)
-
     def fail(records: list[Any]) -> None:
         raise ValueError("no such order")
 
     name = f"group-of-{topic}"
     config = {"auto_offset_reset": "earliest", "errors_retry_timeout": 100}
-    with (
-        group(name, topics=topic, handler=fail, size=2, cluster=cluster, **config) as consumers,
-        pytest.raises(RaylogError, match="has failed: ValueError: no such order"),
-    ):
-        consumers.drain(WAIT_S)
+    with group(name, topics=topic, handler=fail, size=2, cluster=cluster, **config) as consumers:
+        fill(cluster, topic, PARTITIONS)
+        with pytest.raises(RaylogError, match="has failed: ValueError: no such order"):
+            consumers.drain(WAIT_S)
 
 
 def test_actors_end_with_the_process_that_made_them(
