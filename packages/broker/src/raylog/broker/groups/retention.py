@@ -4,7 +4,8 @@ any more, and of topics that were deleted.
 An offset goes when it was not needed and not committed anew for ``offsets.retention.minutes``, and with the last one
 the group. The time is that since *this* broker has found it so with every check, on the monotonic clock: whatever the
 wall clock does, nothing is forgotten early. A broker that starts, or takes a group over, counts anew. Of a topic that
-was deleted everything goes at once, for it means nothing in a new topic of that name.
+was deleted everything goes within a second or so, for it means nothing in a new topic of that name; so may what was
+committed for that one by then, which its consumers commit again.
 """
 
 from __future__ import annotations
