@@ -141,6 +141,8 @@ def test_the_limit_of_what_stands_beside_an_offset_is_in_bytes(node: Node) -> No
     ("values", "code"),
     [
         ({"group_id": ""}, ErrorCode.invalid_group_id),
+        ({"group_id": "g" * 1_025}, ErrorCode.invalid_group_id),
+        ({"group_id": "ü" * 171}, ErrorCode.invalid_group_id),
         ({"member_id": "nobody", "generation_id_or_member_epoch": 1}, ErrorCode.unknown_member_id),
         ({"offset": -1}, ErrorCode.invalid_request),
         ({"partition": -1}, ErrorCode.unknown_topic_or_partition),
@@ -210,6 +212,18 @@ def test_of_all_offsets_by_id_those_of_topics_that_are_gone_are_left_out(node: N
     for version, topics in ((9, 2), (10, 1)):
         [group] = ask(node, "OffsetFetch", version, groups=[{"group_id": GROUP, "topics": None}]).groups
         assert len(group.topics) == topics
+
+
+def test_the_longest_group_id_works_with_as_much_as_a_commit_may_hold(node: Node) -> None:
+    longest = "ü" * 170
+    assert commit(node, metadata="x" * 8, group_id=longest) is ErrorCode.none
+    assert fetched(node, longest)[0] == (0, 5, "x" * 8)
+    [group] = ask(node, "DescribeGroups", 6, groups=[longest]).groups
+    assert group.error_code is ErrorCode.none
+    for name in ("g" * 1_025, ""):
+        [found] = ask(node, "FindCoordinator", 4, coordinator_keys=[name]).coordinators
+        [described] = ask(node, "DescribeGroups", 6, groups=[name]).groups
+        assert found.error_code == described.error_code == ErrorCode.invalid_group_id
 
 
 # --- OffsetDelete

@@ -28,6 +28,8 @@ from raylog.coordination.store import (
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId
 
+MAX_NODE_NAME = 1_024
+"""Of a group's node: each operation of a multi names it, and all must fit into one request to the store."""
 _ATTEMPTS = 10
 """Another who settles the kind at the same time wins each time, or is done."""
 
@@ -44,6 +46,17 @@ class SettledKind(NamedTuple):
         return Check(group_paths.group(group), self.version)
 
 
+def check_group_id(group: GroupId) -> None:
+    """Raises InvalidGroupId."""
+    if not group:
+        raise InvalidGroupId("group.id is empty: give the group a name")
+    if (length := len(group_paths.node_name(group))) > MAX_NODE_NAME:
+        raise InvalidGroupId(
+            f"group.id {group[:40]!r}… takes {length} bytes in the metadata store, where {MAX_NODE_NAME} are allowed "
+            "(other than ASCII takes three for each byte): give the group a shorter name"
+        )
+
+
 def read_kind(store: MetadataStore, group: GroupId) -> SettledKind | None:
     """None while nobody has joined the group or committed for it."""
     found = store.get(group_paths.group(group))
@@ -55,8 +68,7 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
 
     Raises InvalidGroupId, InconsistentGroupProtocol when it has members of the other kind, StoreUnavailable.
     """
-    if not group:
-        raise InvalidGroupId("group.id is empty: give the group a name")
+    check_group_id(group)
     for _ in range(_ATTEMPTS):
         try:
             settled = read_kind(store, group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.protocol.settings import Scope, Setting, ValueType, at_least
+from raylog.protocol.settings import Scope, Setting, ValueType, at_least, between
 
 GROUP_MIN_SESSION_TIMEOUT_MS = Setting(
     "group.min.session.timeout.ms",
@@ -47,7 +47,7 @@ OFFSET_METADATA_MAX_BYTES = Setting(
     Scope.STATIC,
     "The longest text that may be committed beside an offset.",
     unit="bytes",
-    check=at_least(0),
+    check=between(0, 64 * 1024),
 )
 OFFSETS_RETENTION_MINUTES = Setting(
     "offsets.retention.minutes",

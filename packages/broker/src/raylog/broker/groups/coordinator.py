@@ -23,10 +23,10 @@ from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
 from raylog.broker.groups.held import Claimant, read_claimed
-from raylog.broker.groups.holding import GroupHolder, check_name, store_answers
+from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
-from raylog.coordination.group_kinds import GroupKind, read_kind, vacancy
+from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.store import MetadataStore, Op
@@ -99,10 +99,15 @@ class GroupCoordinator:
         self._committer.close()
         self._holder.stop()
 
+    @property
+    def held_count(self) -> int:
+        """How many groups of Kafka clients this broker coordinates at the moment."""
+        return self._holder.held_count
+
     # --- members ---
 
     def find_coordinator(self, group: GroupId) -> BrokerInfo:
-        check_name(group)
+        check_group_id(group)
         with store_answers():
             claimed, _ = read_claimed(self._store, group)
         coordinator = coordinator_of(group, claimed, self._cluster())

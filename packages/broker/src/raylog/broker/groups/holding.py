@@ -19,12 +19,13 @@ from raylog.broker.groups.classic_messages import Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claimed
 from raylog.broker.groups.table import Entry, GroupTable, Ticker
+from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.model import ClusterState
 from raylog.coordination.store import MetadataStore, StoreError
-from raylog.protocol.errors import CoordinatorNotAvailable, InvalidGroupId, NotCoordinator, RaylogError, UnknownMemberId
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.protocol.ids import GroupId, MonotonicMs
 
-__all__ = ["GroupHolder", "check_name", "store_answers"]
+__all__ = ["GroupHolder", "store_answers"]
 
 logger = EventLog(__name__)
 
@@ -68,6 +69,11 @@ class GroupHolder:
         self._ticker.stop()
         self._let_go_of_all(NotCoordinator(f"broker {self.claimant().broker} stops"))
 
+    @property
+    def held_count(self) -> int:
+        """How many groups are held at the moment."""
+        return self._table.held_count
+
     def check_may_act(self) -> None:
         """Raises NotCoordinator."""
         if self._is_stopping or not self._may_act():
@@ -80,7 +86,7 @@ class GroupHolder:
         Raises InvalidGroupId, NotCoordinator while this broker may not act, and CoordinatorNotAvailable for what the
         store does not answer inside.
         """
-        check_name(group)
+        check_group_id(group)
         with self._table.enter(group) as entry, store_answers():
             self.check_may_act()
             if entry.held is not None and entry.held.claimant != self.claimant():
@@ -202,9 +208,3 @@ def store_answers() -> Iterator[None]:
         yield
     except StoreError as error:
         raise CoordinatorNotAvailable(f"the metadata store does not answer, or not as expected: {error}") from error
-
-
-def check_name(group: GroupId) -> None:
-    """Raises InvalidGroupId."""
-    if not group:
-        raise InvalidGroupId("group.id is empty: give the group a name")
