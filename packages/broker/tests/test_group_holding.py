@@ -253,6 +253,15 @@ def test_a_broker_whose_registration_was_ended_writes_nothing(brokers: Brokers, 
     assert RegistryOffsetStore(brokers.stores[1]).fetch(GROUP) == {}
 
 
+def test_the_groups_that_are_held_are_counted(brokers: Brokers, one: GroupCoordinator) -> None:
+    assert one.held_count == 0
+    member_of(one)
+    one.describe(GROUP)
+    assert one.held_count == 1
+    brokers.leases[1] = False
+    wait_until(lambda: one.held_count == 0, WAIT_S, "it lets go")
+
+
 def test_a_session_ends_in_time_without_any_request(one: GroupCoordinator) -> None:
     member_of(one, session_timeout_ms=100)
     wait_until(lambda: one.describe(GROUP).state == "Empty", WAIT_S, "the member is given up")

@@ -46,6 +46,7 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         led=node.table.led(),
         followed=node.table.followed(),
         group_lags={(GroupId("g"), TopicPartition(TopicName("t"), PartitionIndex(1))): 12},
+        coordinated_groups=3,
         leader_ends={},
         replication_bytes_in={"t": 70},
         isr_shrinks=8,
@@ -91,6 +92,7 @@ def test_what_the_broker_has_and_leads(node: Node) -> None:
     assert values["kafka_server_replicamanager_leadercount"] == 2
     assert values["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert values['kafka_topic_partition_in_sync_replica{topic="t",partition="1"}'] == 1
+    assert values["kafka_coordinator_group_groupmetadatamanager_numgroups"] == 3
     assert values['kafka_consumergroup_lag{consumergroup="g",topic="t",partition="1"}'] == 12
     assert values['kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT"}'] == 3
     assert values['kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'] == 4

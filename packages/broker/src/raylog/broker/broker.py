@@ -225,6 +225,7 @@ class Broker:
             logs=self.log_count,
             followed=parts.partitions.followed(),
             group_lags=parts.upkeep.lags.lags(),
+            coordinated_groups=parts.groups.held_count,
             leader_ends=parts.fetchers.leader_ends(),
             replication_bytes_in=parts.fetchers.bytes_in(),
             isr_shrinks=parts.isr_changes.shrinks,

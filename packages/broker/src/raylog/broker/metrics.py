@@ -64,6 +64,8 @@ class Facts:
     followed: Mapping[TopicPartition, Partition]
     group_lags: Lags
     """Of consumer groups, in the led partitions."""
+    coordinated_groups: int
+    """Groups of Kafka clients that this broker holds in memory."""
     leader_ends: Mapping[TopicPartition, Offset]
     """Of followed partitions: how far their leaders had committed when asked last."""
     replication_bytes_in: Mapping[str, int]
@@ -144,6 +146,12 @@ _LAG = Metric(
     "kafka_consumergroup_lag", _G, "Records that a group has not committed yet.", ("consumergroup", *_PARTITION)
 )
 
+_GROUPS = Metric(
+    "kafka_coordinator_group_groupmetadatamanager_numgroups",
+    _G,
+    "Groups of Kafka clients that this broker coordinates.",
+)
+
 _API_NAMES = {row.key: row.name for row in TABLE}
 
 _EDGES = (*range(7, 16), 17, 19, 21, 23)
@@ -175,6 +183,7 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_MAX_LAG, (), _max_lag(facts))
     for topic, count in facts.replication_bytes_in.items():
         yield Sample(_REPLICATION_IN, (topic,), count)
+    yield Sample(_GROUPS, (), facts.coordinated_groups)
     for (group, tp), lag in facts.group_lags.items():
         yield Sample(_LAG, (group, tp.topic, str(tp.partition)), lag)
     yield from _partitions(facts.led, facts.state)

@@ -50,6 +50,12 @@ class GroupTable:
                 if not entry.users and entry.held is None:
                     del self._entries[group]
 
+    @property
+    def held_count(self) -> int:
+        """How many of them are held."""
+        with self._lock:
+            return sum(entry.held is not None for entry in self._entries.values())
+
     def groups(self) -> tuple[GroupId, ...]:
         """Those that are held, or may be."""
         with self._lock:
