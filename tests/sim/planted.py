@@ -1,4 +1,4 @@
-"""Ten designs, each with one mistake that somebody has made: what the simulator must be able to find.
+"""Designs, each with one mistake that somebody has made: what the simulator must be able to find.
 
 They are test-only subclasses of the cores; nothing in the product can be switched to them. Each names the invariants
 whose violation shows it: a design that is found by another one is found by accident.

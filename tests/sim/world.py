@@ -1,7 +1,7 @@
 """A whole cluster under one seed: what stands where, and what a fault does to it.
 
 A world is made of a :class:`Design`, the cores that its brokers use. The product's own is the default; ``planted`` has
-ten others, each with one mistake.
+others, each with one mistake.
 """
 
 from __future__ import annotations
