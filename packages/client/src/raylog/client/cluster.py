@@ -109,8 +109,9 @@ class Cluster:
         """A producer; ``config`` as :class:`Producer` takes it."""
         return Producer(self.bootstrap_servers, **config)
 
-    def consumer(self, *topics: str, **config: Any) -> Consumer:
-        """A consumer of all partitions of ``topics``; ``config`` as :class:`Consumer` takes it."""
+    def consumer(self, *topics: str | re.Pattern[str], **config: Any) -> Consumer:
+        """A consumer of all partitions of ``topics``, or with ``group_id`` of its share of them; ``config`` as
+        :class:`Consumer` takes it."""
         return Consumer(self.bootstrap_servers, topics, **config)
 
     def join_ray(self) -> None:
