@@ -193,8 +193,18 @@ def is_another(consumers: ActorGroup, index: int, pid: int) -> bool:
     return member.status.state is State.RUNNING and member.pid != pid
 
 
+def wait_both(one: ActorGroup, other: ActorGroup) -> set[TopicPartition]:
+    """Wait until the two, of one group, share its partitions, and answer these."""
+
+    def shared() -> set[TopicPartition]:
+        mine, theirs = one.status().owners.keys(), other.status().owners.keys()
+        return mine | theirs if len(mine) == len(theirs) == PARTITIONS // 2 else set()
+
+    return wait_until(shared, WAIT_S, "both have their half")
+
+
 def test_a_drained_group_has_handled_and_committed_all(cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    fill(cluster, topic, 600)
+    """Also what belongs to members that somebody else has made."""
     log = tmp_path / "handled"
 
     def note(records: list[Any]) -> None:
@@ -202,7 +212,10 @@ def test_a_drained_group_has_handled_and_committed_all(cluster: Cluster, topic: 
             file.write(b"".join(record.value + b"\n" for record in records))
 
     name = f"group-of-{topic}"
-    with group(name, topics=topic, handler=note, size=2, cluster=cluster, auto_offset_reset="earliest") as consumers:
+    make = partial(group, name, topics=topic, handler=note, cluster=cluster, auto_offset_reset="earliest")
+    with make() as consumers, make(auto_commit_interval_ms=100) as of_another:
+        assert len(wait_both(consumers, of_another)) == PARTITIONS
+        fill(cluster, topic, 600)
         consumers.drain(WAIT_S)
         with pytest.raises(RaylogError, match="has no actors"):
             consumers.drain(WAIT_S)

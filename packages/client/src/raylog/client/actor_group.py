@@ -99,28 +99,15 @@ class ActorGroup:
         return GroupStatus(tuple(_reports(self._actors)))
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Handle what the topics hold now, commit it, and stop. Records that come meanwhile may be handled, too.
+        """Wait until what the topics hold now is handled, and stop. Records that come meanwhile may be handled, too.
 
         Raises RequestTimedOut when that takes longer than ``timeout_s``, and RaylogError when a member has failed; in
         both cases the others still run.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._actors:
             raise RaylogError(f"group {self.name} has no actors that could drain it; scale it up first")
-        ends = self._ends()
-        while True:
-            for actor in self._actors:  # each time, for one that Ray has started again has not heard it
-                actor.drain.remote()
-            status = self.status()
-            _raise_failure(self.name, status.members)
-            positions = status.positions
-            left = {tp: end for tp, end in ends.items() if positions.get(tp, 0) < end}
-            if not left:
-                break
-            if deadline is not None and time.monotonic() > deadline:
-                behind = ", ".join(f"{tp} at {positions.get(tp, 'no position')} of {end}" for tp, end in left.items())
-                raise RequestTimedOut(f"group {self.name} is not drained within {timeout_s:g} s: {behind}")
-            time.sleep(POLL_S)
+        with Admin(self._plan.bootstrap_servers) as admin:
+            self._drain(admin, timeout_s)
         self.stop()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -138,6 +125,27 @@ class ActorGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _drain(self, admin: Admin, timeout_s: float | None) -> None:
+        """Wait until all is handled up to where the topics end now."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        ends = self._ends(admin)
+        while True:
+            for actor in self._actors:  # each time, for one that Ray has started again has not heard it
+                actor.drain.remote()
+            status = self.status()
+            _raise_failure(self.name, status.members)
+            positions = status.positions
+            if ends.keys() - status.owners.keys():  # of members that others made, if of anybody
+                committed = admin.list_group_offsets(self.name)
+                positions = {tp: offset.offset for tp, offset in committed.items()} | positions
+            left = {tp: end for tp, end in ends.items() if positions.get(tp, 0) < end}
+            if not left:
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                behind = ", ".join(f"{tp} at {positions.get(tp, 'no position')} of {end}" for tp, end in left.items())
+                raise RequestTimedOut(f"group {self.name} is not drained within {timeout_s:g} s: {behind}")
+            time.sleep(POLL_S)
 
     def _wait_joined(self, actors: Sequence[Any], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -169,16 +177,15 @@ class ActorGroup:
             )  # fmt: skip
         _kill(actors)
 
-    def _ends(self) -> dict[TopicPartition, Offset]:
+    def _ends(self, admin: Admin) -> dict[TopicPartition, Offset]:
         """Where the group's topics end now, without empty partitions."""
-        with Admin(self._plan.bootstrap_servers) as admin:
-            partitions = [
-                (topic.name, partition.partition)
-                for topic in admin.list_topics()
-                if self._plan.subscribes(topic.name)
-                for partition in topic.partitions
-            ]
-            found = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        partitions = [
+            (topic.name, partition.partition)
+            for topic in admin.list_topics()
+            if self._plan.subscribes(topic.name)
+            for partition in topic.partitions
+        ]
+        found = admin.list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: answer.offset for tp, answer in found.items() if answer.offset > 0}
 
 
