@@ -88,9 +88,14 @@ def test_what_moves_is_committed_as_it_is_given_up(cluster: MetadataStore, join:
     first.positions |= {tp: Offset(tp.partition + 100) for tp in tps(*range(6))}
     second = join()
     await_owned([first, second], tps(*range(6)))
-    begun = {change.tp: change.committed for change in second.log if isinstance(change, Began)}
-    assert {tp: committed and committed.offset for tp, committed in begun.items()} == {
-        tp: tp.partition + 100 for tp in second.member.owned
+    theirs = second.member.owned
+
+    def begun() -> dict[TopicPartition, CommittedOffset | None]:
+        return {change.tp: change.committed for change in tuple(second.log) if isinstance(change, Began)}
+
+    wait_until(lambda: begun().keys() == theirs, WAIT_S, "its user has heard of all it owns")
+    assert {tp: committed and committed.offset for tp, committed in begun().items()} == {
+        tp: tp.partition + 100 for tp in theirs
     }
     assert first.leave()
     committed = RegistryOffsetStore(cluster).fetch(GROUP)
