@@ -22,6 +22,7 @@ from raylog.coordination.group_model import Registered
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import (
@@ -425,3 +426,12 @@ def test_offsets_of_an_old_tool_are_a_group_too(brokers: Brokers, one: GroupCoor
     assert one.fetch_offsets(GROUP, None) == READ
     one.delete(GROUP)
     assert one.list_groups() == []
+
+
+def test_a_group_that_cannot_be_read_is_listed_with_the_others(brokers: Brokers, one: GroupCoordinator) -> None:
+    member_of(one)
+    brokers.stores[1].create(group_paths.state(GroupId("odd")), b"no JSON", parents=True)
+    brokers.stores[1].create(group_paths.offset(GroupId("old"), TP), b"5", parents=True)
+    assert {each.group: each.state for each in one.list_groups()} == {GROUP: "Stable", "odd": "Unknown", "old": "Empty"}
+    with pytest.raises(CorruptMetadata, match="/raylog/groups/odd/state"):
+        one.describe(GroupId("odd"))

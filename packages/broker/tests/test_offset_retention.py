@@ -212,6 +212,21 @@ def test_a_topic_made_anew_under_the_same_name_is_another_one(world: World) -> N
     assert world.offsets.fetch(GROUP, [tp(OLD)]) == {tp(OLD): at(1)}
 
 
+def test_a_group_that_cannot_be_read_holds_up_no_other_and_costs_none_what_it_commits_later(world: World) -> None:
+    odd = group_paths.offset(GroupId("odd"), tp(OLD))
+    world.commit({tp(OLD): at(7)})
+    world.store.create(odd, b"no number", parents=True)
+    world.deleted.add(OLD)
+    world.state = world.state.with_topics(topic(OLD, 3))
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP) == {}
+    world.commit({tp(OLD): at(1)})
+    world.store.set(odd, b"7", version=-1)
+    world.retention.forget_deleted_topics()
+    assert world.offsets.fetch(GROUP) == {tp(OLD): at(1)}
+    assert world.offsets.fetch(GroupId("odd")) == {}
+
+
 def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World) -> None:
     world.commit({tp(OLD): at(7)})
     world.state = world.state.without_topics(OLD)

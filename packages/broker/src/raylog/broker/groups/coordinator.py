@@ -15,9 +15,10 @@ from concurrent.futures import Future
 
 from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
+from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_claims import coordinator_of, decode_claimed
+from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
@@ -28,6 +29,7 @@ from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
 from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
 from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.store import MetadataStore, Op
 from raylog.protocol import consumer_protocol
@@ -55,8 +57,12 @@ from raylog.protocol.settings import Settings
 
 __all__ = ["GroupCoordinator"]
 
+logger = EventLog(__name__)
+
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
 """Who commits without being a member: tools, and consumers that assign partitions by hand."""
+UNKNOWN = DescribedGroup("Unknown", "", "", ())
+"""In a list of groups: one whose nodes make no sense. Describing it tells what is wrong."""
 
 
 class GroupCoordinator:
@@ -251,13 +257,20 @@ class GroupCoordinator:
         me, cluster = self._holder.claimant().broker, self._cluster()
         listed = []
         for group, node, found in zip(groups, nodes, states, strict=True):
-            coordinator = coordinator_of(group, decode_claimed(node, found.data if found else b""), cluster)
+            try:
+                claimed = decode_claimed(node, found.data if found else b"")
+            except CorruptMetadata:
+                claimed = ClaimedGroup()
+            coordinator = coordinator_of(group, claimed, cluster)
             if coordinator is None or coordinator.id != me:
                 continue
             try:
                 described = self.describe(group)
             except (GroupIdNotFound, NotCoordinator):
                 continue  # deleted meanwhile, or in other hands
+            except CorruptMetadata as error:
+                logger.error("a group cannot be read", group=group, reason=error)
+                described = UNKNOWN
             listed.append(ListedGroup(group, described.protocol_type, described.state))
         self._holder.check_may_act()  # else it would seem that there are none
         return listed

@@ -10,7 +10,7 @@ committed for that one by then, which its consumers commit again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from raylog.broker.events import EventLog
@@ -74,7 +74,11 @@ class OffsetRetention:
         self._idle: dict[GroupId, dict[TopicPartition | None, _Idle]] = {}
         self._seen = state()
         self._deleted: set[TopicName] = set()
-        """Topics whose offsets are still to be forgotten."""
+        """Topics whose offsets are still to be forgotten, by all groups."""
+        self._behind: dict[GroupId, set[TopicName]] = {}
+        """Those whose offsets single groups have still to forget: others must not forget them again, which may have
+        committed for new topics of those names since.
+        """
 
     def check(self, now_ms: MonotonicMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
@@ -117,12 +121,23 @@ class OffsetRetention:
                 if ((now := state.topic(name)) is None or now.id != topic.id) and self._is_deleted(name, topic.id)
             }
             self._seen = state
-        if not self._deleted:
+        if not self._deleted and not self._behind:
             return
-        for listed in self._groups.list_groups():
-            commits = self._groups.fetch_offsets(listed.group, None)
-            commits = {tp: committed for tp, committed in commits.items() if tp.topic in self._deleted}
+        groups = [listed.group for listed in self._groups.list_groups()]
+        topics_of = {group: self._behind.get(group, set()) | self._deleted for group in groups}
+        self._deleted = set()
+        self._behind = {group: topics for group, topics in topics_of.items() if not self._forgot(group, topics)}
+
+    def _forgot(self, group: GroupId, topics: Collection[TopicName]) -> bool:
+        if not topics:
+            return True
+        try:
+            found = self._groups.fetch_offsets(group, None)
+            commits = {tp: committed for tp, committed in found.items() if tp.topic in topics}
             if commits:
-                self._groups.forget(listed.group, commits, even_if_needed=True)
-                log.info("offsets of deleted topics forgotten", group=listed.group, partitions=len(commits))
-        self._deleted.clear()
+                self._groups.forget(group, commits, even_if_needed=True)
+                log.info("offsets of deleted topics forgotten", group=group, partitions=len(commits))
+        except RaylogError as error:
+            log.warning("offsets of deleted topics were not forgotten", group=group, reason=error)
+            return False
+        return True
