@@ -218,7 +218,6 @@ def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: O
     with pytest.raises(BadVersion):
         offsets.commit(offsets.stage([(claim, at(5))]))
     claim = offsets.renew(claim)
-    assert claim.committed == at(4)
     [claim] = offsets.commit(offsets.stage([(claim, at(5))]))
     with pytest.raises(BadVersion):
         other.renew(claim)

@@ -142,7 +142,6 @@ class Claims(RuleBasedStateMachine):
             assert who != self.owner
             return
         assert who == self.owner
-        assert member.claim.committed == self.committed
         self.is_current = True
 
     @rule(who=who, with_position=st.booleans())

@@ -343,3 +343,15 @@ def test_an_offset_that_cannot_be_read_is_begun_once_it_was_reset(a: Side) -> No
     claim = a.claims.get(TP)
     assert claim is not None
     assert claim.committed == CommittedOffset(Offset(12))
+
+
+def test_an_offset_that_cannot_be_read_keeps_nobody_in_the_group(a: Side) -> None:
+    a.do(ClaimPartition(TP))
+    a.do(Release(TP, None))
+    a.store.set(group_paths.offset(GROUP, TP), b"far")
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    assert a.do(Release(TP, None)) == Released(TP)
+    assert a.store.exists(OWNER) is None
+    assert a.do(ClaimPartition(TP)) == ClaimInDoubt(TP)
+    assert a.do(Deregister()) == Deregistered()
+    assert a.store.exists(OWNER) is None

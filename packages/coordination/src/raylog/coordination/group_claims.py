@@ -72,6 +72,8 @@ class GroupClaims:
                 claim: Claim | None = self._offsets.claim(self._group, tp, self._id, (self._registration,))
             except NodeExists:
                 claim = self._renewed(tp)  # ours, if the answer to an earlier try was lost
+                if claim is not None:
+                    claim = claim._replace(committed=self._offsets.fetch(self._group, [tp]).get(tp))
         except StoreUnavailable:
             self._in_doubt.add(tp)
             return ClaimInDoubt(tp)
@@ -113,7 +115,7 @@ class GroupClaims:
         self._in_doubt.discard(tp)
 
     def _renewed(self, tp: TopicPartition) -> Claim | None:
-        """The claim as it stands in the registry; None when the owner's node is not of our session."""
+        """The claim with its version in the registry; None when the owner's node is not of our session."""
         try:
             return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION, (self._registration,)))
         except BadVersion:

@@ -86,10 +86,10 @@ class OffsetStore(Protocol):
         """
 
     def renew(self, claim: Claim) -> Claim:
-        """The claim as it is now, when this session owns the partition still; else BadVersion.
+        """The claim with the version of now, when this session owns the partition still; else BadVersion.
 
         For an owner that has not heard what became of its commit: the offset node's version is read before the owner's
-        session, so nobody else claimed before that version.
+        session, so nobody else claimed before that version. What was committed is not looked at.
         """
 
     def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
@@ -168,13 +168,12 @@ class RegistryOffsetStore:
         return Claim(group, tp, committed, _version(version), tuple(guards))
 
     def renew(self, claim: Claim) -> Claim:
-        node, detail_node = (path(claim.group, claim.tp) for path in (group_paths.offset, group_paths.detail))
-        found, detail = self._store.get_many([node, detail_node])
+        node = group_paths.offset(claim.group, claim.tp)
+        found = self._store.get(node)
         owner = self._store.exists(group_paths.owner(claim.group, claim.tp))
         if found is None or owner is None or owner.ephemeral_owner != self._store.session.id:
             raise BadVersion(f"{claim.tp} of group {claim.group} is owned by another now, or by nobody", node)
-        committed = group_paths.decode_committed(node, found.data, b"" if detail is None else detail.data)
-        return claim._replace(committed=committed, version=found.version)
+        return claim._replace(version=found.version)
 
     def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
         kept: Sequence[Op] = [Check(group_paths.offset(claim.group, claim.tp), claim.version)]
