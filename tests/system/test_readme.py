@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -42,12 +43,16 @@ def test_the_tour(three_brokers: RunningCluster) -> None:
     assert "bootstrap_servers" in printed
 
     address = three_brokers.status()["bootstrap_servers"].partition(",")[0]
-    confluent, ours, columns, handles, spark = blocks("python")
+    confluent, ours, columns, groups, handles, spark = blocks("python")
     run(three_brokers, sys.executable, "-c", confluent.replace("127.0.0.1:9092", address))
     printed = run(three_brokers, sys.executable, "-c", ours)
     assert len(printed.splitlines()) == 100
     assert "{'page': 99}" in printed
     assert int(run(three_brokers, sys.executable, "-c", columns)) > 0
+    assert len(run(three_brokers, sys.executable, "-c", groups).splitlines()) == 100
+    described = json.loads(run(three_brokers, "raylog", "groups", "describe", "billing", "--output", "json"))
+    assert {partition["lag"] for partition in described["partitions"]} == {0}
+    assert sum(partition["committed"] for partition in described["partitions"]) > 100_000
     printed = run(three_brokers, sys.executable, "-c", handles + "print(high_watermark - offsets[-1])")
     assert printed == "1\n"
     assert "spark.read(session, subscribe=" in spark  # the quickstart and tests/system/test_spark_read.py run it
