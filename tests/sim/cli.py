@@ -92,10 +92,9 @@ def _figures(count: int, steps: int, acked: int, seconds: float, last: int) -> s
 
 
 def proof_seeds(planted: Planted, count: int = PROOF_SEEDS) -> Iterator[int]:
-    """The runs in which it must be found: where the mistake is one of groups, those that have some."""
-    seeds = itertools.count()
+    """The runs in which it must be found: a mistake of groups in those that have some, another in those without."""
     is_of_groups = planted.design.groups != GroupDesign()
-    return itertools.islice((seed for seed in seeds if has_groups(seed)) if is_of_groups else seeds, count)
+    return itertools.islice((seed for seed in itertools.count() if has_groups(seed) is is_of_groups), count)
 
 
 def prove(seeds: int = PROOF_SEEDS) -> int:

@@ -141,21 +141,22 @@ class SimMember:
         self._tick()
 
     def _store_event(self, event: StoreEvent) -> None:
+        """As GroupThread: what is told late of a session that was followed by another is old."""
+        registered = self.registry.session_id
         match event:
-            case SessionEvent(SessionState.LOST):
+            case SessionEvent(SessionState.LOST, session_id) if registered in (0, session_id):
                 self.groups.hears(self.name)
                 self.lease.revoke()
                 self.registry.session_lost()
                 self._feed(SessionLost())
-            case SessionEvent(SessionState.CONNECTED):
+            case SessionEvent(SessionState.CONNECTED, session_id):
+                self.groups.hears(self.name)
                 self.registry.watches_lost()
                 self._renew()
-                if not self.registry.session_id and not self.is_leaving:
-                    self._feed(Started())
-                else:
+                if registered == session_id:
                     self._feed(Noticed())
-            case SessionEvent():
-                pass
+                elif not self.is_leaving:
+                    self._feed(Started())
             case NodeEvent():
                 self.registry.noticed(event)
                 self._feed(Noticed())
