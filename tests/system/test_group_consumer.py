@@ -254,6 +254,26 @@ def test_the_listener_hears_all_and_may_commit_what_is_given_up(world: World) ->
     assert heard.of("revoked") == [0, 1], "one to the other, one by closing"
 
 
+def test_a_listener_that_closes_the_consumer_is_refused_and_nothing_is_closed(world: World) -> None:
+    topic = world.topic(records=10)
+    heard = Heard()
+    with world.consumer(topic, "closing", listener=heard) as consumer:
+        refused: list[str] = []
+
+        def close(what: str, partitions: Sequence[TopicPartition]) -> None:
+            with pytest.raises(InvalidRequest, match="cannot close"):
+                consumer.close()
+            refused.append(what)
+
+        heard.do = close
+        read_until(lambda got: got.total() == 10, consumer)
+        assert consumer.may_deliver(topic, 0)
+    assert set(refused) == {"assigned", "revoked"}
+    with world.consumer(topic, "closing") as next_one:
+        settle(next_one)
+        assert set(next_one.committed([(topic, 0), (topic, 1)]).values()) != {None}
+
+
 def test_seeking_when_assigned_reads_from_there(world: World) -> None:
     topic = world.topic(records=100)
     heard = Heard()

@@ -229,14 +229,12 @@ def test_on_assigned_that_raised_is_called_again_before_anything_is_read(world: 
     assert world.listener.heard == [("assigned", (A,))] * 2
 
 
-def test_a_listener_may_use_the_consumer_but_not_poll_or_close_it(world: World) -> None:
+def test_a_listener_may_use_the_consumer_but_not_poll_it(world: World) -> None:
     def use() -> None:
         with world.user:  # as position() does
             pass
         with pytest.raises(InvalidRequest, match="cannot poll"):
             world.attend()
-        with pytest.raises(InvalidRequest, match="cannot close"):
-            world.leave()
 
     world.listener.do = use
     world.begin(A)

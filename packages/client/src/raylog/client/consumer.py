@@ -265,6 +265,8 @@ class Consumer(ConsumerCore):
         if self._fork.forked:
             return
         with self._user:
+            if self._group is not None:
+                self._group.check_no_listener("close")
             try:
                 if self._group is not None:
                     self._group.leave(_LEAVE_S, commit=commit)

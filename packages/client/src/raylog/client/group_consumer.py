@@ -141,7 +141,7 @@ class GroupReader:
 
         Raises what the listener raises; what comes behind it is taken up the next time.
         """
-        self._check_no_listener("poll")
+        self.check_no_listener("poll")
         self.member.polled()
         self._take_up()
         now_ms = MonotonicMs(self._clock())
@@ -194,8 +194,8 @@ class GroupReader:
 
     def leave(self, timeout_s: float, *, commit: bool) -> None:
         """Tell the listener that all is given up, and leave, with ``commit`` and enable.auto.commit committing the
-        positions. The group was left when this returns, and when it raises what the listener raised."""
-        self._check_no_listener("close")
+        positions. The group was left when this returns, and when it raises what the listener raised. Not to be called
+        while :meth:`check_no_listener` raises."""
         positions: Offsets = {}
         try:
             self._take_up()
@@ -208,6 +208,11 @@ class GroupReader:
         finally:
             self.member.leave(timeout_s, positions)
             self._left()
+
+    def check_no_listener(self, what: str) -> None:
+        """Raises InvalidRequest while the listener is called."""
+        if self._telling:
+            raise InvalidRequest(f"a rebalance listener cannot {what}: a poll or close waits for it to return")
 
     def _notice(self) -> None:
         self._noticed = True
@@ -285,10 +290,6 @@ class GroupReader:
                 yield
         finally:
             self._telling = False
-
-    def _check_no_listener(self, what: str) -> None:
-        if self._telling:
-            raise InvalidRequest(f"a rebalance listener cannot {what}: a poll or close waits for it to return")
 
     def _wanted(self, offsets: Offsets | None) -> dict[TopicPartition, CommittedOffset]:
         if offsets is None:
