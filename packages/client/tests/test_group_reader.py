@@ -311,6 +311,14 @@ def test_leaving_commits_unless_an_error_led_to_it(world: World, commit: bool, c
     assert (world.member.left, world.closed) == (committed, 1)
 
 
+def test_who_leaves_is_told_of_no_partition_that_has_just_come(world: World) -> None:
+    world.begin(A)
+    world.member.tell(Began(B, None))
+    world.leave()
+    assert world.listener.heard == [("revoked", (A,))]
+    assert B not in world.member.left
+
+
 def test_a_listener_that_raises_does_not_keep_a_consumer_in_the_group(world: World) -> None:
     world.begin(A)
     world.subscription[A].seek(9)

@@ -193,12 +193,12 @@ class GroupReader:
         return {tp: found.get(tp) for tp in partitions}
 
     def leave(self, timeout_s: float, *, commit: bool) -> None:
-        """Tell the listener that all is given up, and leave, with ``commit`` and enable.auto.commit committing the
-        positions. The group was left when this returns, and when it raises what the listener raised. Not to be called
-        while :meth:`check_no_listener` raises."""
+        """Tell the listener that all that it was told of is given up, and leave, with ``commit`` and enable.auto.commit
+        committing the positions. The group was left when this returns, and when it raises what the listener raised.
+        Not to be called while :meth:`check_no_listener` raises."""
         positions: Offsets = {}
         try:
-            self._take_up()
+            self._take_up(leaving=True)
             owned = self._core.owned()
             if owned:
                 with self._calling():
@@ -218,12 +218,15 @@ class GroupReader:
         self._noticed = True
         self._wake()
 
-    def _take_up(self) -> None:
+    def _take_up(self, *, leaving: bool = False) -> None:
         if self._noticed:
             self._noticed = False
             self._core.heard(self.member.changes())
         while (step := self._core.next_step()) is not None:
-            self._take(step)
+            if leaving and isinstance(step, Assigned):
+                self._core.decline()
+            else:
+                self._take(step)
 
     def _take(self, step: Step) -> None:
         match step:

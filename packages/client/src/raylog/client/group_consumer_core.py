@@ -85,10 +85,16 @@ class GroupCore:
 
     def done(self) -> None:
         """The user was told."""
-        if self._step is not None and not isinstance(self._step, Assigned):
-            for tp in self._step.partitions:
-                self._subscription.remove(tp)
-                self._committed.pop(tp, None)
+        if isinstance(self._step, Assigned):
+            self._step = None
+        else:
+            self.decline()
+
+    def decline(self) -> None:
+        """The partitions of this step are not read: they are gone, or came when the user was about to leave."""
+        for tp in () if self._step is None else self._step.partitions:
+            self._subscription.remove(tp)
+            self._committed.pop(tp, None)
         self._step = None
 
     def owned(self) -> tuple[TopicPartition, ...]:
