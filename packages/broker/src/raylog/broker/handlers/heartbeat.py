@@ -18,7 +18,8 @@ from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    ports.groups.heartbeat(check_group(ctx, ports, Operation.READ, request.group_id), identity(request))
+    group = check_group(ctx, ports, Operation.READ, request.group_id)
+    ports.groups.heartbeat(group, identity(request, request.generation_id))
     return make(types_of(ctx).HeartbeatResponse, throttle_time=throttle(ctx), error_code=ErrorCode.none)
 
 

@@ -17,19 +17,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from raylog.broker.config import OFFSET_METADATA_MAX_BYTES
-from raylog.broker.groups.classic_messages import Identity
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import Later, make, throttle, types_of
+from raylog.broker.handlers.group_members import identity
 from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_exists, check_group
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import ErrorCode, InvalidRequest, OffsetMetadataTooLarge, RaylogError, code_of
 from raylog.protocol.ids import (
     NO_EPOCH,
-    Generation,
-    InstanceId,
     LeaderEpoch,
-    MemberId,
     Offset,
     PartitionIndex,
     TimestampMs,
@@ -54,22 +51,14 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
                 offsets[tp] = _committed(state, tp, part, limit, now_ms)
             except RaylogError as error:
                 wrong[tp] = error
-    later = ports.groups.commit_offsets(group, _identity(request), offsets)
+    who = identity(request, request.generation_id_or_member_epoch)
+    later = ports.groups.commit_offsets(group, who, offsets)
     return Later(later, lambda results: _response(ctx, topics, {**results, **wrong}))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     topics = [AskedTopic(topic, TopicName(getattr(topic, "name", "")), error) for topic in request.topics]
     return _response(ctx, topics, {})
-
-
-def _identity(request: Any) -> Identity:
-    instance = getattr(request, "group_instance_id", None)
-    return Identity(
-        MemberId(request.member_id),
-        Generation(request.generation_id_or_member_epoch),
-        None if instance is None else InstanceId(instance),
-    )
 
 
 def _committed(state: ClusterState, tp: TopicPartition, part: Any, limit: int, now_ms: TimestampMs) -> CommittedOffset:

@@ -43,7 +43,7 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 def _sync(ctx: RequestContext, request: Any) -> Sync:
     names_protocol = ctx.version >= _FIRST_PROTOCOL
     return Sync(
-        who=identity(request),
+        who=identity(request, request.generation_id),
         assignments=tuple((MemberId(part.member_id), bytes(part.assignment)) for part in request.assignments),
         protocol_type=request.protocol_type if names_protocol else None,
         protocol=request.protocol_name if names_protocol else None,
