@@ -6,6 +6,8 @@ import pytest
 
 from kit.stores import Contended, Interrupted, OpenStore
 from raylog.coordination import group_paths
+from raylog.coordination.group_claims import GroupClaims
+from raylog.coordination.group_events import Claimed
 from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
 from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
 from raylog.coordination.memory_store import MemoryStore
@@ -225,6 +227,15 @@ def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: O
     other.claim(GROUP, tp(0), TWO)
     with pytest.raises(BadVersion):
         offsets.renew(claim)
+
+
+def test_an_owner_commits_more_than_a_multi_takes_in_parts(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    registered(store, ONE)
+    claims = GroupClaims(store, GROUP, ONE)
+    much = {tp(index): CommittedOffset(Offset(index), metadata="x" * 4096) for index in range(300)}
+    assert [claims.claim(each) for each in much] == list(map(Claimed, much))
+    claims.commit(much)
+    assert offsets.fetch(GROUP) == much
 
 
 def test_a_claim_ends_with_its_registration_even_if_its_version_comes_again(

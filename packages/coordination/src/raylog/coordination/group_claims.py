@@ -23,7 +23,7 @@ from raylog.coordination.group_events import (
 )
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offsets import Claim, RegistryOffsetStore
+from raylog.coordination.offsets import Claim, RegistryOffsetStore, parts_of_claimed
 from raylog.coordination.store import (
     ANY_VERSION,
     BadVersion,
@@ -39,9 +39,6 @@ from raylog.protocol.ids import GroupId, MemberId, TopicPartition
 __all__ = ["GroupClaims"]
 
 log = logging.getLogger(__name__)
-
-_COMMITTED_AT_ONCE = 500
-"""So many partitions are committed all or none; they fit into one multi with metadata of 1 KB each."""
 
 
 class GroupClaims:
@@ -138,15 +135,13 @@ class GroupClaims:
     # --- commits ---
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Commit by the claims that are held, all or none (of 500 partitions).
+        """Commit by the claims that are held, all or none (of 500 partitions with 1 KB of metadata each).
 
         Raises IllegalGeneration for a partition that the member does not own or that another has claimed,
         RequestTimedOut when the store does not answer: it may have been committed.
         """
         self._check_owned(offsets)
-        items = list(offsets.items())
-        for begin in range(0, len(items), _COMMITTED_AT_ONCE):
-            part = dict(items[begin : begin + _COMMITTED_AT_ONCE])
+        for part in parts_of_claimed(self._group, offsets):
             try:
                 if not self._committed(part):
                     self._renew(part)

@@ -45,6 +45,10 @@ _PAIR_BYTES = 400
 _MULTI_OPS = 2_000
 """More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
 
+_CLAIMED_BYTES = 900_000
+_CLAIMED_AT_ONCE = 500
+"""So many partitions an owner commits all or none; with metadata of 1 KB each they stay below the bytes."""
+
 _Item = TypeVar("_Item")
 
 
@@ -337,13 +341,29 @@ def _values(group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -
     }
 
 
-def _packed(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+def parts_of_claimed(
+    group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Iterator[dict[TopicPartition, CommittedOffset]]:
+    """What an owner commits, in order, each part for one multi."""
+
+    def size(item: tuple[TopicPartition, CommittedOffset]) -> int:
+        return sum(len(node) + len(data) + _OP_BYTES for node, data in _values(group, dict([item])).items())
+
+    return map(dict, _packed(offsets.items(), size, _CLAIMED_BYTES, _CLAIMED_AT_ONCE))
+
+
+def _packed(
+    items: Iterable[_Item],
+    size: Callable[[_Item], int],
+    most_bytes: int = MULTI_BYTES,
+    most: int = _MULTI_OPS // 2,
+) -> Iterator[list[_Item]]:
     """In order, each part small enough for one multi."""
     part: list[_Item] = []
     total = 0
     for item in items:
         total += size(item)
-        if part and (total > MULTI_BYTES or len(part) >= _MULTI_OPS // 2):
+        if part and (total > most_bytes or len(part) >= most):
             yield part
             part, total = [], size(item)
         part.append(item)
