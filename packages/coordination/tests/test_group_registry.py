@@ -241,6 +241,16 @@ def test_who_commits_while_he_is_evicted_lives(a: Side, b: Side) -> None:
     assert b.do(ClaimPartition(TP)) == ClaimRefused(TP)
 
 
+def test_who_owns_more_than_a_multi_takes_is_not_evicted(a: Side, b: Side) -> None:
+    """ZooKeeper would drop the connection of whoever tried."""
+    for index in range(1_500):
+        tp = TopicPartition(TopicName("t" * 249), PartitionIndex(index))
+        b.store.create(group_paths.offset(GROUP, tp), b"0", parents=True)
+        b.store.create(group_paths.owner(GROUP, tp), group_paths.encode_owner(B), parents=True)
+    a.do(Evict(B))
+    assert B in a.look().members
+
+
 def test_an_evicted_member_that_lives_leaves_nothing_behind_when_it_registers_anew(a: Side, b: Side) -> None:
     """It claimed after the elected one had looked for what it owns."""
     b.after_answers(1, lambda: a.do(ClaimPartition(TP)))

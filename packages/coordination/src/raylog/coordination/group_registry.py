@@ -66,7 +66,9 @@ StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release 
 
 _NOT_SEEN = MemberId("")
 _MOST_BYTES = 1_000_000
-"""What a node of ZooKeeper takes, and a little less: some hundred thousand partitions."""
+"""What ZooKeeper takes at once, and a little less: some hundred thousand partitions in one node."""
+_OP_BYTES = 64
+"""What an operation of a multi takes beside its path, at most."""
 
 
 class GroupRegistry:
@@ -208,6 +210,9 @@ class GroupRegistry:
             for tp, node, found, owner in zip(owned, nodes, versions, again, strict=True):
                 if found is not None and owner is not None and owner.data == group_paths.encode_owner(member):
                     ops += [Check(node, found.version), Delete(group_paths.owner(self._group, tp))]
+            if sum(len(op.path) + _OP_BYTES for op in ops) > _MOST_BYTES:
+                log.info("group %s: member %s owns too much to be evicted, its session will tell", self._group, member)
+                return
             self._store.multi(ops)
         except (StoreError, CorruptMetadata) as error:
             log.info("group %s: member %s was not evicted, its session will tell: %s", self._group, member, error)
