@@ -105,6 +105,8 @@ def run(name: str, checkout: Path, work: Path, not_applicable: Rules, only: str)
             "listeners": listener,
             "advertised.listeners": listener,
             "num.partitions": str(suite.partitions),
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
         }
         outcomes = Path(scratch) / "outcomes.json"
         # The first three are for kafka-python's suite, the others for aiokafka's.
