@@ -26,6 +26,7 @@ from raylog.coordination.group_events import (
     Cease,
     ClaimLost,
     Deregister,
+    Deregistered,
     Died,
     Drop,
     Effect,
@@ -74,7 +75,6 @@ class MemberThread:
         self._machine_id = registration.machine
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._machine = machine
-        self._liveness: LivenessConnections
         self._registry = GroupRegistry(store, group, machine.id, registration, self._queue, wall_ms)
         self._renew_at_ms = MonotonicMs(0)
         self._working: set[TopicPartition] = set()
@@ -96,8 +96,7 @@ class MemberThread:
         self.polled_ms = monotonic_ms()
         """When the user's thread was seen last; it writes that."""
         self.is_stuck = False
-        """The user has not polled for too long: the member is out of the group until it does. Any thread may
-        read it."""
+        """The user has not polled for too long: out of the group until it does. Any thread may read it."""
         self.failure: RaylogError | None = None
         """What ended the membership. Any thread may read it."""
         self.settled = threading.Event()
@@ -129,8 +128,7 @@ class MemberThread:
         return self._machine.generation
 
     @property
-    def has_left(self) -> bool:
-        """Nothing of it is left in the registries, as far as is known."""
+    def has_left(self) -> bool:  # nothing of it is left in the registries, as far as is known
         return self._machine.has_left
 
     def describe(self) -> dict[str, object]:
@@ -180,13 +178,16 @@ class MemberThread:
             self._end()
 
     def _fail(self, error: RaylogError) -> None:
-        """Hold up nobody who should have what was ours; if that fails, too, the end of the session tells."""
+        """Hold up nobody who should have what was ours: sign off, or else end the session."""
         self.failure = error
         self.lease.revoke()
         try:
-            self._registry.carry_out(Deregister())
-        except RaylogError as also:
-            log.warning("group %s: member %s could not sign off: %s", self._group, self._id, also)
+            signed_off = self._registry.carry_out(Deregister()) == Deregistered()
+        except Exception:
+            log.exception("group %s: member %s could not sign off", self._group, self._id)
+            signed_off = False
+        if not signed_off:
+            self._store.close()  # what has failed may have been the machine: nobody keeps the session alive for nothing
 
     def _end(self) -> None:
         self.lease.revoke()
@@ -377,8 +378,7 @@ class MemberThread:
             self._do(Tick())
         if not self.is_stuck and self._good_bye is None and now - self.polled_ms > self._max_poll_interval_ms:
             log.warning(
-                "group %s: member %s did not poll for max.poll.interval.ms=%d: it gives up what it owned, without a "
-                "commit, until it polls again",
+                "group %s: member %s did not poll for max.poll.interval.ms=%d: it is out until it polls",
                 self._group, self._id, self._max_poll_interval_ms,
             )  # fmt: skip
             self.is_stuck = True
