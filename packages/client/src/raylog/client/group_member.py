@@ -76,10 +76,14 @@ class GroupMember:
         After an error, nothing is left to end.
         """
         self._thread.start()
-        came = self._thread.settled.wait(timeout_s)
-        if came and self._thread.failure is None:
+        is_member = False
+        try:
+            is_member = self._thread.settled.wait(timeout_s) and self._thread.failure is None
+        finally:  # also when the user interrupts it
+            if not is_member:
+                self.leave(0)
+        if is_member:
             return
-        self.leave(0)
         if self._thread.failure is not None:
             raise self._thread.failure
         raise RequestTimedOut(
