@@ -153,12 +153,14 @@ def test_sums_are_exact_while_members_join_leave_and_are_killed(
             consumers.scale(3)
             three = wait_shared(consumers, 2, 2, 2)
             assert sum(two[partition] != three[partition] for partition in range(PARTITIONS)) == 2
-            killed = consumers.status().members[0]
-            seconds = seconds_to_take_over(three_brokers, consumers.name, topic, killed)
-            print(f"\na killed consumer actor's partitions were others' after {seconds:.2f} s")
-            assert seconds < SESSION_S / 2  # its death was noticed, not the end of its session
-            wait_until(lambda: is_another(consumers, 0, killed.pid), WAIT_S, "Ray has started it again")
-            wait_shared(consumers, 2, 2, 2)
+            seconds = []
+            for index in range(3):
+                killed = consumers.status().members[index]
+                seconds.append(seconds_to_take_over(three_brokers, consumers.name, topic, killed))
+                wait_until(partial(is_another, consumers, index, killed.pid), WAIT_S, "Ray has started it again")
+                wait_shared(consumers, 2, 2, 2)
+            print(f"\na killed consumer actor's partitions were others' after {sorted(seconds)} s")
+            assert max(seconds) < SESSION_S / 2  # its death was noticed, not the end of its session
             consumers.scale(1)
             assert consumers.size == 1
             wait_shared(consumers, 6)
