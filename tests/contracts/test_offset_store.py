@@ -238,6 +238,16 @@ def test_an_owner_commits_more_than_a_multi_takes_in_parts(offsets: RegistryOffs
     assert offsets.fetch(GROUP) == much
 
 
+def test_a_claim_that_was_given_up_commits_nothing(offsets: RegistryOffsetStore) -> None:
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    offsets.release(claim)
+    with pytest.raises(BadVersion):
+        offsets.commit(offsets.stage([(claim, at(7))]))
+    with pytest.raises(BadVersion):
+        offsets.release(claim)
+    assert offsets.fetch(GROUP) == {}
+
+
 def test_a_claim_ends_with_its_registration_even_if_its_version_comes_again(
     offsets: RegistryOffsetStore, store: MetadataStore
 ) -> None:

@@ -22,7 +22,6 @@ from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset as CommittedOffset
 from raylog.coordination.store import (
     BadVersion,
-    Check,
     Create,
     Delete,
     MetadataStore,
@@ -180,14 +179,16 @@ class RegistryOffsetStore:
         return claim._replace(version=found.version)
 
     def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
-        kept: Sequence[Op] = [Check(group_paths.offset(claim.group, claim.tp), claim.version)]
-        self._multi_of_claims(
-            [
-                *claim.guards,
-                *(kept if position is None else _commit(claim, position)),
-                Delete(group_paths.owner(claim.group, claim.tp)),
-            ]
-        )
+        ops = self._as_it_is(claim) if position is None else _commit(claim, position)
+        self._multi_of_claims([*claim.guards, *ops, Delete(group_paths.owner(claim.group, claim.tp))])
+
+    def _as_it_is(self, claim: Claim) -> Sequence[Op]:
+        """A write that changes nothing but the version: the claim must end with it, or it could commit still."""
+        node = group_paths.offset(claim.group, claim.tp)
+        found = self._store.get(node)
+        if found is None or found.version != claim.version:
+            raise BadVersion(f"{claim.tp} of group {claim.group} has changed since it was claimed", node)
+        return [Set(node, found.data, claim.version)]
 
     def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         return Staged(tuple(offsets))
