@@ -257,7 +257,7 @@ def test_no_topic_comes_by_itself_where_broker_or_client_forbids_it(tmp_path: Pa
 def test_an_api_that_is_not_offered_ends_the_connection_and_no_other(tmp_path: Path) -> None:
     """Kafka's own way: not in ApiVersions, so clients say so themselves; who sends it all the same is cut off."""
     missing = [api for api in kafka_apis.load().values() if api.key not in KEYS.values()]
-    assert {"DescribeAcls", "DescribeClientQuotas", "CreateDelegationToken", "JoinGroup"} <= {
+    assert {"DescribeAcls", "DescribeClientQuotas", "CreateDelegationToken", "ConsumerGroupHeartbeat"} <= {
         api.name for api in missing
     }
     with InProcessCluster(tmp_path) as cluster:

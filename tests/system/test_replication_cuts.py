@@ -79,7 +79,7 @@ def leader_from_all(network: Network, leader: int, others: list[int]) -> None:
 
 
 CUTS: dict[Callable[[Network, int, list[int]], None], float] = {
-    leader_from_zookeeper: 0.4,
+    leader_from_zookeeper: 0.2,  # while its lease runs; then it is up to the client whom it asks who leads
     leader_from_followers: 0.0,
     leader_to_followers: 0.0,
     followers_to_leader: 0.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -40,7 +41,10 @@ def answers_at(address: str) -> bool:
 
 @contextlib.contextmanager
 def driver(info: RayInfo) -> Iterator[RayInfo]:
-    """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses."""
+    """Connected to the Ray cluster, outside the brokers' namespace; gives ``info`` with its final addresses.
+
+    Meanwhile stdout is stderr: Ray prints there when nodes or workers die, amid what a command answers.
+    """
     logging.getLogger("ray").setLevel(logging.ERROR)
     if not answers_at(info.address):  # Ray would try for minutes
         raise RaylogError(f"cannot connect to Ray at {info.address}: nothing listens there")
@@ -50,15 +54,16 @@ def driver(info: RayInfo) -> Iterator[RayInfo]:
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise RaylogError(f"cannot connect to Ray at {info.address}: {first}") from error
-    try:
-        if info.is_local:
-            yield info
-        else:
-            url = context.dashboard_url
-            address = ray.get_runtime_context().gcs_address
-            yield replace(info, address=address, dashboard_url=f"http://{url}" if url else "")
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            if info.is_local:
+                yield info
+            else:
+                url = context.dashboard_url
+                address = ray.get_runtime_context().gcs_address
+                yield replace(info, address=address, dashboard_url=f"http://{url}" if url else "")
+        finally:
+            ray.shutdown()
 
 
 def describe(namespace: str, ids: Sequence[int]) -> dict[int, dict[str, Any]]:

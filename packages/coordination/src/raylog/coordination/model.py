@@ -194,20 +194,14 @@ class ClusterState:
         gone = set(names)
         return replace(self, topics={name: topic for name, topic in self.topics.items() if name not in gone})
 
-    def without(self, broker_id: BrokerId) -> ClusterState:
-        """The same cluster if that broker is fenced: nobody is known to lead what it led, or to be the controller that
-        it was. Leader epochs stay. It is not among the living, unless it is the only one that is known.
-        """
+    def without_leader(self, broker_id: BrokerId) -> ClusterState:
+        """The same cluster, in which nobody is known to lead what that broker leads; leader epochs stay."""
 
         def offline(partition: PartitionState) -> PartitionState:
             return replace(partition, leader=NO_LEADER) if partition.leader == broker_id else partition
 
         topics = (replace(topic, partitions=tuple(map(offline, topic.partitions))) for topic in self.topics.values())
-        return replace(
-            self.with_topics(*topics),
-            controller_id=NO_CONTROLLER if self.controller_id == broker_id else self.controller_id,
-            brokers={id: broker for id, broker in self.brokers.items() if id != broker_id} or self.brokers,
-        )
+        return self.with_topics(*topics)
 
     def with_controller(self, controller_id: BrokerId, epoch: ControllerEpoch) -> ClusterState:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)

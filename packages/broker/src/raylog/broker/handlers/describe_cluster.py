@@ -17,7 +17,7 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.leaders import reachable_brokers, state_to_tell
+from raylog.broker.handlers.leaders import reachable_brokers
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
 
@@ -35,7 +35,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             ErrorCode.unsupported_endpoint_type,
             f"endpoint type {asked}: only brokers (1)",
         )
-    return _response(ctx, state_to_tell(ports), ErrorCode.none, None)
+    return _response(ctx, ports.cluster.state(), ErrorCode.none, None)
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -1,8 +1,7 @@
 """Where a client finds brokers, and what it is told when it came to the wrong one: who leads (KIP-951).
 
-A broker without its lease may have been replaced and not know it. Like one that Kafka's controller has fenced, it is
-then not among the brokers that clients are told of, and leads nothing. Else they would come back to it: who heard of no
-leader asks again, and librdkafka asks the broker that it used last.
+A broker without its lease may have been replaced and not know it. It tells then what it knows of others, but not that
+it leads itself: a client that heard so would come back to it until it can be reached by the controller again.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def lease_held(ports: Ports) -> bool:
 
 
 def state_to_tell(ports: Ports) -> ClusterState:
-    """The newest state of the cluster; without the lease, without this broker."""
+    """The newest state of the cluster; without the lease nobody is known to lead what this broker led."""
     state = ports.cluster.state()
-    return state if lease_held(ports) else state.without(ports.cluster.broker_id)
+    return state if lease_held(ports) else state.without_leader(ports.cluster.broker_id)
 
 
 def leader_hint(ports: Ports, tp: TopicPartition, code: ErrorCode) -> tuple[BrokerId, LeaderEpoch]:

@@ -15,7 +15,7 @@ v13     an error code for the whole response
 Endpoints are those of the listener that the request came through. A topic that is unknown is asked of the
 controller when ``auto.create.topics.enable`` and the client allow it, and is reported as
 UNKNOWN_TOPIC_OR_PARTITION until the controller has made it, which makes clients ask again. A broker without its lease
-names neither itself nor a leader for what it led (see leaders).
+names no leader for what it led (see leaders).
 """
 
 from __future__ import annotations
