@@ -257,8 +257,8 @@ class Workload:
 
 
 def _close(consumer: Consumer) -> None:
-    """Waits for a while only: when brokers came and went, librdkafka's close may hang for ever over the handle of one that
-    it dropped (its issue 4131, open; 2.16). All that the consumer was there for is done by now.
+    """Waits for a while only: when brokers came and went, librdkafka's close may hang for ever over the handle of one
+    that it dropped (its issue 4131, open; 2.16). All that the consumer was there for is done by now.
     """
     closing = threading.Thread(target=consumer.close, daemon=True)
     closing.start()
