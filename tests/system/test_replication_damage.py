@@ -110,7 +110,7 @@ def test_damage_on_one_replica_is_not_served_and_mended_from_the_others(
     judgement = load.judge(keep=tmp_path / "history.jsonl")
     print(f"\nreplicas damaged after a {end}: {tally}; acked {judgement.acked}, lost {judgement.lost}; {judgement}")
     assert judgement.verdict is Verdict.VALID, judgement.findings
-    assert len(tally.told) >= len(tally.done) * 0.6  # what is made anew without a word is of no log
+    assert len(tally.told) >= len(tally.done) * 0.4  # what is made anew without a word is of no log
     wait_until(lambda: all_equal(cluster), WAIT_S, "all replicas have the same bytes")
 
 
