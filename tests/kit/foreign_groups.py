@@ -92,10 +92,7 @@ class ForeignMember:
         self._wait(lambda: len(self.owned or ()) == count, f"it owns {count} partitions")
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        try:
-            wait_until(condition, WAIT_S, what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self}") from error
+        wait_until(condition, WAIT_S, what, instead=lambda: self)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -178,19 +175,18 @@ def wait_shared(members: Sequence[ForeignMember], partitions: int) -> None:
         loads = [len(member.owned or ()) for member in members]
         return sorted(owned) == list(range(partitions)) and max(loads) - min(loads) <= 1
 
-    try:
-        wait_until(is_shared, WAIT_S, "all partitions are shared out evenly")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {list(members)}") from error
+    wait_until(is_shared, WAIT_S, "all partitions are shared out evenly", instead=lambda: list(members))
 
 
 def wait_all_read(members: Sequence[ForeignMember], traffic: Traffic) -> None:
     """Until each record that was written was read by one of them."""
     traffic.end()
-    try:
-        wait_until(lambda: not unread(members, traffic), WAIT_S, "all that was written is read")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {list(members)} did not read {sorted(unread(members, traffic))[:9]}") from error
+    wait_until(
+        lambda: not unread(members, traffic),
+        WAIT_S,
+        "all that was written is read",
+        instead=lambda: f"{list(members)} did not read {sorted(unread(members, traffic))[:9]}",
+    )
 
 
 def unread(members: Iterable[ForeignMember], traffic: Traffic) -> set[tuple[int, int]]:

@@ -308,12 +308,12 @@ class Members:
             assert not dead, f"{dead} ended by themselves: {self.output(*dead)}"
             return self.is_stable(partitions)
 
-        try:
-            wait_until(stable, timeout_s, "the group is stable")
-        except AssertionError as error:
+        def instead() -> str:
             owners = self.owners()
             idle = sorted(set(self.living) - set(owners.values()))
-            raise AssertionError(f"{error}; owners {owners}; owning nothing {idle} {self._where(*idle)}") from error
+            return f"owners {owners}; owning nothing {idle} {self._where(*idle)}"
+
+        wait_until(stable, timeout_s, "the group is stable", instead=instead)
 
     def output(self, *names: str) -> str:
         """The ends of what they have logged."""

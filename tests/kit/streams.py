@@ -333,7 +333,9 @@ def feed(program: subprocess.Popen[str], lines: Iterable[bytes]) -> None:
 def go_on(streams: Sequence[Stream], count: int = 20) -> None:
     """Until each has written so many records more than were sent by now, and read them; else who could not is told."""
     marks = [(stream, stream.sent + count) for stream in streams]
-    try:
-        wait_until(lambda: all(stream.is_beyond(mark) for stream, mark in marks), WAIT_S, "every client goes on")
-    except AssertionError as error:
-        raise AssertionError(f"{error}, to more than: {marks}") from error
+    wait_until(
+        lambda: all(stream.is_beyond(mark) for stream, mark in marks),
+        WAIT_S,
+        "every client goes on",
+        instead=lambda: f"wanted more than: {marks}",
+    )

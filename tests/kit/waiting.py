@@ -9,13 +9,23 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float, what: str, *, interval_s: float = 0.01) -> T:
-    """The first true answer of ``condition``; AssertionError naming ``what`` after ``timeout_s`` seconds."""
+def wait_until(
+    condition: Callable[[], T],
+    timeout_s: float,
+    what: str,
+    *,
+    interval_s: float = 0.01,
+    instead: Callable[[], object] | None = None,
+) -> T:
+    """The first true answer of ``condition``; AssertionError naming ``what`` after ``timeout_s`` seconds, and what is
+    ``instead``.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() >= deadline:
-            raise AssertionError(f"{what}: not within {timeout_s} s")
+            found = "" if instead is None else f"; {instead()}"
+            raise AssertionError(f"{what}: not within {timeout_s} s{found}")
         time.sleep(interval_s)

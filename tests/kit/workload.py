@@ -125,14 +125,12 @@ class Workload:
 
     def wait_acked_everywhere(self, since: float = 0.0, timeout_s: float = WAIT_S) -> None:
         """Until each partition acknowledged something after ``since``."""
-        try:
-            wait_until(
-                lambda: all(self.acked_since(partition, since) for partition in self._partitions),
-                timeout_s,
-                "every partition acknowledges",
-            )
-        except AssertionError as error:
-            raise AssertionError(f"{error}; {self._what_is_known()}") from error
+        wait_until(
+            lambda: all(self.acked_since(partition, since) for partition in self._partitions),
+            timeout_s,
+            "every partition acknowledges",
+            instead=self._what_is_known,
+        )
 
     def _what_is_known(self) -> str:
         acked = [len(acks) for acks in self.acks]
