@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -205,7 +205,7 @@ class Members:
         self._read: dict[str, int] = {}
         """How many bytes of each member's file are in ``_events``."""
         self._owners: dict[int, str] = {}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[1]), *_inherited()))}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         self._nursery = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -218,7 +218,7 @@ class Members:
     ) -> None:
         self._nursery.kill()
         self._nursery.communicate()
-        wait_until(lambda: not any(map(_is_alive, self._processes.values())), WAIT_S, "all members are gone")
+        _wait_gone(self._processes.values(), "all members are gone")
 
     # --- what happens to them ---
 
@@ -241,25 +241,17 @@ class Members:
         self._stopped.discard(name)
         sent = time.monotonic()
         os.kill(process.pid, signal.SIGKILL)
-        wait_until(lambda: not process.is_alive, WAIT_S, f"{name} is gone")
+        _wait_gone([process], f"{name} is gone")
         self._failed(name)
         return sent
 
     def stop_in_hand(self, name: str, *, commits_first: bool) -> None:
         """SIGSTOP, as soon as it has handed out records that it has not committed; what it does first, once resumed."""
-        process = self._processes[name]
-        os.kill(process.pid, signal.SIGUSR1 if commits_first else signal.SIGUSR2)
-        wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped itself")
-        self._stopped.add(name)
-        self._failed(name)
+        self._stop(name, signal.SIGUSR1 if commits_first else signal.SIGUSR2)
 
     def stop_at_once(self, name: str) -> None:
         """SIGSTOP, whatever it is doing."""
-        process = self._processes[name]
-        os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped")
-        self._stopped.add(name)
-        self._failed(name)
+        self._stop(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
         self._stopped.discard(name)
@@ -270,7 +262,7 @@ class Members:
         processes = [self._processes.pop(name) for name in names]
         for process in processes:
             os.kill(process.pid, signal.SIGTERM)
-        wait_until(lambda: not any(map(_is_alive, processes)), WAIT_S, f"{names} have left")
+        _wait_gone(processes, f"{names} have left")
 
     # --- what they do ---
 
@@ -324,7 +316,7 @@ class Members:
         """Where these are at work, which ends them."""
         for name in names:
             os.kill(self._processes[name].pid, signal.SIGABRT)
-        wait_until(lambda: not any(self._processes[name].is_alive for name in names), WAIT_S, f"{names} are gone")
+        _wait_gone([self._processes[name] for name in names], f"{names} are gone")
         return self.output(*names)
 
     def _take_in(self, name: str) -> None:
@@ -344,21 +336,24 @@ class Members:
             elif event.what in ("revoked", "lost") and self._owners.get(partition) == name:
                 del self._owners[partition]
 
+    def _stop(self, name: str, number: signal.Signals) -> None:
+        process = self._processes[name]
+        os.kill(process.pid, number)
+        wait_until(lambda: _state(process) == "T", WAIT_S, f"{name} has stopped")
+        self._stopped.add(name)
+        self._failed(name)
+
     def _failed(self, name: str) -> None:
         self._events.append(Event(time.monotonic(), name, "failed", {}))
 
 
-def _is_alive(process: ProcessRef) -> bool:
-    return process.is_alive
+def _wait_gone(processes: Collection[ProcessRef], what: str) -> None:
+    wait_until(lambda: not any(process.is_alive for process in processes), WAIT_S, what)
 
 
 def _state(process: ProcessRef) -> str:
     """As in /proc: T is stopped."""
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _inherited() -> list[str]:
-    return [path for path in [os.environ.get("PYTHONPATH", "")] if path]
 
 
 if __name__ == "__main__":
