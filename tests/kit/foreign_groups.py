@@ -18,7 +18,6 @@ from typing import Self
 
 import confluent_kafka
 
-from kit import kafka_java
 from kit.kafka_java import JVM, RELEASES, classes, jars
 from kit.waiting import wait_until
 
@@ -197,5 +196,5 @@ def unread(members: Iterable[ForeignMember], traffic: Traffic) -> set[tuple[int,
 def _command(client: str, arguments: Iterable[str]) -> list[str]:
     if client in PYTHON:
         return [sys.executable, "-m", "kit.foreign_member", client, *arguments]
-    release = next(release for release in kafka_java.RELEASES if release.name == client)
+    release = next(release for release in RELEASES if release.name == client)
     return [*JVM, f"{classes('Member').name}:{jars(release)}/*", "Member", *arguments]

@@ -2,10 +2,10 @@
 
     python -m kit.foreign_member CLIENT SERVERS TOPIC GROUP STRATEGY INSTANCE SESSION
 
-STRATEGY is range or cooperative-sticky; INSTANCE, a group.instance.id, is "-" for none; SESSION is
-session.timeout.ms. It commits what it has read
-after each batch. On stdout it says ``owns P…`` and ``gave P…`` when its partitions change, ``read P OFFSET`` of each
-record, ``committed`` and ``error TEXT``. It leaves in good order when its stdin ends.
+STRATEGY is range or cooperative-sticky; INSTANCE, a group.instance.id, is "-" for none; SESSION is session.timeout.ms.
+It commits what it has read after each batch. On stdout it says ``owns P…`` and ``gave P…`` when its partitions change,
+``read P OFFSET`` of each record, ``committed`` or ``refused TEXT`` of each commit, and ``error TEXT``. It leaves in
+good order when its stdin ends, and says ``left``.
 """
 
 from __future__ import annotations
