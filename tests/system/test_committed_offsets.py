@@ -27,8 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 
 
 def ask(cluster: InProcessCluster, key: int, **values: Any) -> Any:
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    with WireClient((host, int(port))) as client:
+    with WireClient(cluster.brokers[0].endpoints["PLAINTEXT"]) as client:
         return client.ask(key, 7, **values)
 
 
@@ -51,8 +50,7 @@ def lag(cluster: InProcessCluster) -> float | None:
 
 
 def test_offsets_are_told_as_lag_and_go_with_their_topic(cluster: InProcessCluster) -> None:
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    with WireClient((host, int(port))) as client:
+    with WireClient(cluster.brokers[0].endpoints["PLAINTEXT"]) as client:
         client.produce(TOPIC, encode_batch([Record(b"x")] * 10))
     commit(cluster, 3)
     wait_until(lambda: lag(cluster) == 7, 20, "the lag")

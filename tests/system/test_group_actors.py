@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -113,6 +113,16 @@ def fill(cluster: Cluster, topic: str, records: int) -> None:
             producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
 
 
+def noting(path: Path) -> Callable[[list[Any]], None]:
+    """A handler that appends what it gets to a file, a value a line."""
+
+    def note(records: list[Any]) -> None:
+        with path.open("ab") as file:
+            file.write(b"".join(record.value + b"\n" for record in records))
+
+    return note
+
+
 def owners(consumers: ActorGroup) -> dict[int, int]:
     """Which member owns each partition, once every partition has an owner."""
 
@@ -208,13 +218,8 @@ def wait_both(one: ActorGroup, other: ActorGroup) -> set[TopicPartition]:
 def test_a_drained_group_has_handled_and_committed_all(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """Also what belongs to members that somebody else has made."""
     log = tmp_path / "handled"
-
-    def note(records: list[Any]) -> None:
-        with log.open("ab") as file:
-            file.write(b"".join(record.value + b"\n" for record in records))
-
     name = f"group-of-{topic}"
-    make = partial(group, name, topics=topic, handler=note, cluster=cluster, auto_offset_reset="earliest")
+    make = partial(group, name, topics=topic, handler=noting(log), cluster=cluster, auto_offset_reset="earliest")
     with make() as consumers, make(auto_commit_interval_ms=100) as of_another:
         assert len(wait_both(consumers, of_another)) == PARTITIONS
         fill(cluster, topic, 600)
@@ -249,11 +254,7 @@ def test_a_handler_that_hangs_is_killed_with_its_process(cluster: Cluster, topic
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S, "its process is gone")
     handled = tmp_path / "handled"
 
-    def note(records: list[Any]) -> None:
-        with handled.open("ab") as file:
-            file.write(b"".join(record.value + b"\n" for record in records))
-
-    with group(name, topics=topic, handler=note, cluster=cluster, auto_offset_reset="earliest") as consumers:
+    with group(name, topics=topic, handler=noting(handled), cluster=cluster, auto_offset_reset="earliest") as consumers:
         consumers.drain(WAIT_S)
     assert sorted(handled.read_text().split()) == [str(number) for number in range(PARTITIONS)]
 

@@ -39,15 +39,12 @@ ROUNDS = 3
 WAIT_S = 30.0
 
 
-def settle(members: Sequence[WireMember], assignment: bytes = b"share") -> None:
+def settle(members: Sequence[WireMember]) -> None:
     """All join, and are in one stable generation."""
     with ThreadPoolExecutor(len(members)) as pool:
 
-        def keep(member: WireMember) -> None:
-            member.join(assignment)
-
         def together() -> bool:
-            for joining in [pool.submit(keep, member) for member in members if not stable(member)]:
+            for joining in [pool.submit(member.join) for member in members if not stable(member)]:
                 joining.result(WAIT_S)
             return all(stable(member) for member in members) and len({each.generation for each in members}) == 1
 
