@@ -13,6 +13,7 @@ import pytest
 
 from kit import register_and_hang
 from kit.register_and_hang import BROKER
+from kit.zookeeper import running_zookeeper
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
 from raylog.coordination.zk_store import ZkStore
@@ -22,10 +23,8 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    server.start()
-    yield server
-    server.stop()
+    with running_zookeeper(tmp_path / "zookeeper") as server:
+        yield server
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from kit.commands import call, one_line, run, started
 from kit.proxied import proxied
 from kit.proxy import Fate
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Producer
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.group_model import CommittedOffset
@@ -42,10 +43,8 @@ CONFIG = {"group.initial.rebalance.delay.ms": "0"}
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    yield server
-    server.stop()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

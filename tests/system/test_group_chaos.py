@@ -29,6 +29,7 @@ from kit.group_history import Judgement, judge
 from kit.group_processes import IN_DOUBT, Members
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.client.admin import LATEST, Admin
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.ids import TopicPartition
@@ -68,14 +69,12 @@ class Service(NamedTuple):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     root = tmp_path_factory.mktemp("service")
-    zookeeper = EmbeddedZooKeeper(root / "zookeeper")
-    zookeeper.start()
-    try:
-        with BrokerProcess(root / "broker", zookeeper.address, session_ms=6_000) as broker:
-            address = wait_until(lambda: broker.address, WAIT_S, "the broker serves")
-            yield Service("{}:{}".format(*address), zookeeper)
-    finally:
-        zookeeper.stop()
+    with (
+        running_zookeeper(root / "zookeeper") as zookeeper,
+        BrokerProcess(root / "broker", zookeeper.address, session_ms=6_000) as broker,
+    ):
+        address = wait_until(lambda: broker.address, WAIT_S, "the broker serves")
+        yield Service("{}:{}".format(*address), zookeeper)
 
 
 class Load:

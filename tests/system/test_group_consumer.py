@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from kit.cluster import InProcessCluster
 from kit.group_reader_process import AT_LEAST_ONCE, AT_MOST_ONCE, COMMAND, EXACTLY_ONCE, Orders, Results
 from kit.group_wire import WireMember
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
 from raylog.client.aio import AsyncConsumer
 from raylog.client.config import parse_address
@@ -77,14 +77,11 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     root = tmp_path_factory.mktemp("groups")
-    zookeeper = EmbeddedZooKeeper(root / "zookeeper")
-    with ExitStack() as stack:
-        stack.callback(zookeeper.stop)
-        zookeeper.start()
-        config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
-        cluster = stack.enter_context(
-            InProcessCluster(root / "brokers", brokers=2, config=config, zookeeper=zookeeper.address)
-        )
+    config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+    with (
+        running_zookeeper(root / "zookeeper") as zookeeper,
+        InProcessCluster(root / "brokers", brokers=2, config=config, zookeeper=zookeeper.address) as cluster,
+    ):
         yield World(cluster, zookeeper)
 
 

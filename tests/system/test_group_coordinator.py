@@ -22,7 +22,7 @@ from kit.namespaces import Network
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from kit.zookeeper import running_zookeeper
 from raylog.protocol.messages import decode_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -186,9 +186,7 @@ def test_a_coordinator_cut_off_from_zookeeper_lets_go_before_another_one_takes_o
 
 
 def test_zookeeper_goes_and_comes_back_and_the_group_is_where_it_was(tmp_path: Path, enter: ExitStack) -> None:
-    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    server.start()
-    enter.callback(server.stop)
+    server = enter.enter_context(running_zookeeper(tmp_path / "zookeeper"))
     cluster = InProcessCluster(
         tmp_path, brokers=3, config=CONFIG, zookeeper=server.address, session_timeout_ms=SESSION_MS
     )

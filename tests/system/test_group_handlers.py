@@ -21,11 +21,11 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, ConsumerRecord, Producer
 from raylog.client.group_handler import Counts
 from raylog.client.group_plan import GroupPlan
 from raylog.client.group_runner import HandlerRunner, State
-from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.free_ports import free_port
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -46,14 +46,12 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
     root = tmp_path_factory.mktemp("handlers")
-    server = EmbeddedZooKeeper(root / "zookeeper")
-    server.start()
-    try:
-        config = {"group.initial.rebalance.delay.ms": "0"}
-        with InProcessCluster(root, brokers=2, zookeeper=server.address, config=config) as running_cluster:
-            yield running_cluster
-    finally:
-        server.stop()
+    config = {"group.initial.rebalance.delay.ms": "0"}
+    with (
+        running_zookeeper(root / "zookeeper") as server,
+        InProcessCluster(root, brokers=2, zookeeper=server.address, config=config) as running_cluster,
+    ):
+        yield running_cluster
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from kit.group_members import GROUP, TOPIC, Ledger, Reader, make_topic, started, tps
 from kit.member_process import MemberProcess
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.client.group_changes import Dropped
 from raylog.client.group_member import GroupMember
 from raylog.coordination import group_paths
@@ -44,12 +45,8 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    yield server
-    if server.jvm is not None:
-        os.kill(server.jvm.pid, signal.SIGCONT)
-    server.stop()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from kit.broker_process import BROKER_ID, BrokerProcess
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
+from kit.zookeeper import running_zookeeper
 from raylog.client.admin import Admin
 from raylog.coordination import paths
 from raylog.coordination.embedded import EmbeddedZooKeeper
@@ -34,10 +35,8 @@ BATCH = encode_batch([Record(b"value", timestamp=1_000)])
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    server.start()
-    yield server
-    server.stop()
+    with running_zookeeper(tmp_path / "zookeeper") as server:
+        yield server
 
 
 @pytest.fixture

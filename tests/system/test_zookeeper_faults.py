@@ -19,6 +19,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
 from raylog.broker.broker import Broker
 from raylog.broker.config import SEGMENT_BYTES
 from raylog.coordination import configs
@@ -86,12 +87,8 @@ class Load:
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    server.start()
-    yield server
-    for process in filter(None, (server.jvm, server.owner)):
-        os.kill(process.pid, signal.SIGCONT)
-    server.stop()
+    with running_zookeeper(tmp_path / "zookeeper") as server:
+        yield server
 
 
 @pytest.fixture
