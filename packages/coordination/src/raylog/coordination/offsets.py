@@ -151,7 +151,7 @@ class RegistryOffsetStore:
     # --- with claims ---
 
     def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
-        node, detail_node = group_paths.offset(group, tp), group_paths.detail(group, tp)
+        node, detail_node = _pair(group, tp)
         needed = (node, detail_node, group_paths.owners_of_topic(group, tp.topic))
         found, detail, owners = self._store.get_many(needed)
         if found is None or detail is None or owners is None:
@@ -273,11 +273,7 @@ class RegistryOffsetStore:
         """See that the nodes above those of the offsets exist; takes out of ``offsets`` those that can have none."""
         refused: dict[TopicPartition, StoreError] = {}
         topics = sorted({tp.topic for tp in offsets})
-        above = [
-            node
-            for topic in topics
-            for node in (group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic))
-        ]
+        above = [node for topic in topics for node in _pair_above(group, topic)]
         found = self._store.get_many(above)
         for topic, node, there in zip((t for t in topics for _ in range(2)), above, found, strict=True):
             if there is None:
@@ -300,13 +296,12 @@ class RegistryOffsetStore:
         nodes, ops = self._nodes(group, list(commits)), []
         for tp, committed in commits.items():
             if _decode(group, tp, nodes) == committed:
-                pair = (group_paths.offset(group, tp), group_paths.detail(group, tp))
-                ops += [Delete(path, found.version) for path in pair if (found := nodes[path]) is not None]
+                ops += [Delete(path, found.version) for path in _pair(group, tp) if (found := nodes[path]) is not None]
         self._delete(group, commits, ops, guards)
 
     def _nodes(self, group: GroupId, partitions: Sequence[TopicPartition]) -> dict[str, Versioned | None]:
         """The two nodes of each, in order."""
-        paths = [node for tp in partitions for node in (group_paths.offset(group, tp), group_paths.detail(group, tp))]
+        paths = [node for tp in partitions for node in _pair(group, tp)]
         return dict(zip(paths, self._store.get_many(paths), strict=True))
 
     def _delete(
@@ -315,16 +310,26 @@ class RegistryOffsetStore:
         for part in _packed(ops, lambda op: len(op.path) + _OP_BYTES):
             self._store.multi([*guards, *part])
         for topic in sorted({tp.topic for tp in partitions}):
-            for node in (group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)):
+            for node in _pair_above(group, topic):
                 try:
                     self._store.delete(node)
                 except (NoNode, NotEmpty):
                     pass
 
 
+def _pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:
+    """Where one offset stands: Kafka's node and ours."""
+    return group_paths.offset(group, tp), group_paths.detail(group, tp)
+
+
+def _pair_above(group: GroupId, topic: TopicName) -> tuple[str, str]:
+    """The two nodes above those of a topic's offsets."""
+    return group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)
+
+
 def _decode(group: GroupId, tp: TopicPartition, nodes: Mapping[str, Versioned | None]) -> CommittedOffset | None:
-    path = group_paths.offset(group, tp)
-    number, detail = nodes[path], nodes[group_paths.detail(group, tp)]
+    path, detail_path = _pair(group, tp)
+    number, detail = nodes[path], nodes[detail_path]
     if number is None:
         return None
     return group_paths.decode_committed(path, number.data, b"" if detail is None else detail.data)
@@ -332,14 +337,12 @@ def _decode(group: GroupId, tp: TopicPartition, nodes: Mapping[str, Versioned | 
 
 def _values(group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[str, bytes]:
     """What each node is to hold, two for each offset, in order."""
-    return {
-        node: data
-        for tp, committed in offsets.items()
-        for node, data in (
-            (group_paths.offset(group, tp), group_paths.encode_offset(committed.offset)),
-            (group_paths.detail(group, tp), group_paths.encode_detail(committed)),
-        )
-    }
+    values: dict[str, bytes] = {}
+    for tp, committed in offsets.items():
+        node, detail_node = _pair(group, tp)
+        values[node] = group_paths.encode_offset(committed.offset)
+        values[detail_node] = group_paths.encode_detail(committed)
+    return values
 
 
 def parts_of_claimed(
@@ -373,9 +376,8 @@ def _packed(
 
 
 def _commit(claim: Claim, committed: CommittedOffset) -> tuple[Op, Op]:
-    node, detail_node = group_paths.offset(claim.group, claim.tp), group_paths.detail(claim.group, claim.tp)
-    number = group_paths.encode_offset(committed.offset)
-    return Set(node, number, claim.version), Set(detail_node, group_paths.encode_detail(committed))
+    (node, number), (detail_node, detail) = _values(claim.group, {claim.tp: committed}).items()
+    return Set(node, number, claim.version), Set(detail_node, detail)
 
 
 def _version(result: str | int | None) -> int:
