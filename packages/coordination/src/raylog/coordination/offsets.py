@@ -366,11 +366,12 @@ def _packed(
     part: list[_Item] = []
     total = 0
     for item in items:
-        total += size(item)
-        if part and (total > most_bytes or len(part) >= most):
+        item_bytes = size(item)
+        if part and (total + item_bytes > most_bytes or len(part) >= most):
             yield part
-            part, total = [], size(item)
+            part, total = [], 0
         part.append(item)
+        total += item_bytes
     if part:
         yield part
 
