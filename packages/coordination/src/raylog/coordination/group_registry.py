@@ -42,6 +42,7 @@ from raylog.coordination.group_events import (
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered as Member
 from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.offsets import OP_BYTES, partitions_below
 from raylog.coordination.store import (
     BadVersion,
     Check,
@@ -56,7 +57,7 @@ from raylog.coordination.store import (
     Set,
     StoreError,
 )
-from raylog.protocol.ids import Generation, GroupId, MemberId, PartitionIndex, TimestampMs, TopicName, TopicPartition
+from raylog.protocol.ids import Generation, GroupId, MemberId, TimestampMs, TopicName, TopicPartition
 
 __all__ = ["GroupRegistry", "StoreEffect", "greeting_of"]
 
@@ -67,8 +68,6 @@ StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release 
 _NOT_SEEN = MemberId("")
 _MOST_BYTES = 1_000_000
 """What ZooKeeper takes at once, and a little less: some hundred thousand partitions in one node."""
-_OP_BYTES = 64
-"""What an operation of a multi takes beside its path, at most."""
 
 
 class GroupRegistry:
@@ -210,7 +209,7 @@ class GroupRegistry:
             for tp, node, found, owner in zip(owned, nodes, versions, again, strict=True):
                 if found is not None and owner is not None and owner.data == group_paths.encode_owner(member):
                     ops += [Check(node, found.version), Delete(group_paths.owner(self._group, tp))]
-            if sum(len(op.path) + _OP_BYTES for op in ops) > _MOST_BYTES:
+            if sum(len(op.path) + OP_BYTES for op in ops) > _MOST_BYTES:
                 log.info("group %s: member %s owns too much to be evicted, its session will tell", self._group, member)
                 return
             self._store.multi(ops)
@@ -220,12 +219,7 @@ class GroupRegistry:
             log.warning("group %s: the process of member %s is gone, it was evicted", self._group, member)
 
     def _owners(self) -> Iterable[tuple[TopicPartition, MemberId]]:
-        partitions = [
-            TopicPartition(TopicName(topic), PartitionIndex(int(index)))
-            for topic in self._store.children(group_paths.owners(self._group))
-            for index in self._store.children(group_paths.owners_of_topic(self._group, TopicName(topic)))
-            if index.isdecimal()
-        ]
+        partitions = partitions_below(self._store, group_paths.owners(self._group))
         nodes = [group_paths.owner(self._group, tp) for tp in partitions]
         for tp, node, found in zip(partitions, nodes, self._store.get_many(nodes), strict=True):
             if found is not None:

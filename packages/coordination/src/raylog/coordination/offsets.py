@@ -37,7 +37,7 @@ from raylog.protocol.ids import NO_OFFSET, GroupId, MemberId, PartitionIndex, To
 
 MULTI_BYTES = 512 << 10
 """How much one multi may hold: half of what ZooKeeper takes (jute.maxbuffer), for there are the guards, too."""
-_OP_BYTES = 64
+OP_BYTES = 64
 """What an operation takes beside its path and data, at most."""
 _PAIR_BYTES = 400
 """What the two operations of one offset take beside their paths and the metadata."""
@@ -141,12 +141,7 @@ class RegistryOffsetStore:
 
     def partitions(self, group: GroupId) -> list[TopicPartition]:
         """Those that have a node for their offset, in order."""
-        return sorted(
-            TopicPartition(topic, PartitionIndex(int(index)))
-            for topic in map(group_paths.topic_of, self._store.children(group_paths.offsets(group)))
-            for index in self._store.children(group_paths.offsets_of_topic(group, topic))
-            if index.isdecimal()
-        )
+        return partitions_below(self._store, group_paths.offsets(group))
 
     # --- with claims ---
 
@@ -307,7 +302,7 @@ class RegistryOffsetStore:
     def _delete(
         self, group: GroupId, partitions: Iterable[TopicPartition], ops: Sequence[Delete], guards: Sequence[Op]
     ) -> None:
-        for part in _packed(ops, lambda op: len(op.path) + _OP_BYTES):
+        for part in _packed(ops, lambda op: len(op.path) + OP_BYTES):
             self._store.multi([*guards, *part])
         for topic in sorted({tp.topic for tp in partitions}):
             for node in _pair_above(group, topic):
@@ -315,6 +310,16 @@ class RegistryOffsetStore:
                     self._store.delete(node)
                 except (NoNode, NotEmpty):
                     pass
+
+
+def partitions_below(store: MetadataStore, path: str) -> list[TopicPartition]:
+    """Those that have a node there, each below that of its topic, in order."""
+    return sorted(
+        TopicPartition(group_paths.topic_of(name), PartitionIndex(int(index)))
+        for name in store.children(path)
+        for index in store.children(f"{path}/{name}")
+        if index.isdecimal()
+    )
 
 
 def _pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:
@@ -351,7 +356,7 @@ def parts_of_claimed(
     """What an owner commits, in order, each part for one multi."""
 
     def size(item: tuple[TopicPartition, CommittedOffset]) -> int:
-        return sum(len(node) + len(data) + _OP_BYTES for node, data in _values(group, dict([item])).items())
+        return sum(len(node) + len(data) + OP_BYTES for node, data in _values(group, dict([item])).items())
 
     return map(dict, _packed(offsets.items(), size, _CLAIMED_BYTES, _CLAIMED_AT_ONCE))
 
