@@ -48,7 +48,7 @@ class GroupClaims:
         self._group = group
         self._id = member_id
         self._offsets = RegistryOffsetStore(store)
-        self._registration = Check(group_paths.member(group, member_id), 0)
+        self.registration = Check(group_paths.member(group, member_id), 0)
         """Fails once the member's node is gone, which was made in this very session."""
         self._claims: dict[TopicPartition, Claim] = {}
         self._in_doubt: set[TopicPartition] = set()
@@ -66,7 +66,7 @@ class GroupClaims:
         """Claimed, ClaimRefused or ClaimInDoubt."""
         try:
             try:
-                claim: Claim | None = self._offsets.claim(self._group, tp, self._id, (self._registration,))
+                claim: Claim | None = self._offsets.claim(self._group, tp, self._id, (self.registration,))
             except NodeExists:
                 claim = self._renewed(tp)  # ours, if the answer to an earlier try was lost
                 if claim is not None:
@@ -114,7 +114,7 @@ class GroupClaims:
     def _renewed(self, tp: TopicPartition) -> Claim | None:
         """The claim with its version in the registry; None when the owner's node is not of our session."""
         try:
-            return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION, (self._registration,)))
+            return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION, (self.registration,)))
         except BadVersion:
             return None
 

@@ -91,8 +91,6 @@ class GroupRegistry:
         self._wall_ms = wall_ms
         self.claims = GroupClaims(store, group, member_id)
         self._node = group_paths.member(group, member_id)
-        self._registration = Check(self._node, 0)
-        """Fails once the member's node is gone, which was made in this very session."""
         self._known: dict[MemberId, Member] = {}
         """What others registered, read once: an id is not used again for something else, but by who was evicted."""
         self._dead: set[MemberId] = set()
@@ -305,7 +303,7 @@ class GroupRegistry:
             return LookFailed()
         write = Create(node, data) if version < 0 else Set(node, data, version)
         try:
-            self._store.multi([self._registration, write])
+            self._store.multi([self.claims.registration, write])
         except (NodeExists, BadVersion) as error:
             return Published() if error.index == 1 else LookFailed()  # another came first
         except StoreError:
