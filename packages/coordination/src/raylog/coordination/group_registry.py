@@ -55,6 +55,7 @@ from raylog.coordination.store import (
     NoNode,
     Op,
     Set,
+    Stat,
     StoreError,
 )
 from raylog.protocol.ids import Generation, GroupId, MemberId, TimestampMs, TopicName, TopicPartition
@@ -164,8 +165,8 @@ class GroupRegistry:
                 self._store.multi([settled.check(self._group), Create(self._node, data, ephemeral=True)])
             except NodeExists:
                 pass  # ours, if the answer to an earlier try was lost
-            node = self._store.exists(self._node)
-            if node is None or node.ephemeral_owner != self._store.session.id:
+            node = self._own_node()
+            if node is None:
                 return RegistrationFailed()
         except StoreError:
             return RegistrationFailed()
@@ -174,7 +175,7 @@ class GroupRegistry:
 
     def _note_eviction(self) -> None:
         """Who was taken for dead though he lives, by connections that fail, is not to be so again and again."""
-        if self.session_id == self._store.session.id and not self._is_ours(self._node):
+        if self.session_id == self._store.session.id and self._own_node() is None:
             log.warning(
                 "group %s: member %s was taken for dead; it registers anew, and others will wait for its session",
                 self._group, self._id,
@@ -185,7 +186,7 @@ class GroupRegistry:
         self.session_id = 0  # whatever is heard of it
         try:
             self.claims.abandon()
-            if self._is_ours(self._node):
+            if self._own_node() is not None:
                 self._store.delete(self._node)
         except NoNode:
             pass  # evicted
@@ -310,9 +311,10 @@ class GroupRegistry:
             return LookFailed()
         return Published()
 
-    def _is_ours(self, node: str) -> bool:
-        stat = self._store.exists(node)
-        return stat is not None and stat.ephemeral_owner == self._store.session.id
+    def _own_node(self) -> Stat | None:
+        """The member's node; None when there is none of this session."""
+        node = self._store.exists(self._node)
+        return node if node is not None and node.ephemeral_owner == self._store.session.id else None
 
 
 def _topics_of(member: Member, topics: Sequence[TopicName]) -> frozenset[TopicName]:
