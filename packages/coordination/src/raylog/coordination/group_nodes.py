@@ -34,28 +34,28 @@ def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
     offsets = RegistryOffsetStore(store)
     for attempt in range(_ATTEMPTS):
         offsets.delete(group, offsets.partitions(group), guards)
-        try:
-            store.multi([*guards, *map(Delete, _skeleton(store, group))])
-        except (NotEmpty, NoNode) as error:
-            if error.index < len(guards):
-                raise
-            if attempt == _ATTEMPTS - 1 or error.path.startswith(
-                (group_paths.members(group), group_paths.owners(group))
-            ):
-                raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
-        else:
+        error = _delete_skeleton(store, group, guards)
+        if error is None:
             return
+        in_use = error.path.startswith((group_paths.members(group), group_paths.owners(group)))
+        if in_use or attempt == _ATTEMPTS - 1:
+            raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
 
 
 def delete_if_bare(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> bool:
     """Forget a group without members and offsets; False when it has some."""
+    return _delete_skeleton(store, group, guards) is None
+
+
+def _delete_skeleton(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> NotEmpty | NoNode | None:
+    """All of it at once; answers what was in the way, if anything was."""
     try:
         store.multi([*guards, *map(Delete, _skeleton(store, group))])
     except (NotEmpty, NoNode) as error:
         if error.index < len(guards):
             raise
-        return False
-    return True
+        return error
+    return None
 
 
 def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
