@@ -187,9 +187,7 @@ def test_a_group_is_of_one_kind(cluster: MetadataStore, join: Join, open_store: 
         settle_kind(cluster, GROUP, GroupKind.CLIENTS)
     others = GroupId("clients")
     settle_kind(cluster, others, GroupKind.CLIENTS)
-    cluster.set(group_paths.state(others), b'{"members": {"a": {}}}') if cluster.exists(
-        group_paths.state(others)
-    ) else cluster.create(group_paths.state(others), b'{"members": {"a": {}}}')
+    cluster.create(group_paths.state(others), b'{"members": {"a": {}}}')
     member = GroupMember(open_store(), others, frozenset({TOPIC}), host="127.0.0.1")
     with pytest.raises(InconsistentGroupProtocol, match="group clients is one of Kafka's clients"):
         member.start(WAIT_S)
