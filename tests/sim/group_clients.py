@@ -61,13 +61,8 @@ class SimClient:
         self.generation = NO_GENERATION
         self.positions: dict[TopicPartition, Offset] = {}
         """Of what it was assigned: the next record."""
-        self.is_stable = False
+        self.is_settled = False
         self._is_committing = False
-        self._must_join = False
-
-    @property
-    def is_settled(self) -> bool:
-        return self.is_stable
 
     @property
     def who(self) -> Identity:
@@ -99,7 +94,7 @@ class SimClient:
                 self._soon(self._find)
                 return
             self._coordinator = answer
-            if self.is_stable and not self._must_join:
+            if self.is_settled:
                 self._heartbeat()
             else:
                 self._join()
@@ -119,8 +114,7 @@ class SimClient:
                 self._soon(self._find)
 
     def _rejoin(self) -> None:
-        self.is_stable = False
-        self._must_join = True
+        self.is_settled = False
         self.positions.clear()
         self._soon(self._join)
 
@@ -133,7 +127,7 @@ class SimClient:
         if self.is_leaving:
             self._sign_off()
             return
-        self.is_stable, self._must_join = False, True
+        self.is_settled = False
         self.positions.clear()
         join = Join(
             self.member_id, self.instance, "sim", f"node {self.node}", SESSION_MS, REBALANCE_MS, "consumer",
@@ -183,7 +177,7 @@ class SimClient:
                 return
             committed = {tp: answer.get(tp) for tp in partitions}
             self.positions = {tp: at.offset if at is not None else Offset(0) for tp, at in committed.items()}
-            self.is_stable, self._must_join = True, False
+            self.is_settled = True
             self._heartbeat()
 
         assert self._coordinator is not None
@@ -219,14 +213,14 @@ class SimClient:
 
     def _work(self) -> None:
         self.engine.at(WORK_MS, self._thread, self._work)
-        if self.is_stable:
+        if self.is_settled:
             for tp in sorted(self.positions):
                 self.groups.checker.works(CLIENTS, tp, self.positions[tp], ())
                 self.positions[tp] = Offset(self.positions[tp] + 1)
 
     def _commit_now_and_then(self) -> None:
         self.engine.at(COMMIT_MS, self._thread, self._commit_now_and_then)
-        if self.is_stable and not self._is_committing:
+        if self.is_settled and not self._is_committing:
             self._commit(lambda: None)
 
     def _commit(self, then: Any) -> None:
