@@ -25,14 +25,15 @@ from .group_invariants import (
 )
 from .groups import GroupDesign
 
-# --- groups of actors
-
 
 class EndlessLease(Lease):
-    """A member works on while it is cut off, whoever else has claimed."""
+    """A leader serves on, whoever else was elected; a member works on while it is cut off, whoever else has claimed."""
 
     def held(self, now_ms: MonotonicMs) -> bool:
         return True
+
+
+# --- groups of actors
 
 
 class CommitsAnyVersion(GroupClaims):

@@ -18,14 +18,13 @@ from raylog.coordination import paths
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.lease import Lease
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
 from raylog.coordination.registration import BrokerRegistration
 from raylog.coordination.store import Op
 from raylog.protocol.errors import NotLeaderOrFollower
 from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
 
-from .group_planted import GROUP_BUGS
+from .group_planted import GROUP_BUGS, EndlessLease
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
 from .world import Design
 
@@ -160,13 +159,6 @@ def unchecked_controller(min_isr: int) -> Controller:
     return Controller(rules=rules, writes=UncheckedWrites)
 
 
-class EndlessLease(Lease):
-    """A leader serves on, whoever else was elected."""
-
-    def held(self, now_ms: MonotonicMs) -> bool:
-        return True
-
-
 def _planted(name: str, *invariants: str, **cores: object) -> Planted:
     return Planted(Design(name, **cores), frozenset(invariants))  # type: ignore[arg-type]
 
@@ -186,5 +178,6 @@ PLANTED = {
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
+        *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),
     )
-} | {name: Planted(Design(name, groups=design), frozenset(invariants)) for name, design, invariants in GROUP_BUGS}
+}
