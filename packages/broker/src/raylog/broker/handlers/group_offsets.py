@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
+from raylog.broker.handlers.entities import make, told
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import (
     GroupAuthorizationFailed,
@@ -13,7 +15,9 @@ from raylog.protocol.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import GroupId, TopicName, TopicPartition
+from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
+
+Results = Mapping[TopicPartition, RaylogError | None]
 
 
 class AskedTopic(NamedTuple):
@@ -57,3 +61,20 @@ def check_exists(state: ClusterState, tp: TopicPartition) -> None:
     topic = state.topic(tp.topic)
     if topic is None or not 0 <= tp.partition < len(topic.partitions):
         raise UnknownTopicOrPartition(f"there is no partition {tp}: create the topic first")
+
+
+def answers(topics: Sequence[AskedTopic], results: Results, topic_type: Any, partition_type: Any) -> tuple[Any, ...]:
+    """What became of each partition that was asked about: its result, or what is wrong with its topic."""
+
+    def answer(topic: AskedTopic, index: int) -> Any:
+        tp = TopicPartition(topic.name, PartitionIndex(index))
+        return make(partition_type, partition_index=index, **told(topic.wrong or results[tp]))
+
+    return tuple(
+        make(
+            topic_type,
+            **topic.fields(),
+            partitions=tuple(answer(topic, part.partition_index) for part in topic.asked.partitions),
+        )
+        for topic in topics
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from raylog.broker.groups.classic_messages import Leaver
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, told, types_of
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.ids import InstanceId, MemberId
@@ -24,17 +24,17 @@ _FIRST_MANY = 3
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     group = check_group(ctx, ports, Operation.READ, request.group_id)
     types, leavers = types_of(ctx), _leavers(ctx, request)
-    codes = [ErrorCode.none if error is None else code_of(error) for error in ports.groups.leave(group, leavers)]
+    results = ports.groups.leave(group, leavers)
     if ctx.version < _FIRST_MANY:
-        return make(types.LeaveGroupResponse, throttle_time=throttle(ctx), error_code=codes[0])
+        return make(types.LeaveGroupResponse, throttle_time=throttle(ctx), **told(results[0]))
     members = tuple(
         make(
             types.MemberResponse,
             member_id=leaver.member_id,
             group_instance_id=leaver.instance_id,
-            error_code=code,
+            **told(result),
         )
-        for leaver, code in zip(leavers, codes, strict=True)
+        for leaver, result in zip(leavers, results, strict=True)
     )
     return make(types.LeaveGroupResponse, throttle_time=throttle(ctx), error_code=ErrorCode.none, members=members)
 

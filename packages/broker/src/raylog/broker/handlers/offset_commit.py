@@ -13,17 +13,16 @@ once the offsets are in the metadata store. What is wrong with one partition is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from raylog.broker.config import OFFSET_METADATA_MAX_BYTES
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import Later, make, throttle, types_of
 from raylog.broker.handlers.group_members import identity
-from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_exists, check_group
+from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_exists, check_group
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
-from raylog.protocol.errors import ErrorCode, InvalidRequest, OffsetMetadataTooLarge, RaylogError, code_of
+from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge, RaylogError
 from raylog.protocol.ids import (
     NO_EPOCH,
     LeaderEpoch,
@@ -33,8 +32,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-Results = Mapping[TopicPartition, RaylogError | None]
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
@@ -77,22 +74,8 @@ def _committed(state: ClusterState, tp: TopicPartition, part: Any, limit: int, n
 
 def _response(ctx: RequestContext, topics: list[AskedTopic], results: Results) -> Any:
     types = types_of(ctx)
-
-    def answer(topic: AskedTopic, part: Any) -> Any:
-        tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))
-        wrong = topic.wrong if topic.wrong is not None else results[tp]
-        code = ErrorCode.none if wrong is None else code_of(wrong)
-        return make(types.OffsetCommitResponsePartition, partition_index=tp.partition, error_code=code)
-
     return make(
         types.OffsetCommitResponse,
         throttle_time=throttle(ctx),
-        topics=tuple(
-            make(
-                types.OffsetCommitResponseTopic,
-                **topic.fields(),
-                partitions=tuple(answer(topic, part) for part in topic.asked.partitions),
-            )
-            for topic in topics
-        ),
+        topics=answers(topics, results, types.OffsetCommitResponseTopic, types.OffsetCommitResponsePartition),
     )

@@ -8,12 +8,11 @@ that does not exist; here its offsets can be forgotten, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_group
+from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.ids import PartitionIndex, TopicPartition
 
@@ -35,27 +34,11 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     return make(types_of(ctx).OffsetDeleteResponse, error_code=code_of(error), throttle_time=throttle(ctx), topics=())
 
 
-def _response(
-    ctx: RequestContext, topics: list[AskedTopic], results: Mapping[TopicPartition, RaylogError | None]
-) -> Any:
+def _response(ctx: RequestContext, topics: list[AskedTopic], results: Results) -> Any:
     types = types_of(ctx)
-
-    def answer(topic: AskedTopic, part: Any) -> Any:
-        tp = TopicPartition(topic.name, PartitionIndex(part.partition_index))
-        wrong = topic.wrong if topic.wrong is not None else results[tp]
-        code = ErrorCode.none if wrong is None else code_of(wrong)
-        return make(types.OffsetDeleteResponsePartition, partition_index=tp.partition, error_code=code)
-
     return make(
         types.OffsetDeleteResponse,
         error_code=ErrorCode.none,
         throttle_time=throttle(ctx),
-        topics=tuple(
-            make(
-                types.OffsetDeleteResponseTopic,
-                **topic.fields(),
-                partitions=tuple(answer(topic, part) for part in topic.asked.partitions),
-            )
-            for topic in topics
-        ),
+        topics=answers(topics, results, types.OffsetDeleteResponseTopic, types.OffsetDeleteResponsePartition),
     )

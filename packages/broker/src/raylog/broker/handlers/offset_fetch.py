@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.broker.handlers.group_offsets import AskedTopic, asked_topic, check_group
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
-from raylog.protocol.errors import ErrorCode, RaylogError, code_of
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import NO_OFFSET, PartitionIndex, TopicName, TopicPartition
 
 NOTHING = CommittedOffset(NO_OFFSET)
@@ -119,7 +119,7 @@ def _response(ctx: RequestContext, groups: Sequence[FoundGroup]) -> Any:
                 types.OffsetFetchResponseGroup,
                 group_id=group.group,
                 topics=_topics(group, types.OffsetFetchResponseTopics, types.OffsetFetchResponsePartitions),
-                error_code=_code(group.error),
+                **told(group.error),
             )
             for group in groups
         )
@@ -129,7 +129,7 @@ def _response(ctx: RequestContext, groups: Sequence[FoundGroup]) -> Any:
         types.OffsetFetchResponse,
         throttle_time=throttle(ctx),
         topics=_topics(group, types.OffsetFetchResponseTopic, types.OffsetFetchResponsePartition),
-        error_code=_code(group.error),
+        **told(group.error),
     )
 
 
@@ -142,14 +142,10 @@ def _topics(group: FoundGroup, topic_type: Any, partition_type: Any) -> tuple[An
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
             metadata=committed.metadata,
-            error_code=_code(error),
+            **told(error),
         )
 
     return tuple(
         make(topic_type, **topic.names, partitions=tuple(answer(*each) for each in topic.partitions.items()))
         for topic in group.topics
     )
-
-
-def _code(error: RaylogError | None) -> ErrorCode:
-    return ErrorCode.none if error is None else code_of(error)
