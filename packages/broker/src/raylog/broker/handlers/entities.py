@@ -59,7 +59,12 @@ def throttle(ctx: RequestContext) -> timedelta:
 
 def timeout_ms(request: Any) -> int:
     """How long the client lets its request take."""
-    return int(request.timeout.total_seconds() * 1000)
+    return in_ms(request.timeout)
+
+
+def in_ms(time: timedelta) -> int:
+    """Whole milliseconds, as the wire has it."""
+    return int(time.total_seconds() * 1000)
 
 
 def told(result: object) -> dict[str, Any]:

@@ -7,16 +7,15 @@ from typing import Any
 from raylog.broker.groups.classic_messages import Identity
 from raylog.protocol.ids import Generation, InstanceId, MemberId
 
-__all__ = ["identity"]
+__all__ = ["identity", "instance_of"]
 
 
 def identity(request: Any, generation: int) -> Identity:
-    """As the request says, which names ``generation`` by a field of its own; versions before static members name no
-    instance.
-    """
-    instance = getattr(request, "group_instance_id", None)
-    return Identity(
-        MemberId(request.member_id),
-        Generation(generation),
-        None if instance is None else InstanceId(instance),
-    )
+    """As the request says, which names ``generation`` by a field of its own."""
+    return Identity(MemberId(request.member_id), Generation(generation), instance_of(request))
+
+
+def instance_of(asked: Any) -> InstanceId | None:
+    """The static member that a request, or a part of one, names; versions before these name none."""
+    instance: InstanceId | None = getattr(asked, "group_instance_id", None)
+    return instance

@@ -15,19 +15,18 @@ The answer comes once the generation begins: when all members have joined, or th
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from raylog.broker.groups.classic_messages import Join, Joined, MemberIdIs, Protocol
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
-from raylog.broker.handlers.entities import Later, make, throttle, types_of
+from raylog.broker.handlers.entities import Later, in_ms, make, throttle, types_of
+from raylog.broker.handlers.group_members import instance_of
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
-from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, InstanceId, MemberId
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, MemberId
 
 _FIRST_REBALANCE_TIMEOUT = 1
 _FIRST_MEMBER_ID_REQUIRED = 4
-_FIRST_STATIC = 5
 _FIRST_NULLABLE_PROTOCOL = 7
 _FIRST_SKIP_ASSIGNMENT = 9
 
@@ -42,24 +41,19 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 
 def _join(ctx: RequestContext, request: Any) -> Join:
-    instance = request.group_instance_id if ctx.version >= _FIRST_STATIC else None
     has_rebalance_timeout = ctx.version >= _FIRST_REBALANCE_TIMEOUT
     return Join(
         member_id=MemberId(request.member_id),
-        instance_id=None if instance is None else InstanceId(instance),
+        instance_id=instance_of(request),
         client_id=ctx.client_id or "",
         client_host=f"/{ctx.connection.host}",
-        session_timeout_ms=_ms(request.session_timeout),
-        rebalance_timeout_ms=_ms(request.rebalance_timeout if has_rebalance_timeout else request.session_timeout),
+        session_timeout_ms=in_ms(request.session_timeout),
+        rebalance_timeout_ms=in_ms(request.rebalance_timeout if has_rebalance_timeout else request.session_timeout),
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         needs_id=ctx.version >= _FIRST_MEMBER_ID_REQUIRED,
         can_skip_assignment=ctx.version >= _FIRST_SKIP_ASSIGNMENT,
     )
-
-
-def _ms(time: timedelta) -> int:
-    return int(time.total_seconds() * 1000)
 
 
 def _joined(ctx: RequestContext, answer: Joined | MemberIdIs) -> Any:

@@ -14,9 +14,10 @@ from typing import Any
 from raylog.broker.groups.classic_messages import Leaver
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, told, types_of
+from raylog.broker.handlers.group_members import instance_of
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
-from raylog.protocol.ids import InstanceId, MemberId
+from raylog.protocol.ids import MemberId
 
 _FIRST_MANY = 3
 
@@ -47,7 +48,4 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 def _leavers(ctx: RequestContext, request: Any) -> tuple[Leaver, ...]:
     if ctx.version < _FIRST_MANY:
         return (Leaver(MemberId(request.member_id)),)
-    return tuple(
-        Leaver(MemberId(member.member_id), None if (name := member.group_instance_id) is None else InstanceId(name))
-        for member in request.members
-    )
+    return tuple(Leaver(MemberId(member.member_id), instance_of(member)) for member in request.members)
