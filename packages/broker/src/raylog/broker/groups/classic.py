@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from raylog.broker.groups.classic_members import Member, Members
 from raylog.broker.groups.classic_messages import (
+    NOBODY,
     Identity,
     Join,
     Joined,
@@ -47,7 +48,7 @@ from raylog.protocol.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, GroupId, MemberId, MonotonicMs
+from raylog.protocol.ids import NO_MEMBER, Generation, GroupId, MemberId, MonotonicMs
 
 __all__ = ["ClassicGroup", "GroupState", "Outcome"]
 
@@ -151,7 +152,7 @@ class ClassicGroup:
         Raises UnknownMemberId, FencedInstanceId, IllegalGeneration; RebalanceInProgress where the member has the new
         generation and not its assignment yet. While members are still to join, the old generation's commits count.
         """
-        if who.generation == NO_GENERATION and who.member_id == NO_MEMBER and who.instance_id is None:
+        if who == NOBODY:
             if len(self.members):
                 raise UnknownMemberId(f"group {self.id} has members: only they commit its offsets")
             return

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import Generation, InstanceId, MemberId
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, InstanceId, MemberId
 
 __all__ = [
+    "NOBODY",
     "Identity",
     "Join",
     "Joined",
@@ -43,6 +44,10 @@ class Identity:
     member_id: MemberId
     generation: Generation
     instance_id: InstanceId | None = None
+
+
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
+"""Who commits without being a member: tools, and consumers that assign partitions by hand."""
 
 
 @dataclass(frozen=True, slots=True)

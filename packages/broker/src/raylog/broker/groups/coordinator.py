@@ -19,7 +19,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.classic_messages import NOBODY, Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
@@ -40,11 +40,8 @@ from raylog.protocol.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
-    UnknownMemberId,
 )
 from raylog.protocol.ids import (
-    NO_GENERATION,
-    NO_MEMBER,
     BrokerEpoch,
     BrokerId,
     GroupId,
@@ -59,8 +56,6 @@ __all__ = ["GroupCoordinator"]
 
 logger = EventLog(__name__)
 
-NOBODY = Identity(NO_MEMBER, NO_GENERATION)
-"""Who commits without being a member: tools, and consumers that assign partitions by hand."""
 UNKNOWN = DescribedGroup("Unknown", "", "", ())
 """In a list of groups: one whose nodes make no sense. Describing it tells what is wrong."""
 
@@ -224,14 +219,12 @@ class GroupCoordinator:
 
     def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
         """What the multi of a commit must check; raises what is wrong with who commits."""
-        held = self._holder.hold(entry, group, make=False)
-        if held is None and who == NOBODY:
+        if who == NOBODY and self._holder.hold(entry, group, make=False) is None:
             kind = read_kind(self._store, group)
             if kind is not None and kind.kind is GroupKind.ACTORS:
                 return vacancy(self._store, group, kind)
-            held = self._holder.hold(entry, group, make=True)
-        if held is None:
-            raise UnknownMemberId(f"group {group} has no members that a broker coordinates: join it")
+            self._holder.hold(entry, group, make=True)
+        held = self._holder.hold_known(entry, group)
         held.machine.check_commit(who, self._now_ms())
         return held.fence()
 
