@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import Registered
@@ -25,7 +26,7 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
     """The group as its registries show it, read one after the other. ``topics``: those that there are, for patterns."""
     registered = _registered(store, group)
     if not registered:
-        return DescribedGroup("Empty", consumer_protocol.PROTOCOL_TYPE, "", ())
+        return DescribedGroup(GroupState.EMPTY, consumer_protocol.PROTOCOL_TYPE, "", ())
     shares = _shares(store, group)
     owned = _owned(store, group, sorted({tp for share in shares.values() for tp in share}))
     is_stable = shares.keys() == registered.keys() and all(owned.get(m, set()) == {*shares[m]} for m in registered)
@@ -40,7 +41,7 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
         )
         for member, about in sorted(registered.items())
     )
-    state = "Stable" if is_stable else "PreparingRebalance"
+    state = GroupState.STABLE if is_stable else GroupState.PREPARING_REBALANCE
     return DescribedGroup(state, consumer_protocol.PROTOCOL_TYPE, _PROTOCOL, members)
 
 

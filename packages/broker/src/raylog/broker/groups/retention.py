@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from raylog.broker.events import EventLog
+from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import ListedGroup
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
@@ -24,7 +25,6 @@ __all__ = ["OffsetRetention", "RetainedGroups"]
 
 log = EventLog(__name__)
 
-EMPTY = "Empty"
 Commits = Mapping[TopicPartition, CommittedOffset]
 
 
@@ -96,7 +96,7 @@ class OffsetRetention:
         group = listed.group
         known = self._idle.get(group, {})
         unneeded: dict[TopicPartition | None, CommittedOffset | None] = dict(self._groups.unneeded(group).items())
-        if listed.state == EMPTY:
+        if listed.state == GroupState.EMPTY:
             unneeded[None] = None
         idle = {
             key: before if (before := known.get(key)) and before.committed == committed else _Idle(committed, now_ms)
