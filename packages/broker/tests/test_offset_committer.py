@@ -17,7 +17,7 @@ from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Check, Op
-from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator, RaylogError
+from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator
 from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 
 GROUP, OTHER = GroupId("readers"), GroupId("others")
@@ -53,14 +53,7 @@ class World:
         group: GroupId = GROUP,
     ) -> Future[Results]:
         answer: Future[Results] = Future()
-
-        def done(results: Results | RaylogError) -> None:
-            if isinstance(results, RaylogError):
-                answer.set_exception(results)
-            else:
-                answer.set_result(results)
-
-        self.committer.submit(Commit(group, offsets, fence, done))
+        self.committer.submit(Commit(group, offsets, fence, answer))
         return answer
 
     @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -39,8 +40,8 @@ class Commit:
     """Asked in the committer's thread when the write is at hand, and again when the store refused it: operations that
     fail once this commit must not happen any more. Raises the error for the member when it must not already.
     """
-    done: Callable[[Results | RaylogError], None]
-    """Called once, in the committer's thread: what became of each partition, or of all. It must not block."""
+    answer: Future[Results]
+    """What became of each partition, or the error of all; set in the committer's thread."""
 
 
 class OffsetCommitter:
@@ -72,8 +73,9 @@ class OffsetCommitter:
             self._refuse_rest()
 
     def _refuse_rest(self) -> None:
+        stopped = CoordinatorNotAvailable("the broker stops: ask for the group's coordinator anew")
         for commit in self._waiting():
-            commit.done(CoordinatorNotAvailable("the broker stops: ask for the group's coordinator anew"))
+            commit.answer.set_exception(stopped)
 
     def _waiting(self) -> list[Commit]:
         commits: list[Commit] = []
@@ -105,7 +107,7 @@ class OffsetCommitter:
                 log.exception("committing offsets met a defect of the broker", group=group)
             reason = CoordinatorNotAvailable(f"the offsets of group {group} may not have been committed: {error}")
             for commit in commits:
-                commit.done(reason)
+                commit.answer.set_exception(reason)
 
     def _write_fenced(self, group: GroupId, commits: list[Commit]) -> None:
         """Takes out of ``commits`` those that were answered."""
@@ -128,8 +130,9 @@ class OffsetCommitter:
                 continue
             self._answer(commits, refused)
             return
+        elsewhere = NotCoordinator(f"group {group} is in other hands: ask for its coordinator anew")
         while commits:
-            commits.pop().done(NotCoordinator(f"group {group} is in other hands: ask for its coordinator anew"))
+            commits.pop().answer.set_exception(elsewhere)
 
     def _guards(self, commits: list[Commit]) -> list[Op]:
         """All operations that must hold; answers those whose commit must not happen, and takes them out."""
@@ -139,7 +142,7 @@ class OffsetCommitter:
                 guards |= dict.fromkeys(commit.fence())
             except RaylogError as error:
                 commits.remove(commit)
-                commit.done(error)
+                commit.answer.set_exception(error)
         return list(guards)
 
     def _answer(self, commits: list[Commit], refused: Mapping[TopicPartition, StoreError]) -> None:
@@ -150,4 +153,4 @@ class OffsetCommitter:
             log.warning("an offset could not be committed", partition=str(tp), reason=str(error))
         while commits:
             commit = commits.pop()
-            commit.done({tp: errors.get(tp) for tp in commit.offsets})
+            commit.answer.set_result({tp: errors.get(tp) for tp in commit.offsets})

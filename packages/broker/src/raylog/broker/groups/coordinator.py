@@ -154,15 +154,9 @@ class GroupCoordinator:
             with self._holder.enter(group) as entry:
                 return self._commit_fence(entry, group, who)
 
-        def done(result: Results | RaylogError) -> None:
-            if isinstance(result, RaylogError):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
-
         fence()
         answer: Future[Results] = Future()
-        self._committer.submit(Commit(group, offsets, fence, done))
+        self._committer.submit(Commit(group, offsets, fence, answer))
         return answer
 
     def fetch_offsets(
