@@ -102,7 +102,8 @@ class OffsetRetention:
             key: before if (before := known.get(key)) and before.committed == committed else _Idle(committed, now_ms)
             for key, committed in unneeded.items()
         }
-        due = {key: each.committed for key, each in idle.items() if each.since_ms + self._retention_ms() <= now_ms}
+        last_ms = now_ms - self._retention_ms()
+        due = {key: each.committed for key, each in idle.items() if each.since_ms <= last_ms}
         commits = {tp: committed for tp, committed in due.items() if tp is not None and committed is not None}
         if commits:
             self._groups.forget(group, commits, even_if_needed=False)
