@@ -16,11 +16,10 @@ from typing import Any
 
 from raylog.broker.groups.described import DescribedGroup
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
+from raylog.broker.handlers.entities import AUTHORIZED_OPERATIONS_UNKNOWN, failure, make, throttle, told, types_of
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import GroupIdNotFound, RaylogError
 
-UNKNOWN_OPERATIONS = -(2**31)
 GROUP_OPERATIONS = {3: Operation.READ, 6: Operation.DELETE, 8: Operation.DESCRIBE}
 """By their places in the bit field, which are Kafka's AclOperation."""
 
@@ -40,7 +39,7 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 def _isolated(ctx: RequestContext, ports: Ports, name: str, with_operations: bool) -> Any:
     try:
         group = check_group(ctx, ports, Operation.DESCRIBE, name)
-        operations = _operations(ctx, ports, name) if with_operations else UNKNOWN_OPERATIONS
+        operations = _operations(ctx, ports, name) if with_operations else AUTHORIZED_OPERATIONS_UNKNOWN
         return _group(ctx, name, ports.groups.describe(group), operations=operations)
     except Exception as error:  # noqa: BLE001 (whatever it is, the other groups go on)
         return _refused(ctx, name, failure(error, ctx, f"describing group {name}"))
@@ -66,7 +65,7 @@ def _group(
     name: str,
     group: DescribedGroup,
     error: RaylogError | None = None,
-    operations: int = UNKNOWN_OPERATIONS,
+    operations: int = AUTHORIZED_OPERATIONS_UNKNOWN,
 ) -> Any:
     types = types_of(ctx)
     return make(

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from raylog.broker.handlers.context import Ports, RequestContext
-from raylog.broker.handlers.entities import make, throttle, types_of
+from raylog.broker.handlers.entities import AUTHORIZED_OPERATIONS_UNKNOWN, make, throttle, types_of
 from raylog.broker.handlers.leaders import state_to_tell
 from raylog.broker.handlers.metadata import find_topic, partition_fields
 from raylog.coordination.model import ClusterState, TopicState
@@ -23,8 +23,6 @@ from raylog.protocol.ids import NO_TOPIC_ID, TopicName
 
 MAX_PARTITIONS = 2_000
 """In one answer, however many are asked for: Kafka's default of max.request.partition.size.limit."""
-
-AUTHORIZED_OPERATIONS_UNKNOWN = -(2**31)
 
 Found = TopicState | tuple[TopicName, RaylogError]
 
