@@ -51,7 +51,7 @@ class GroupHolder:
         """``claimant``: this broker in its incarnation now; ``may_act``: whether its lease is held."""
         self._store = store
         self.claimant = claimant
-        self.cluster = cluster
+        self._cluster = cluster
         self._may_act = may_act
         self._rules = rules
         self._now_ms = now_ms
@@ -110,7 +110,7 @@ class GroupHolder:
         if make and entry.held is not None and entry.held.was_taken():
             self.let_go(entry, NotCoordinator(f"group {group} was one of actors meanwhile"))
         if entry.held is None:
-            me, cluster, now_ms = self.claimant(), self.cluster(), self._now_ms()
+            me, cluster, now_ms = self.claimant(), self._cluster(), self._now_ms()
             entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
             if entry.held is not None:
                 machine = entry.held.machine
@@ -129,7 +129,7 @@ class GroupHolder:
         """Raises NotCoordinator unless this broker coordinates the group or is to."""
         if entry.held is None:
             claimed, _ = read_claimed(self._store, group)
-            check_coordinates(group, claimed, self.claimant(), self.cluster())
+            check_coordinates(group, claimed, self.claimant(), self._cluster())
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         """Store what has to be, then answer, and see that the group's time passes."""
