@@ -54,7 +54,7 @@ OFFSETS_RETENTION_MINUTES = Setting(
     ValueType.INT,
     7 * 24 * 60,
     Scope.CLUSTER,
-    "Committed offsets are forgotten once their group has had no members, and committed nothing, for this long.",
+    "Committed offsets are forgotten once no member of their group has read the topic, or committed, for this long.",
     unit="min",
     check=at_least(1),
 )
