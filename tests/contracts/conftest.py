@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.stores import OpenStore
+from kit.zookeeper import running_zookeeper
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
@@ -17,10 +18,8 @@ from raylog.coordination.zk_store import ZkStore
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    yield server
-    server.stop()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", "zookeeper", "zookeeper-chroot"])
