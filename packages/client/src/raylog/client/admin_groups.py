@@ -25,13 +25,13 @@ from kio.schema.offset_commit.v8.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kio.schema.offset_commit.v8.response import OffsetCommitResponse
+from kio.schema.offset_commit.v8.response import OffsetCommitResponse, OffsetCommitResponseTopic
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse, OffsetDeleteResponseTopic
 from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.schema.types import GroupId as KioGroupId
@@ -239,17 +239,7 @@ def commit_offsets(group: str, offsets: Mapping[TopicPartition, CommittedOffset]
 
 def read_commit_offsets(group: str, response: OffsetCommitResponse) -> dict[str, Results | RaylogError]:
     """Per partition of the group, None or why it was refused."""
-    return {
-        group: _of_group(
-            {
-                (tp := _tp(topic.name, part.partition_index)): _refusal(
-                    part.error_code, f"{tp}: committing an offset for group {group!r}"
-                )
-                for topic in response.topics
-                for part in topic.partitions
-            }
-        )
-    }
+    return {group: _results(response.topics, f"committing an offset for group {group!r}")}
 
 
 def delete_offsets(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
@@ -270,17 +260,20 @@ def read_delete_offsets(group: str, response: OffsetDeleteResponse) -> dict[str,
     error = _refusal(response.error_code, f"group {group!r}: deleting offsets")
     if error is not None:
         return {group: error}
-    return {
-        group: _of_group(
-            {
-                (tp := _tp(topic.name, part.partition_index)): _refusal(
-                    part.error_code, f"{tp}: deleting the offset of group {group!r}"
-                )
-                for topic in response.topics
-                for part in topic.partitions
-            }
-        )
-    }
+    return {group: _results(response.topics, f"deleting the offset of group {group!r}")}
+
+
+def _results(
+    topics: Iterable[OffsetCommitResponseTopic | OffsetDeleteResponseTopic], what: str
+) -> Results | RaylogError:
+    """Per partition, None or why it was refused; or why all have to be asked of another broker."""
+    return _of_group(
+        {
+            (tp := _tp(topic.name, part.partition_index)): _refusal(part.error_code, f"{tp}: {what}")
+            for topic in topics
+            for part in topic.partitions
+        }
+    )
 
 
 def _refusal(code: ErrorCode, what: str) -> RaylogError | None:
