@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker import direct
-from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS, LOG_SCRUB_BYTES_PER_SECOND
 from raylog.broker.events import EventLog
 from raylog.broker.metrics import Facts, Sample, samples
@@ -19,6 +18,7 @@ from raylog.broker.parts import Parts, Place, open_parts, registration_of
 from raylog.broker.ports import ControllerTopics
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.scrub import Scrubber, unread_bytes
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.coordination import controller_events as core
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.controller_proposals import refusal
 from raylog.coordination.controller_requests import Request, Result
 from raylog.coordination.model import NO_CONTROLLER_EPOCH

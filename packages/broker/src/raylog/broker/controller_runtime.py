@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
-from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.controller_calls import (
     Asked,
     AskedToDecide,
@@ -29,6 +28,7 @@ from raylog.broker.controller_sender import Sender
 from raylog.broker.events import EventLog
 from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.controller import Controller
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import ClusterState

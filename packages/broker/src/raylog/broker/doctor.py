@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker import doctor_checks, ray_driver
-from raylog.broker.clocks import wall_ms
 from raylog.broker.cluster_file import ClusterFile, RayInfo, raylog_home
 from raylog.broker.doctor_checks import Finding, State
 from raylog.broker.doctor_facts import NodeFacts, Question, look
 from raylog.broker.local_ray import PLACE_LABEL
+from raylog.coordination.clocks import wall_ms
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.store import StoreError
 from raylog.coordination.zk_store import ZkStore

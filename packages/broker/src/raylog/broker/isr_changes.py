@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.proposals import (
     DamagedReplica,

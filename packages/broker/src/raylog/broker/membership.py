@@ -9,9 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.lease import Lease
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.paths import encode_topic_id

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.peer_control import AckStatus, Follow, Lead, LocalChanges, Receiver, local_changes
 from raylog.protocol.errors import (

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.broker import listeners
-from raylog.broker.clocks import monotonic_ms, wall_ms
 from raylog.broker.config import BROKER_ID, BROKER_RACK, LIVENESS_HINTS, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
 from raylog.broker.controller_runtime import ControllerRuntime
 from raylog.broker.draining import Draining
@@ -39,6 +38,7 @@ from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl

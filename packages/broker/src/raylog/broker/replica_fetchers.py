@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import (
     BROKER_ID,
     FOLLOWER_REPLICATION_THROTTLED_RATE,
@@ -30,6 +29,7 @@ from raylog.broker.net.follower_session import FollowerSession
 from raylog.broker.net.peer import PeerConnection
 from raylog.broker.partition import Partition
 from raylog.broker.replication.quota import ReplicationQuota, is_throttled
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.model import BrokerInfo
 from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, exception_for
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse

@@ -26,8 +26,8 @@ from raylog.client.config import (
 from raylog.client.connection import Address, Reply
 from raylog.client.metadata import ClusterView, Metadata
 from raylog.client.network import CONNECT_POLL_MS, Network
-from raylog.client.pool import monotonic_ms
 from raylog.client.results import BrokerDescription, TopicDescription
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     NetworkException,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from raylog.client.config import ACKS, COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
+from raylog.coordination.clocks import wall_ms
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable, LeaderNotAvailable, UnknownTopicOrPartition
@@ -69,7 +69,7 @@ class BrokerHandle:
         compression: str = "none",
     ) -> Any:
         codec = Codec.from_name(COMPRESSION_TYPE.checked(compression))
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         timed = [record if record.timestamp >= 0 else replace(record, timestamp=now_ms) for record in records]
         batch = encode_batch(timed, codec=codec)
         return self._actor.produce.remote(topic, partition, batch, _ACKS[ACKS.checked(str(acks))])

@@ -28,10 +28,10 @@ from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionReques
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.offset_searches import OffsetSearches
-from raylog.client.pool import monotonic_ms
 from raylog.client.read_replicas import ReadReplicas
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place, Subscription
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
     FetchSessionIdNotFound,
     InvalidFetchSessionEpoch,

@@ -7,7 +7,6 @@ wakes a poll that waits; see ``group_consumer_core`` for when it is taken up.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,13 +18,13 @@ from raylog.client.group_changes import Change
 from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
-from raylog.client.pool import monotonic_ms
 from raylog.client.results import ConsumerRecord
 from raylog.client.subscription import Place
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import InvalidRequest, RequestTimedOut
-from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TimestampMs, TopicName, TopicPartition
+from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicName, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +317,7 @@ class GroupReader:
 
 
 def _stamped(offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:
-    now_ms = TimestampMs(time.time_ns() // 1_000_000)
+    now_ms = wall_ms()
     return {tp: committed._replace(committed_ms=now_ms) for tp, committed in offsets.items()}
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from uuid import uuid4
 
-from raylog.client.clocks import monotonic_ms, wall_ms
 from raylog.client.group_changes import Change
 from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted, Stop
 from raylog.client.group_thread import MemberThread
 from raylog.coordination.assignors import Assignor
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import greeting_of

@@ -22,11 +22,11 @@ from raylog.client.group_dead_letters import DeadLetters
 from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, HandlerCore, Poll, Stop
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
 from raylog.client.group_user_handler import UserHandler
-from raylog.client.pool import monotonic_ms
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, is_retriable
-from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, MonotonicMs, Offset, TopicPartition
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class _Membership(RebalanceListener):
         self._runner = runner
         self._handler = handler
         self._exactly_once = runner.options.guarantee is Guarantee.EXACTLY_ONCE
-        self._core = HandlerCore(runner.options, _now(), runner.status.counts)
+        self._core = HandlerCore(runner.options, monotonic_ms(), runner.status.counts)
         self._paused: frozenset[TopicPartition] = frozenset()
         self._read_up_to: dict[TopicPartition, Offset] = {}
         self._last_error = runner.status.last_error
@@ -150,7 +150,7 @@ class _Membership(RebalanceListener):
             while True:
                 if self._runner.stopping.is_set():
                     self._core.stop()
-                decision = self._core.next(_now(), self._may_deliver)
+                decision = self._core.next(monotonic_ms(), self._may_deliver)
                 self._tell(decision)
                 match decision:
                     case Poll(timeout_ms, paused):
@@ -176,7 +176,7 @@ class _Membership(RebalanceListener):
             self._consumer.resume(*to_resume)
         self._paused = paused
         batches = self._runner.poll(self._consumer, timeout_ms)
-        self._core.polled(batches, _now())
+        self._core.polled(batches, monotonic_ms())
         self._read_up_to = {}
         if self._runner.draining and not batches:
             idle = self._consumer.assignment() - self._paused
@@ -187,7 +187,7 @@ class _Membership(RebalanceListener):
             self._handler(batch)
         except Exception as error:
             self._last_error = f"{batch.tp}, offset {batch.first_offset}: {told(error)}"
-            verdict = self._core.failed(error, _now())
+            verdict = self._core.failed(error, monotonic_ms())
             log.warning(
                 "%s: the handler raised for %d records from offset %d on; %s",
                 batch.tp, len(batch), batch.first_offset, verdict.value, exc_info=error,
@@ -200,9 +200,9 @@ class _Membership(RebalanceListener):
             self._send_commit(offsets)
         except RaylogError as error:
             log.warning("offsets not committed: %s", error)
-            self._core.commit_failed(_now())
+            self._core.commit_failed(monotonic_ms())
         else:
-            self._core.committed(_now())
+            self._core.committed(monotonic_ms())
 
     def _send_commit(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         self._consumer.commit({tp: CommittedOffset(offset) for tp, offset in offsets.items()})
@@ -275,10 +275,6 @@ class _Membership(RebalanceListener):
 def _passes(error: RaylogError) -> bool:
     """True when it is the cluster that is not there at the moment, and the member may come again."""
     return is_retriable(error) or isinstance(error, BrokerNotAvailable | StoreUnavailable)
-
-
-def _now() -> MonotonicMs:
-    return MonotonicMs(monotonic_ms())
 
 
 def told(error: BaseException | None) -> str:

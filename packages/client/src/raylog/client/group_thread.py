@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 
 from raylog.client.change_queue import ChangeQueue
-from raylog.client.clocks import monotonic_ms, wall_ms
 from raylog.client.group_changes import Began, Ceased, Dropped
 from raylog.client.group_requests import Commit, GoodBye, Item, PolledAgain, Quieted, Stop
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import (
     Begin,

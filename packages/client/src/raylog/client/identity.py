@@ -13,8 +13,8 @@ from kio.static.primitive import i32Timedelta
 from raylog.client.connection import Reply
 from raylog.client.metadata import backoff_ms
 from raylog.client.network import Network
-from raylog.client.pool import monotonic_ms
 from raylog.client.producer_state import Identity
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import NetworkException, RaylogError, exception_for, is_retriable
 from raylog.protocol.messages import decode_response
 

@@ -20,8 +20,9 @@ from raylog.client.config import (
 )
 from raylog.client.connection import Address, Reply
 from raylog.client.metadata import Metadata
-from raylog.client.pool import Pool, monotonic_ms
+from raylog.client.pool import Pool
 from raylog.client.results import BrokerDescription
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from raylog.protocol.messages import decode_response

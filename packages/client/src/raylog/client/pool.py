@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,14 +16,10 @@ from kio.static.protocol import RequestPayload
 from raylog.client.config import CLIENT_ID, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from raylog.client.connection import Address, Connection, Part, Reply, State
 from raylog.client.metadata import backoff_ms
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import NetworkException, RaylogError
 from raylog.protocol.messages import encode_request
 from raylog.protocol.settings import Settings
-
-
-def monotonic_ms() -> int:
-    """Milliseconds on the clock that never jumps."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Pool:

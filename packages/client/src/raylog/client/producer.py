@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from raylog.client.delivery import BatchDelivery, DeliveryThread, refuse_to_wait
 from raylog.client.network import CONNECT_POLL_MS
-from raylog.client.pool import monotonic_ms
 from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.serde import Serializer
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ loop; all that differs is :meth:`ProducerCore._wait`.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Condition
 from typing import Any
@@ -43,9 +42,9 @@ from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
 from raylog.client.network import Network
 from raylog.client.partitioner import KeyPartitioner, StickyPartitioner
-from raylog.client.pool import monotonic_ms
 from raylog.client.sender import Sender
 from raylog.client.serde import Serializer, serializer
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidRecord,
@@ -156,7 +155,7 @@ class ProducerCore:
                 f"{topic}: a record of {size} bytes; max.request.size and buffer.memory allow {self._largest}"
             )
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = wall_ms()
         elif not 0 <= timestamp <= _MAX_INT64:
             raise InvalidRecord(f"{topic}: timestamp {timestamp} is not in milliseconds since 1970")
         route = self._routes.get(topic)
@@ -253,7 +252,7 @@ class ProducerCore:
             )
         given = next((column for column in (values, keys, headers, timestamps) if column is not None), ())
         count = len(given)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         rows = Rows(
             binary(self._serialized(keys, self._serialize_key, self._packs_key_bytes), count, "keys"),
             binary(self._serialized(values, self._serialize_value, self._packs_value_bytes), count, "values"),

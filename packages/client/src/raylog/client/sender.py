@@ -28,8 +28,8 @@ from raylog.client.connection import Address, Reply
 from raylog.client.delivery import BatchOutcome
 from raylog.client.identity import IdentityKeeper
 from raylog.client.network import CONNECT_POLL_MS, Network
-from raylog.client.pool import monotonic_ms
 from raylog.client.producer_state import NO_IDENTITY, PartitionState, RetryPolicy
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,

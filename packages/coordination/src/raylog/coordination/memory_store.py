@@ -7,11 +7,11 @@ What goes wrong is scripted: :meth:`MemoryStore.suspend` and ``resume`` cut and 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.memory_tree import MemoryTree, parent_of
 from raylog.coordination.store import (
     ANY_VERSION,
@@ -34,11 +34,6 @@ from raylog.coordination.store import (
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
 T = TypeVar("T")
-
-
-def monotonic_ms() -> MonotonicMs:
-    """The machine's monotonic clock."""
-    return MonotonicMs(time.monotonic_ns() // 1_000_000)
 
 
 class MemoryStore:
@@ -160,7 +155,7 @@ class MemoryStore:
         return sent
 
     def server_time_ms(self) -> TimestampMs:
-        return self._ask(lambda: TimestampMs(time.time_ns() // 1_000_000))
+        return self._ask(wall_ms)
 
     def end_session(self, session: Session) -> None:
         self._ask(lambda: self._tree.end_session(session))

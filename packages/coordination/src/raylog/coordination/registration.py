@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from raylog.coordination import paths
+from raylog.coordination import clocks, paths
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.store import (
@@ -133,7 +132,7 @@ class BrokerRegistration:
         *,
         boot_id: str = "",
         lost_data: bool = False,
-        wall_ms: Callable[[], TimestampMs] = lambda: TimestampMs(time.time_ns() // 1_000_000),
+        wall_ms: Callable[[], TimestampMs] = clocks.wall_ms,
     ) -> None:
         """``boot_id``: see machine_boot_id; "" is taken for another than before. ``lost_data``: recovery found less in
         the logs than what had been checkpointed. ``wall_ms``: the time that is written beside, for people.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +30,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.store import (
     ANY_VERSION,
     BadVersion,
@@ -236,7 +236,7 @@ class ZkStore:
 
     def heartbeat(self) -> MonotonicMs:
         session = self.session
-        sent = MonotonicMs(time.monotonic_ns() // 1_000_000)
+        sent = monotonic_ms()
         # A follower that is cut off from its leader still answers reads, but keeps no session alive: a sync
         # asks the leader.
         self._ask("/", lambda: self._client.sync_async(self._at("/")))

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
 from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
@@ -27,6 +26,7 @@ from raylog.broker.groups.held import Claimant, read_claimed
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.node_json import CorruptMetadata

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 from uuid import UUID
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.handlers.context import (
     Ports,
     Reply,
@@ -40,6 +39,7 @@ from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, Inc
 from raylog.broker.handlers.leaders import lease_held, node_endpoints
 from raylog.broker.replication.delayed import FetchWatch, Level
 from raylog.broker.storage.files import FileSlice
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,

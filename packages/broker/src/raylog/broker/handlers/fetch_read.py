@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
-from raylog.broker.clocks import monotonic_ms
 from raylog.broker.config import (
     FETCH_MAX_BYTES,
     LEADER_REPLICATION_THROTTLED_RATE,
@@ -28,6 +27,7 @@ from raylog.broker.handlers.leaders import leader_hint
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.replication.quota import is_throttled
 from raylog.broker.storage.files import FileSlice
+from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     OffsetOutOfRange,
