@@ -11,7 +11,7 @@ SEED   ?= 1
 CORE   := packages tests/property tests/sim tests/fuzz tests/test_rules.py tests/test_infra.py
 BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-core test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-pipelines test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,14 +43,15 @@ format: setup    ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup      ## all tests: those that only compute beside those with processes, sockets and clocks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-core test-system
+test: setup      ## all tests: those that only compute, then Spark's, beside those with processes, sockets and clocks
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-core-and-pipelines test-system
 
-test-core: setup
+test-core-and-pipelines: setup
 	nice -n 19 $(BIN)/pytest -q $(CORE)
+	$(BIN)/pytest -q tests/pipelines
 
 test-system: setup
-	$(BIN)/pytest -q tests $(CORE:%=--ignore=%)
+	$(BIN)/pytest -q tests $(CORE:%=--ignore=%) --ignore=tests/pipelines
 
 test-fast: setup ## unit, contract-free and property tests
 	$(BIN)/pytest -q packages tests/property tests/test_rules.py
@@ -83,7 +84,7 @@ lock: setup      ## resolve the dependencies anew into the two lock files
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --quiet --group dev $(patsubst packages/%,--no-emit-package raylog-%,$(subst spark_bridge,spark,$(PKGS))) \
 	  -o requirements.lock pyproject.toml $(PKGS:%=%/pyproject.toml)
-	echo 'setuptools hatchling editables' | tr ' ' '\n' | $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	echo 'setuptools hatchling editables cython' | tr ' ' '\n' | $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-build.lock -
 
 clean:           ## everything that can be made again
