@@ -63,9 +63,15 @@ def body_of(data: bytes, pos: int, header: BatchHeader, *, check_crcs: bool) -> 
 
 
 def decode_columns(
-    tp: TopicPartition, batches: Sequence[tuple[BatchHeader, bytes]], schema: pa.Schema, *, from_offset: int
+    tp: TopicPartition,
+    batches: Sequence[tuple[BatchHeader, bytes]],
+    schema: pa.Schema,
+    *,
+    from_offset: int,
+    until_offset: int | None = None,
 ) -> pa.RecordBatch:
-    """The records at or above ``from_offset`` of data batches, given as headers and :func:`body_of` each.
+    """The records from ``from_offset`` up to, without, ``until_offset`` of data batches, which are given in order, as
+    headers and :func:`body_of` each.
 
     Raises CorruptMessage where ``records.decode_batch`` does, without saying which batch it was.
     """
@@ -74,6 +80,7 @@ def decode_columns(
     fields = _Fields(data, starts, ends)
     offsets = _offsets(fields, batches, counts)
     skipped = int(np.searchsorted(offsets, from_offset))
+    end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
     makers: dict[str, Any] = {
         "key": lambda: fields.slices(fields.key),
         "value": lambda: fields.slices(fields.value),
@@ -87,7 +94,7 @@ def decode_columns(
         "headers": fields.header_lists,
     }
     arrays = [makers[name]() for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(skipped)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(skipped, max(0, end - skipped))
 
 
 def _boundaries(data: bytes, batches: Sequence[tuple[BatchHeader, bytes]]) -> tuple[Integers, Integers, Integers]:

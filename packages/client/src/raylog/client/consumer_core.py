@@ -32,7 +32,7 @@ from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from raylog.protocol.records import Batches
 
 _NEW_TOPIC_GRACE_S = 2.0
@@ -100,6 +100,12 @@ class ConsumerCore:
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are being read."""
         return frozenset(place.tp for place in self._subscription)
+
+    def topic_id(self, topic: str) -> TopicId:
+        """The topic's id as the metadata told it last, by which a topic that was created again is told from the one
+        before (KIP-516); NO_TOPIC_ID while it is not known."""
+        described = self._network.metadata.view.topics.get(topic)
+        return NO_TOPIC_ID if described is None else described.topic_id
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out and fetch nothing of these partitions until :meth:`resume`; without arguments, of all."""
