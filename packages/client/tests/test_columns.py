@@ -31,9 +31,9 @@ records = st.builds(
 )
 
 
-def columns_of(data: bytes, from_offset: int = 0) -> pa.RecordBatch:
+def columns_of(data: bytes, from_offset: int = 0, until_offset: int | None = None) -> pa.RecordBatch:
     batches = [(header, body_of(data, pos, header, check_crcs=True)) for pos, header in batch_headers(data)]
-    return decode_columns(TP, batches, SCHEMA, from_offset=from_offset)
+    return decode_columns(TP, batches, SCHEMA, from_offset=from_offset, until_offset=until_offset)
 
 
 def as_records(table: pa.RecordBatch) -> list[Record]:
@@ -58,16 +58,18 @@ def normal(found: list[Record]) -> list[Record]:
         max_size=3,
     ),
     st.integers(0, 60),
+    st.none() | st.integers(0, 150),
 )
 def test_columns_hold_what_rows_hold(
-    batches: list[tuple[list[Record], Codec, TimestampType]], from_offset: int
+    batches: list[tuple[list[Record], Codec, TimestampType]], from_offset: int, until_offset: int | None
 ) -> None:
     data, offset = b"", 0
     for found, codec, kind in batches:
         data += encode_batch(found, codec=codec, timestamp_type=kind, base_offset=offset)
         offset += len(found) + 2  # and a gap
-    table = columns_of(data, from_offset)
-    assert as_records(table) == normal(decode_batches(data, from_offset=from_offset))
+    table = columns_of(data, from_offset, until_offset)
+    expected = decode_batches(data, from_offset=from_offset)
+    assert as_records(table) == normal([r for r in expected if until_offset is None or r.offset < until_offset])
     assert table.schema == SCHEMA
 
 

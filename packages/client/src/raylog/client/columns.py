@@ -79,7 +79,8 @@ def decode_columns(
     starts, ends, counts = _boundaries(data, batches)
     fields = _Fields(data, starts, ends)
     offsets = _offsets(fields, batches, counts)
-    skipped = int(np.searchsorted(offsets, from_offset))
+    first = int(np.searchsorted(offsets, from_offset))
+    end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
     end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
     makers: dict[str, Any] = {
         "key": lambda: fields.slices(fields.key),
