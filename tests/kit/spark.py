@@ -1,18 +1,21 @@
-"""What tests with Spark share: their marks, and a Ray cluster of their own."""
+"""What tests with Spark share: their marks, Spark in this process alone, and a Ray cluster of their own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.java import find_java
 from raylog.coordination.ray_token import ray_token
+from raylog.spark.session import LOGGING, end_jvm, environment
 
 SPARK_MARKS = [
     pytest.mark.system,
@@ -37,3 +40,37 @@ def ray_with_java(directory: Path) -> Iterator[RayInfo]:
             yield head
     finally:
         local_ray.stop(head)
+
+
+@contextmanager
+def local_spark(directory: Path, configs: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Spark with two threads for tasks in one JVM beside this process, without Ray; all its files in ``directory``.
+
+    Real Spark in a few seconds, for everything but what RayDP does. ``configs`` are Spark's settings. At the end
+    the JVM is gone, and this process may start another.
+    """
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(LOGGING)
+    java_options = f"-XX:-UsePerfData -Djava.io.tmpdir={directory} -Dlog4j2.configurationFile={log4j}"
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **(configs or {}),
+    }
+    variables = {
+        "JAVA_HOME": str(find_java().path),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(directory),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    builder: SparkSession.Builder = SparkSession.builder
+    with environment(variables), ExitStack() as stack:
+        stack.callback(end_jvm)
+        spark = builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
+        stack.callback(spark.stop)
+        yield spark

@@ -69,7 +69,7 @@ OPENED_PACKAGES = (
 )
 """What Spark 3.5 opens for itself on Java 17 (its JavaModuleOptions)."""
 
-_LOGGING = """\
+LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -274,7 +274,7 @@ def spark_configs(scratch: str, overrides: Mapping[str, str]) -> dict[str, str]:
     java = f"-XX:-UsePerfData -Djava.io.tmpdir={scratch}"
     opened = " ".join(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
     log4j = Path(scratch) / "log4j2.properties"
-    log4j.write_text(_LOGGING)
+    log4j.write_text(LOGGING)
     address = node_address()
     configs = {
         "spark.log4j.config.file.name": str(log4j),
