@@ -81,7 +81,6 @@ def decode_columns(
     offsets = _offsets(fields, batches, counts)
     first = int(np.searchsorted(offsets, from_offset))
     end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
-    end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
     makers: dict[str, Any] = {
         "key": lambda: fields.slices(fields.key),
         "value": lambda: fields.slices(fields.value),
@@ -95,7 +94,7 @@ def decode_columns(
         "headers": fields.header_lists,
     }
     arrays = [makers[name]() for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(skipped, max(0, end - skipped))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, max(0, end - first))
 
 
 def _boundaries(data: bytes, batches: Sequence[tuple[BatchHeader, bytes]]) -> tuple[Integers, Integers, Integers]:
