@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,16 +18,7 @@ with warnings.catch_warnings():
 
 from kit import kafka_java
 from kit.clients import PYTHON_CLIENTS, Client, Kcat
-
-DEMANDED = set(filter(None, os.environ.get("RAYLOG_REQUIRE_CLIENTS", "").split(",")))
-"""Clients outside Python whose absence is a failure: ``kcat``, ``java``. Others are left out where they are absent."""
-
-
-def left_out(name: str, missing: bool) -> bool:
-    """Whether a client outside Python is to be left out. Fails when it is demanded and not there."""
-    if missing and name in DEMANDED:
-        pytest.fail(f"RAYLOG_REQUIRE_CLIENTS demands {name}, which is not installed")
-    return missing
+from kit.demanded import java_left_out, left_out
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +36,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     if not left_out("kcat", Kcat.missing()):
         found.append(Kcat())
     with ExitStack() as running:
-        if not left_out("java", bool(kafka_java.missing_programs())):
+        if not java_left_out():
             for release in kafka_java.RELEASES:
                 classes = tmp_path_factory.mktemp(release.name)
                 found.append(running.enter_context(kafka_java.JavaClient(release, classes)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kit import kafka_java
+from kit import kafka_java, maven
 from kit.clients import Kcat
+from kit.demanded import java_left_out, left_out
 from kit.kafka_java import JavaStream
 from kit.streams import AioKafkaStream, ConfluentStream, KafkaPythonStream, KcatStream, Stream
-
-from .conftest import left_out
 
 __all__ = ["CLIENTS", "absent"]
 
@@ -20,7 +19,7 @@ class NewStream(Protocol):
     def __call__(self, servers: str, topic: str, *, rack: str = "") -> Stream: ...
 
 
-def _java(release: kafka_java.Release) -> NewStream:
+def _java(release: maven.Release) -> NewStream:
     return lambda servers, topic, *, rack="": JavaStream(release, servers, topic, rack=rack)
 
 
@@ -37,4 +36,4 @@ def absent(name: str) -> bool:
     """Whether a client outside Python is not installed, and may be left out."""
     if name == KcatStream.name:
         return left_out("kcat", Kcat.missing())
-    return name.startswith("java") and left_out("java", bool(kafka_java.missing_programs()))
+    return name.startswith("java") and java_left_out()

@@ -10,13 +10,12 @@ import pytest
 from kit import kafka_java
 from kit.clients import Raylog, Row
 from kit.cluster import InProcessCluster
+from kit.demanded import java_left_out
 from raylog.protocol.records import Codec
-
-from .conftest import left_out
 
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.skipif(left_out("java", bool(kafka_java.missing_programs())), reason="java and mvn are not installed"),
+    pytest.mark.skipif(java_left_out(), reason="java and mvn are not installed"),
 ]
 
 PER_ROUND = 20

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import confluent_kafka
 import pytest
 
-from kit import kafka_java
+from kit.demanded import java_left_out
 from kit.foreign_groups import JAVA, PYTHON, ForeignMember, Traffic, wait_all_read, wait_shared
 from kit.kafka_java import KafkaTools
 from kit.replicated import ReplicatedCluster
@@ -18,7 +18,6 @@ from raylog.client import Consumer
 from raylog.coordination import group_paths
 from raylog.protocol.ids import GroupId
 
-from .conftest import left_out
 from .foreign import absent
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(200)]
@@ -27,9 +26,7 @@ PARTITIONS = 4
 WAIT_S = 60.0
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"}
 GROUPS = "consumer.group.ConsumerGroupCommand"
-needs_java = pytest.mark.skipif(
-    left_out("java", bool(kafka_java.missing_programs())), reason="java and mvn are not installed"
-)
+needs_java = pytest.mark.skipif(java_left_out(), reason="java and mvn are not installed")
 
 
 @pytest.fixture(scope="module")

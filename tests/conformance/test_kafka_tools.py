@@ -6,14 +6,13 @@ import subprocess
 
 import pytest
 
-from kit import kafka_java
+from kit import kafka_java, maven
 from kit.cluster import InProcessCluster
-
-from .conftest import left_out
+from kit.demanded import java_left_out
 
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.skipif(left_out("java", bool(kafka_java.missing_programs())), reason="java and mvn are not installed"),
+    pytest.mark.skipif(java_left_out(), reason="java and mvn are not installed"),
 ]
 
 TIMEOUT_S = 60
@@ -22,7 +21,7 @@ JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp")
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A Java program of Kafka's package, or a source file that uses it."""
-    path = f"{kafka_java.jars(kafka_java.KAFKA_4)}/*"
+    path = f"{maven.jars(kafka_java.KAFKA_4)}/*"
     return subprocess.run(
         [*JVM, path, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )  # fmt: skip
@@ -66,7 +65,7 @@ def test_kafka_configs_is_told_what_cannot_be(brokers: InProcessCluster) -> None
 
 def test_the_java_admin_client_grows_a_topic_and_describes_it_by_pages(brokers: InProcessCluster) -> None:
     brokers.create_topic("by-java")
-    done = run(str(kafka_java.SOURCES / "Topics.java"), brokers.bootstrap_servers, "by-java", "7", "2")
+    done = run(str(maven.SOURCES / "Topics.java"), brokers.bootstrap_servers, "by-java", "7", "2")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == [str(index) for index in range(7)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kit import kafka_java
 from kit.cluster import InProcessCluster
+from kit.demanded import java_left_out
 from kit.kafka_java import KafkaTools, Told, replica_lags
 from kit.waiting import wait_until
 from raylog.client import Producer
@@ -19,12 +19,10 @@ from raylog.coordination.model import PartitionState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
-from .conftest import left_out
-
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(left_out("java", bool(kafka_java.missing_programs())), reason="java and mvn are not installed"),
+    pytest.mark.skipif(java_left_out(), reason="java and mvn are not installed"),
 ]
 
 WAIT_S = 30.0

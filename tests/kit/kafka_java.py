@@ -1,15 +1,12 @@
-"""Kafka's Java clients and its log reader: jars from Maven, kept outside the tree, and a JVM behind a line protocol.
+"""Kafka's Java clients and its log reader: a JVM behind a line protocol.
 
-They run where ``java``, ``javac`` and ``mvn`` are. ``RAYLOG_JARS`` names the directory that keeps the jars
-(``~/.cache/raylog/jars`` else); Maven fills it on first use.
+They run where ``java``, ``javac`` and ``mvn`` are.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -19,25 +16,12 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from kit.clients import Row, Whole
+from kit.maven import SOURCES, Release, jars
 from kit.streams import ProgramStream, feed
 
-SOURCES = Path(__file__).parent.parent / "conformance" / "java"
-PROGRAMS = ("java", "javac", "mvn")
-MAVEN_TIMEOUT_S = 600
 TIMEOUT_S = 60
 TOOLS = "org.apache.kafka.tools"
 JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp")
-
-
-class Release(NamedTuple):
-    """What Maven resolves: an artifact of org.apache.kafka and all that it needs."""
-
-    artifact: str
-    version: str
-
-    @property
-    def name(self) -> str:
-        return f"java-{self.version.partition('.')[0]}"
 
 
 KAFKA_4 = Release("kafka_2.13", "4.2.0")
@@ -46,44 +30,6 @@ KAFKA_TOOLS = Release("kafka-tools", "4.2.0")
 """What the scripts in Kafka's ``bin`` run."""
 KAFKA_3 = Release("kafka-clients", "3.9.1")
 RELEASES = (KAFKA_4, KAFKA_3)
-
-
-def missing_programs() -> list[str]:
-    """Those of the programs that are not on this machine."""
-    return [program for program in PROGRAMS if shutil.which(program) is None]
-
-
-def jars(release: Release) -> Path:
-    """The directory with the release's jars and our compiled sources; resolved by Maven when it is not there yet.
-
-    It appears whole or not at all, since several test runs may want it at the same time.
-    """
-    cache = Path(os.environ.get("RAYLOG_JARS", Path.home() / ".cache" / "raylog" / "jars"))
-    home = cache / f"{release.artifact}-{release.version}"
-    if not home.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        fresh = cache / f".{home.name}-{os.getpid()}"
-        try:
-            resolve(release, fresh)
-            fresh.rename(home)
-        except OSError:
-            if not home.exists():
-                raise
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return home
-
-
-def resolve(release: Release, target: Path) -> None:
-    """Let Maven copy the release's jars to ``target``. CalledProcessError with Maven's words when it cannot."""
-    subprocess.run(
-        [
-            "mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies",
-            f"-Dartifact={release.artifact}", f"-Dkafka.version={release.version}", f"-DoutputDirectory={target}",
-        ],
-        check=True,
-        timeout=MAVEN_TIMEOUT_S,
-    )  # fmt: skip
 
 
 def dump_log(segment: Path) -> str:
