@@ -29,7 +29,8 @@ client/config client/metadata client/partitioner client/accumulator client/produ
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 client/read_replicas client/epoch_checks client/group_changes client/group_consumer_core
 client/group_batches client/group_handler client/group_handler_config
-spark/offsets spark/plan spark/columns
+client/offset_ranges client/columns client/column_batches
+spark/columns spark/options
 """.split()  # noqa: SIM905 (a list of one-word strings reads worse)
 )
 """Cores without a clock, randomness, a socket, a file, a thread, Ray or ZooKeeper (marked ◆ in WORKSPACE.md)."""

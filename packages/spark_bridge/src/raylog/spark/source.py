@@ -1,26 +1,26 @@
 """A topic's records as a Spark DataFrame: ``read(spark, subscribe="flights")``.
 
-The driver asks the brokers for offsets and plans ranges; a DataFrame of the ranges' numbers, one per Spark
-partition, goes through ``mapInArrow``, where executors fetch the ranges from the leaders in parallel.
+The driver asks the brokers for offsets and plans ranges; executors fetch these from the leaders in parallel.
 """
-# ruff: noqa: N803 - options keep the names that Spark's Kafka source gave them
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from raylog.client import connect
 from raylog.client.admin import Admin
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.spark.columns import choose_columns, spark_schema
-from raylog.spark.offsets import EARLIEST, LATEST, DataLoss, LogBounds, parse_offsets, resolve
-from raylog.spark.plan import split
-from raylog.spark.reader import LOSS_HINT, ReadPlan, read_pieces
+from raylog.client.offset_ranges import DataLoss, resolve, split
+from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
+from raylog.client.range_reader import LOSS_HINT, RangeReading
+from raylog.protocol.ids import TopicId, TopicName
+from raylog.spark.columns import client_columns
+from raylog.spark.frames import frame_schema, range_frame
+from raylog.spark.options import ReadOptions, read_options
+from raylog.spark.reader import RangeTask
 
 log = logging.getLogger(__name__)
 
@@ -28,69 +28,47 @@ log = logging.getLogger(__name__)
 def read(
     spark: SparkSession,
     *,
-    subscribe: str | Iterable[str],
     bootstrap_servers: str | None = None,
     columns: Sequence[str] | None = None,
-    startingOffsets: str = "earliest",
-    endingOffsets: str = "latest",
-    failOnDataLoss: bool = True,
-    includeHeaders: bool = False,
-    minPartitions: int | None = None,
-    maxRecordsPerPartition: int | None = None,
     **options: Any,
 ) -> DataFrame:
-    """The batch DataFrame over the topics of ``subscribe`` (comma-separated, or several).
+    """The batch DataFrame over the records of topics.
 
     Its columns are Spark's for Kafka: key, value, topic, partition, offset, timestamp, timestampType and,
-    with ``includeHeaders``, headers; ``columns`` names those to read, and fewer cost less. Offsets are
-    resolved now, so every action on the DataFrame sees the same records. ``options`` are ``kafka.*`` consumer
-    settings, as ``**{"kafka.client.id": "etl"}``. ``connect`` finds the cluster without ``bootstrap_servers``.
+    with ``includeHeaders``, headers; ``columns`` names those to read, and fewer cost less. ``options`` are those of
+    Spark's Kafka source, by the same names: ``subscribe`` (comma-separated, or several), ``subscribePattern`` or
+    ``assign``, ``startingOffsets``, … (docs/spark.md has all of them), and ``kafka.*`` consumer settings, as
+    ``**{"kafka.client.id": "etl"}``. ``connect`` finds the cluster without ``bootstrap_servers``.
 
-    Raises ValueError for an unfit option, UnknownTopicOrPartition, BrokerNotAvailable, and DataLoss for
-    offsets that the log does not have unless ``failOnDataLoss`` is false; tasks raise DataLoss for what goes
-    while they read.
+    Offsets are resolved now, so every action on the DataFrame sees the same records. Raises ValueError for an unfit
+    option, UnknownTopicOrPartition, BrokerNotAvailable, and DataLoss for offsets that the log does not have unless
+    ``failOnDataLoss`` is false; tasks raise DataLoss for what goes while they read.
     """
-    chosen = choose_columns(columns, include_headers=includeHeaders)
-    starting = parse_offsets("startingOffsets", startingOffsets)
-    ending = parse_offsets("endingOffsets", endingOffsets)
-    consumer = consumer_settings(options)
-    servers = bootstrap_servers or consumer.pop("bootstrap_servers", None) or connect().bootstrap_servers
-    ranges, losses = resolve(starting, ending, log_bounds(servers, topic_names(subscribe)))
-    if losses and failOnDataLoss:
+    asked = read_options(options, streaming=False, bootstrap_servers=bootstrap_servers, columns=columns)
+    servers = asked.bootstrap_servers or connect().bootstrap_servers
+    with Admin(servers) as admin:
+        selected = select(admin, asked.selection)
+        bounds = log_bounds(admin, selected.leaders)
+        starting = offsets_at(admin, asked.starting_option, asked.starting, bounds, or_latest=asked.or_latest)
+        ending = offsets_at(admin, asked.ending_option, asked.ending, bounds, or_latest=True)
+        hosts = leader_hosts(admin, selected.leaders)
+    ranges, losses = resolve(starting, ending, bounds)
+    if losses and asked.fail_on_data_loss:
         raise DataLoss(f"{'; '.join(losses)}: {LOSS_HINT}")
     for loss in losses:
         log.warning("%s; failOnDataLoss is false, so what is there is read", loss)
-    pieces = split(ranges, min_partitions=minPartitions, max_records=maxRecordsPerPartition)
-    plan = ReadPlan(servers, pieces, chosen, failOnDataLoss, consumer)
-    numbers = spark.range(0, len(pieces), 1, numPartitions=max(1, len(pieces)))
-    return numbers.mapInArrow(partial(read_pieces, plan), spark_schema(chosen))
+    pieces = split(ranges, min_partitions=asked.min_partitions, max_records=asked.max_records_per_partition)
+    task = range_task(asked, servers, selected.topic_ids)
+    return range_frame(spark, task, frame_schema(asked.columns), pieces, hosts)
 
 
-def topic_names(subscribe: str | Iterable[str]) -> list[str]:
-    """The topics that ``subscribe`` lists. Raises ValueError when it lists none."""
-    listed = subscribe.split(",") if isinstance(subscribe, str) else subscribe
-    names = sorted({name.strip() for name in listed} - {""})
-    if not names:
-        raise ValueError(f"subscribe={subscribe!r} names no topic")
-    return names
-
-
-def consumer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for the consumer from Spark's ``kafka.*`` options. Raises ValueError for any other option."""
-    unknown = sorted(name for name in options if not name.startswith("kafka."))
-    if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r}: consumer settings begin with kafka., as kafka.client.id")
-    return {name.removeprefix("kafka.").replace(".", "_"): value for name, value in options.items()}
-
-
-def log_bounds(bootstrap_servers: str, topics: Iterable[str]) -> dict[TopicPartition, LogBounds]:
-    """What every partition of ``topics`` holds for consumers now."""
-    with Admin(bootstrap_servers) as admin:
-        partitions = [
-            TopicPartition(TopicName(topic), PartitionIndex(partition.partition))
-            for topic in topics
-            for partition in admin.describe_topic(topic).partitions
-        ]
-        first = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-        last = admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    return {tp: LogBounds(first[tp].offset, last[tp].offset) for tp in partitions}
+def range_task(asked: ReadOptions, bootstrap_servers: str, topic_ids: Mapping[TopicName, TopicId]) -> RangeTask:
+    """What tasks need to know to read as ``asked``."""
+    reading = RangeReading(
+        bootstrap_servers,
+        client_columns(asked.columns),
+        asked.fail_on_data_loss,
+        asked.consumer,
+        topic_ids,
+    )
+    return RangeTask(reading, asked.columns)

@@ -6,9 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.client.offset_ranges import (
+    EARLIEST,
+    LATEST,
+    AtTime,
+    LogBounds,
+    OffsetRange,
+    parse_offsets,
+    parse_partitions,
+    parse_time,
+    parse_times,
+    resolve,
+    split,
+)
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.spark.offsets import EARLIEST, LATEST, LogBounds, OffsetRange, parse_offsets, resolve
-from raylog.spark.plan import split
 
 
 def tp(partition: int, topic: str = "flights") -> TopicPartition:
@@ -47,8 +58,36 @@ def test_words_and_json_are_parsed() -> None:
 )
 def test_unfit_offsets_are_refused_in_one_sentence(option: str, text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
-        parse_offsets(option, text)
+        parse_offsets(option, text, pointless=LATEST if option == "startingOffsets" else EARLIEST)
     assert option in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stream_may_start_at_the_end() -> None:
+    assert parse_offsets("startingOffsets", "latest") == LATEST
+    assert parse_offsets("startingOffsets", '{"flights": {"0": -1}}') == {tp(0): LATEST}
+
+
+def test_times_are_parsed() -> None:
+    assert parse_time("startingTimestamp", " 1500 ") == AtTime(1_500)
+    assert parse_times("startingOffsetsByTimestamp", '{"flights": {"0": 0, "1": 9}}') == AtTime({tp(0): 0, tp(1): 9})
+    with pytest.raises(ValueError, match="startingTimestamp='-1' must be milliseconds since 1970"):
+        parse_time("startingTimestamp", "-1")
+    with pytest.raises(ValueError, match=r"must be JSON with milliseconds since 1970 .*: -1 is no time for flights-0"):
+        parse_times("endingOffsetsByTimestamp", '{"flights": {"0": -1}}')
+
+
+def test_partitions_are_parsed() -> None:
+    assert parse_partitions("assign", '{"flights": [1, 0, 1], "delays": [2]}') == (tp(2, "delays"), tp(0), tp(1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["flights", "{}", '{"flights": []}', '{"flights": 3}', '{"flights": [-1]}', "[1]", '{"f": [true]}', '{"f": [[]]}'],
+)
+def test_unfit_partitions_are_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"assign=.* must be JSON like") as caught:
+        parse_partitions("assign", text)
     assert "\n" not in str(caught.value)
 
 
@@ -75,7 +114,13 @@ def test_offsets_that_the_log_has_not_are_named_and_moved() -> None:
 def test_a_range_that_was_deleted_altogether_is_a_loss() -> None:
     found, losses = resolve({tp(0): Offset(1)}, {tp(0): Offset(3)}, bounds((5, 9)))
     assert found == []
-    assert len(losses) == 2
+    assert losses == ["flights-0 has offsets 5 to 8, not 1", "flights-0 has offsets 5 to 8, not 3"]
+
+
+def test_an_empty_log_says_so() -> None:
+    found, losses = resolve({tp(0): Offset(1)}, LATEST, bounds((5, 5)))
+    assert found == []
+    assert losses == ["flights-0 has no records and goes on at offset 5, not 1"]
 
 
 def test_json_names_each_partition_once() -> None:

@@ -1,4 +1,4 @@
-"""Topics as DataFrames: real brokers, a real Ray cluster, real executors."""
+"""Topics as DataFrames: real brokers, a real Spark."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kit.cluster import InProcessCluster
-from kit.spark import SPARK_MARKS, ray_with_java
+from kit.spark import SPARK_MARKS, local_spark
 from raylog.client import Admin, Producer
+from raylog.client.offset_ranges import DataLoss
 from raylog.protocol.errors import UnknownTopicOrPartition
-from raylog.spark import read, session
-from raylog.spark.offsets import DataLoss
+from raylog.spark import read
 
 pytestmark = SPARK_MARKS
 
@@ -25,10 +25,7 @@ PARTITIONS = 3
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     configs = {"spark.sql.session.timeZone": "Asia/Tokyo"}  # timestamps are instants, wherever Spark is
-    with (
-        ray_with_java(tmp_path_factory.mktemp("ray")) as head,
-        session(address=head.address, executors=2, memory="600m", configs=configs) as started,
-    ):
+    with local_spark(tmp_path_factory.mktemp("spark"), configs) as started:
         yield started
 
 
@@ -129,7 +126,7 @@ def test_what_goes_after_planning_fails_the_task(spark: SparkSession, servers: s
 def test_unfit_options_and_topics_are_named(spark: SparkSession, servers: str) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
         read(spark, subscribe="nosuch", bootstrap_servers=servers)
-    with pytest.raises(ValueError, match="unknown option 'startingoffset'"):
+    with pytest.raises(ValueError, match="unknown option 'startingoffset': did you mean startingOffsets"):
         read(spark, subscribe="numbers", bootstrap_servers=servers, startingoffset="earliest")
     with pytest.raises(ValueError, match="names no topic"):
         read(spark, subscribe=" ,", bootstrap_servers=servers)

@@ -1,0 +1,115 @@
+"""Asks brokers what a plan of ranges needs: which partitions there are, what they hold, and who leads them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raylog.client.admin import Admin
+from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, OffsetSpec, check_named
+from raylog.client.results import TopicDescription
+from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from raylog.protocol.ids import BrokerId, Offset, TopicId, TopicName, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is to be read: all partitions of ``topics``, or of the topics whose whole names match ``pattern``, or
+    ``partitions``. Exactly one of them is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class Selected(NamedTuple):
+    """What a selection stands for now."""
+
+    leaders: Mapping[TopicPartition, BrokerId]
+    """All partitions, in order, and who leads them; -1 while nobody does."""
+    topic_ids: Mapping[TopicName, TopicId]
+
+
+def select(admin: Admin, selection: Selection) -> Selected:
+    """The partitions that ``selection`` stands for; a pattern may match none, and never matches internal topics.
+
+    Raises UnknownTopicOrPartition for a topic or partition that is not there.
+    """
+    topics = _topics(admin, selection)
+    leaders = {
+        TopicPartition(topic.name, partition.partition): partition.leader
+        for topic in topics
+        for partition in topic.partitions
+    }
+    if selection.partitions:
+        missing = [tp for tp in selection.partitions if tp not in leaders]
+        if missing:
+            raise UnknownTopicOrPartition(f"there is no partition {missing[0]}")
+        leaders = {tp: leaders[tp] for tp in selection.partitions}
+    return Selected(dict(sorted(leaders.items())), {topic.name: topic.topic_id for topic in topics})
+
+
+def _topics(admin: Admin, selection: Selection) -> list[TopicDescription]:
+    if selection.pattern is None:
+        names = selection.topics or sorted({tp.topic for tp in selection.partitions})
+        return [admin.describe_topic(name) for name in names]
+    matching = re.compile(selection.pattern)
+    topics = [t for t in admin.list_topics() if not t.is_internal and matching.fullmatch(t.name)]
+    if not topics:
+        log.warning("no topic's name matches %r", selection.pattern)
+    return topics
+
+
+def log_bounds(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
+    """What every partition holds for consumers now."""
+    wanted = list(partitions)
+    first = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
+    last = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+    return {tp: LogBounds(first[tp].offset, last[tp].offset) for tp in wanted}
+
+
+def offsets_at(
+    admin: Admin, option: str, spec: OffsetSpec | AtTime, partitions: Iterable[TopicPartition], *, or_latest: bool
+) -> OffsetSpec:
+    """``spec`` in offsets, where it is in times; ``option`` is its name in error messages.
+
+    Where no record is so young: LATEST with ``or_latest``, else OffsetOutOfRange. Raises ValueError when times are
+    given for other partitions than these.
+    """
+    if not isinstance(spec, AtTime):
+        return spec
+    if isinstance(spec.times, Mapping):
+        check_named(option, spec.times, dict.fromkeys(partitions))
+        times = dict(spec.times)
+    else:
+        times = dict.fromkeys(partitions, spec.times)
+    found: dict[TopicPartition, Offset] = {}
+    for tp, answer in admin.list_offsets(times).items():
+        if answer.offset < 0 and not or_latest:
+            raise OffsetOutOfRange(
+                f"{option}: {tp} has no record at or after {times[tp]} ms; choose an earlier time, or let such "
+                "partitions start at their end (startingOffsetsByTimestampStrategy=latest)"
+            )
+        found[tp] = answer.offset if answer.offset >= 0 else LATEST
+    return found
+
+
+def leader_hosts(admin: Admin, leaders: Mapping[TopicPartition, BrokerId]) -> dict[TopicPartition, tuple[str, ...]]:
+    """Per partition its leader's advertised host and the host's address, by which schedulers know nodes; none where
+    nobody leads."""
+    hosts = {broker.broker_id: _names(broker.host) for broker in admin.describe_cluster().brokers}
+    return {tp: hosts.get(leader, ()) for tp, leader in leaders.items()}
+
+
+def _names(host: str) -> tuple[str, ...]:
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return (host,)
+    return (host,) if address == host else (host, address)
