@@ -35,6 +35,16 @@ class AtTime:
     times: TimestampMs | Mapping[TopicPartition, TimestampMs]
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is to be read: all partitions of ``topics``, or of the topics whose whole names match ``pattern``, or
+    ``partitions``. Exactly one of them is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
 class DataLoss(RaylogError):
     """Offsets that were asked for are not in the log, or no longer; the message says what to do."""
 

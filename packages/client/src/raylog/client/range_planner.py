@@ -6,26 +6,15 @@ import logging
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylog.client.admin import Admin
-from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, OffsetSpec, check_named
+from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, OffsetSpec, Selection, check_named
 from raylog.client.results import TopicDescription
 from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, Offset, TopicId, TopicName, TopicPartition
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What is to be read: all partitions of ``topics``, or of the topics whose whole names match ``pattern``, or
-    ``partitions``. Exactly one of them is given."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    partitions: tuple[TopicPartition, ...] = ()
 
 
 class Selected(NamedTuple):

@@ -17,12 +17,12 @@ from raylog.client.offset_ranges import (
     LATEST,
     AtTime,
     OffsetSpec,
+    Selection,
     parse_offsets,
     parse_partitions,
     parse_time,
     parse_times,
 )
-from raylog.client.range_planner import Selection
 from raylog.protocol.ids import Offset
 from raylog.spark.columns import choose_columns
 
