@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.client.accumulator import Batch, BatchState
-from raylog.client.producer_state import MAX_EPOCH, Identity, PartitionState, RetryPolicy
+from raylog.client.producer_state import MAX_EPOCH, Continuation, Identity, PartitionState, RetryPolicy
 from raylog.protocol.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
@@ -189,6 +189,41 @@ def test_sequences_wrap() -> None:
     state._next_sequence = (1 << 31) - 1
     state.succeeded(send(state, batch(0)))
     assert send(state, batch(1)).sequence == 1
+
+
+def continued(next_sequence: int) -> PartitionState:
+    continuation = Continuation(Identity(7, 3), {TP: next_sequence})
+    return PartitionState(TP, idempotent=True, policy=POLICY, continues=continuation)
+
+
+def test_a_continued_producer_keeps_identity_and_numbers() -> None:
+    state = continued(40)
+    state.succeeded(send(state, batch(0)))
+    assert state.identity == Identity(7, 3)
+    assert [send(state, batch(name)).sequence for name in range(1, 3)] == [42, 44]
+    assert send(continued((1 << 31) - 2), batch(0)).sequence == (1 << 31) - 2
+    assert send(continued(1 << 31), batch(0)).sequence == 0
+
+
+def test_a_continued_producer_never_takes_the_next_epoch() -> None:
+    state = continued(40)
+    first = send(state, batch(0))
+    assert not state.failed(first, OutOfOrderSequence("another number is next"), 0)
+    assert state.identity == Identity(7, 3)
+    assert state.sendable(batch(1), 0, EPOCH) is None
+
+
+def test_a_continued_producer_sends_again_in_order() -> None:
+    state = continued(40)
+    state.succeeded(send(state, batch(0)))
+    first, second = send(state, batch(1)), send(state, batch(2))
+    assert state.failed(first, NetworkException("gone"), 0)
+    assert state.failed(second, OutOfOrderSequence("the first is missing"), 0)
+    assert [send(state).sequence] == [first.sequence]
+    state.succeeded(first)
+    assert send(state) is second
+    state.succeeded(second)
+    assert send(state, batch(3)).sequence == 46
 
 
 def test_without_idempotence_there_are_no_sequences() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from raylog.client.delivery import BatchDelivery, DeliveryThread, refuse_to_wait
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
+from raylog.client.producer_state import Continuation
 from raylog.client.serde import Serializer
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import RaylogError, RequestTimedOut
@@ -25,7 +26,8 @@ class Producer(ProducerCore):
     ``Producer("host:port,…", linger_ms=20, compression_type="zstd")``: Kafka's producer settings with underscores.
     ``key_serializer`` and ``value_serializer`` are msgpack, bytes, str, json or a function from a value to bytes; by
     default bytes are sent as they are and every other value as msgpack. None is null, always. ``partitioner`` is a
-    name or a function of (key bytes or None, all partitions, those with a leader). Raises InvalidConfig.
+    name or a function of (key bytes or None, all partitions, those with a leader). ``continues``: go on under the
+    numbers of another producer; the first batch that fails fails all that follow. Raises InvalidConfig.
     """
 
     def __init__(
@@ -35,9 +37,10 @@ class Producer(ProducerCore):
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         partitioner: str | Partitioner | None = None,
+        continues: Continuation | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config)
+        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues)
         self._stopping = False
         self._thread = DeliveryThread(target=self._run, name="raylog-producer", daemon=True)
         self._thread.start()

@@ -42,10 +42,12 @@ from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
 from raylog.client.network import Network
 from raylog.client.partitioner import KeyPartitioner, StickyPartitioner
+from raylog.client.producer_state import Continuation
 from raylog.client.sender import Sender
 from raylog.client.serde import Serializer, serializer
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.protocol.errors import (
+    InvalidConfig,
     InvalidPartitions,
     InvalidRecord,
     InvalidTopic,
@@ -91,12 +93,15 @@ class ProducerCore:
         value_serializer: str | Serializer | None,
         partitioner: str | Partitioner | None,
         config: Mapping[str, Any],
+        continues: Continuation | None = None,
     ) -> None:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
             config = {**config, "partitioner": partitioner}
         settings = client_settings(PRODUCER_SETTINGS, bootstrap_servers, config)
-        producer_guarantees(settings)
+        _, idempotent = producer_guarantees(settings)
+        if continues is not None and not idempotent:
+            raise InvalidConfig("a producer that goes on as another one needs enable.idempotence")
         self._serialize_key = serializer(key_serializer)
         self._serialize_value = serializer(value_serializer)
         self._request_timeout_ms = settings[REQUEST_TIMEOUT_MS]
@@ -117,7 +122,7 @@ class ProducerCore:
             new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
         )
         self._network = Network(settings, allow_auto_create=True)
-        self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news)
+        self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
         self._closed = False
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
         self._fork = ForkGuard("producer", self._routes.clear)
@@ -228,7 +233,7 @@ class ProducerCore:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
         tp = self._current_route(topic).tps[encoded.partition]
         with self._lock:
-            batch = None if self._closed else self._accumulator.add_encoded(tp, encoded, monotonic_ms())
+            batch = None if self._over else self._accumulator.add_encoded(tp, encoded, monotonic_ms())
             if batch is None:
                 batch = self._wait(
                     lambda: self._accumulator.add_encoded(tp, encoded, monotonic_ms()), _NO_MEMORY.format(tp)
@@ -310,7 +315,7 @@ class ProducerCore:
         accumulator = self._accumulator
         was_open = tp in accumulator.open
         now_ms = monotonic_ms()
-        batch = None if self._closed else accumulator.open_batch(tp, size, now_ms)
+        batch = None if self._over else accumulator.open_batch(tp, size, now_ms)
         if batch is None:
             batch = self._wait(lambda: self._try_open(tp, size), _NO_MEMORY.format(tp))
             return batch, True
@@ -362,6 +367,11 @@ class ProducerCore:
     def _tell_news(self) -> None:
         """Memory or metadata came, or all failed: what waits looks again. The lock is held."""
         raise NotImplementedError
+
+    @property
+    def _over(self) -> bool:
+        """True when nothing can be sent any more; :meth:`_ask` raises why."""
+        return self._closed or self._sender.fatal is not None
 
     def _ask(self, condition: Callable[[], Any]) -> Any:
         """``condition``'s answer while there is one to hope for."""

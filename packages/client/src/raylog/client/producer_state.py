@@ -22,10 +22,14 @@ The epoch is per partition, since brokers keep it per partition: one partition's
 Example: 5 and 6 and 7 are in flight; the connection dies; 5's time is up, its records fail: a gap. 6 is sent
 again, as 6. "acknowledged": 5 had arrived, and so did 6; go on with 7. "Out of order": 5 never arrived, so
 neither 6 nor 7 did; both are sent as 0 and 1 of the next epoch.
+
+A producer that goes on as another one (a :class:`Continuation`) must number its records as that one did, or the same
+record would be there under two numbers. It never takes the next epoch: its first gap is its end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raylog.client.accumulator import Batch, BatchState
@@ -56,6 +60,17 @@ class Identity(NamedTuple):
 NO_IDENTITY = Identity(-1, -1)
 
 
+class Continuation(NamedTuple):
+    """Where a producer takes over from one that may have died, or may still be sending the same records.
+
+    ``next_sequences``: the sequence of the first record to send to each partition, 0 where it isn't named. A record
+    has to get the number that it had before: then brokers take it once, whoever sends it and how often (KIP-98).
+    """
+
+    identity: Identity
+    next_sequences: Mapping[TopicPartition, int]
+
+
 class RetryPolicy(NamedTuple):
     """``retries``: how often one batch is sent again. ``window``: batches of a partition that may be
     outstanding."""
@@ -71,6 +86,7 @@ class PartitionState:
 
     __slots__ = (
         "_acknowledged",
+        "_continued",
         "_gap",
         "_idempotent",
         "_in_flight",
@@ -82,7 +98,9 @@ class PartitionState:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, *, idempotent: bool, policy: RetryPolicy) -> None:
+    def __init__(
+        self, tp: TopicPartition, *, idempotent: bool, policy: RetryPolicy, continues: Continuation | None = None
+    ) -> None:
         self.tp = tp
         self.outstanding: list[Batch[Any]] = []
         self.identity: Identity | None = None if idempotent else NO_IDENTITY
@@ -94,16 +112,19 @@ class PartitionState:
         self._acknowledged = not idempotent
         self._gap = False
         self._retry_at_ms = 0
+        self._continued = continues is not None
+        if continues is not None:
+            self.identify(continues.identity, continues.next_sequences.get(tp, 0))
 
     @property
     def retrying(self) -> bool:
         """True while a batch waits to be sent again."""
         return len(self.outstanding) > self._in_flight
 
-    def identify(self, identity: Identity) -> None:
-        """Send as ``identity`` from now on, with sequences from 0. Only while nothing is in flight."""
+    def identify(self, identity: Identity, next_sequence: int = 0) -> None:
+        """Send as ``identity`` from now on, with sequences from there. Only while nothing is in flight."""
         self.identity = identity
-        self._next_sequence = 0
+        self._next_sequence = next_sequence % _SEQUENCES
         self._acknowledged = False
         self._gap = False
         for batch in self.outstanding:
@@ -178,6 +199,8 @@ class PartitionState:
         if self._idempotent and isinstance(error, _NOT_IN_SEQUENCE):
             # Not the lowest: the lower ones must get there first. The lowest: the broker has none of them.
             if batch is self.outstanding[0]:
+                if self._continued:
+                    return False
                 batch.rejected = True
                 self._gap = True
         elif not isinstance(error, NetworkException | CorruptMessage) and not is_retriable(error):
@@ -187,6 +210,8 @@ class PartitionState:
     def _heal(self) -> None:
         """Close a gap under the next epoch, once no outstanding batch can be at the broker."""
         if not self._gap or self._in_flight or (self.outstanding and not self.outstanding[0].rejected):
+            return
+        if self._continued:
             return
         if self.identity is None or self.identity.epoch >= MAX_EPOCH:
             self.identity = None  # the epochs of this id are used up: wait for another id

@@ -28,7 +28,7 @@ from raylog.client.connection import Address, Reply
 from raylog.client.delivery import BatchOutcome
 from raylog.client.identity import IdentityKeeper
 from raylog.client.network import CONNECT_POLL_MS, Network
-from raylog.client.producer_state import NO_IDENTITY, PartitionState, RetryPolicy
+from raylog.client.producer_state import NO_IDENTITY, Continuation, PartitionState, RetryPolicy
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
@@ -89,6 +89,7 @@ class Sender:
         accumulator: Accumulator[BatchOutcome],
         lock: Condition,
         tell_news: Callable[[], None],
+        continues: Continuation | None = None,
     ) -> None:
         self._acks, self._idempotent = producer_guarantees(settings)
         self._network = network
@@ -103,6 +104,7 @@ class Sender:
         self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
+        self._continues = continues
         self._identities = IdentityKeeper(network, self._backoff)
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
@@ -192,10 +194,12 @@ class Sender:
 
     def _candidates(self) -> Iterable[PartitionState]:
         """Partitions with something to send or to send again."""
+        if self.fatal is not None:
+            return ()
         for tp in self._accumulator.waiting:
             if tp not in self._states:
-                state = PartitionState(tp, idempotent=self._idempotent, policy=self._policy)
-                if self._idempotent and self._identities.identity is not None:
+                state = PartitionState(tp, idempotent=self._idempotent, policy=self._policy, continues=self._continues)
+                if self._idempotent and self._continues is None and self._identities.identity is not None:
                     state.identify(self._identities.identity)
                 self._states[tp] = state
         waiting = [self._states[tp] for tp in self._accumulator.waiting]
@@ -321,6 +325,8 @@ class Sender:
         now_ms = monotonic_ms()
         settled: list[_Settled] = []
         with self._lock:
+            if self.fatal is not None:
+                return  # all were told that they have failed
             for batch, result in results:
                 state = self._states[batch.tp]
                 error = result if isinstance(result, RaylogError) else _error_of(batch.tp, result)
@@ -348,8 +354,10 @@ class Sender:
         for batch, base_offset, append_time, error in settled:
             if error is None:
                 batch.outcome.succeed(base_offset, append_time)
-            else:
-                batch.outcome.fail(error)
+                continue
+            batch.outcome.fail(error)
+            if self._continues is not None and self.fatal is None:
+                self._fail_all(error)  # what comes behind this batch has no place any more
 
     def _fail_all(self, error: RaylogError) -> None:
         with self._lock:

@@ -1,0 +1,113 @@
+"""Producers that go on under the numbers of another one, against real brokers: each record is there once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from raylog.client import Consumer, Producer
+from raylog.client.producer_state import Continuation, Identity
+from raylog.protocol.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequence, RaylogError
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+
+ROWS = [b"%d" % number for number in range(1_000)]
+BATCH_SIZE = 500
+"""Some fifteen rows: so that there are many batches."""
+
+topics = (f"t{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with InProcessCluster(tmp_path_factory.mktemp("brokers"), config={"num.partitions": "2"}) as running:
+        yield running.bootstrap_servers
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of this test alone, with two partitions."""
+    return next(topics)
+
+
+def partition(topic: str, index: int = 0) -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(index))
+
+
+def continuing(
+    servers: str, identity: Identity, sequences: Mapping[TopicPartition, int] | None = None, **config: Any
+) -> Producer:
+    return Producer(
+        servers, continues=Continuation(identity, sequences or {}), batch_size=config.pop("batch_size", BATCH_SIZE),
+        **config,
+    )  # fmt: skip
+
+
+def values(servers: str, topic: str, index: int = 0) -> list[bytes]:
+    with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition(topic, index)])
+        return [record.value for record in consumer.iterate(until_end=True)]
+
+
+def test_who_sends_the_same_again_adds_nothing(servers: str, topic: str) -> None:
+    for _ in range(3):
+        with continuing(servers, Identity(1_000_001, 0)) as producer:
+            producer.send_batch(topic, ROWS, partition=0).result(30)
+    assert values(servers, topic) == ROWS
+
+
+def test_who_goes_on_in_the_middle_adds_what_is_missing(servers: str, topic: str) -> None:
+    identity = Identity(1_000_002, 4)
+    with continuing(servers, identity) as producer:
+        producer.send_batch(topic, ROWS[:600], partition=0).result(30)
+        producer.send_batch(topic, ROWS[:10], partition=1).result(30)
+    with continuing(servers, identity, {partition(topic): 600, partition(topic, 1): 10}) as producer:
+        producer.send_batch(topic, ROWS[600:], partition=0).result(30)
+        producer.send_batch(topic, ROWS[10:], partition=1).result(30)
+    assert values(servers, topic) == ROWS
+    assert values(servers, topic, 1) == ROWS
+
+
+def test_two_at_once_add_each_record_once(servers: str, topic: str) -> None:
+    identity = Identity(1_000_003, 0)
+    with continuing(servers, identity) as one, continuing(servers, identity) as other:
+        sent = [producer.send_batch(topic, ROWS, partition=0) for producer in (one, other)]
+        for delivery in sent:
+            delivery.result(30)
+    assert values(servers, topic) == ROWS
+
+
+def test_numbers_that_leave_a_gap_or_overlap_fail_all_that_follows(servers: str, topic: str) -> None:
+    identity = Identity(1_000_004, 0)
+    with continuing(servers, identity) as producer:
+        producer.send_batch(topic, ROWS[:100], partition=0).result(30)
+    with continuing(servers, identity, {partition(topic): 101}) as producer:
+        with pytest.raises(OutOfOrderSequence, match=f"{topic}-0.*sequence 101, expected 100"):
+            producer.send_batch(topic, ROWS[101:], partition=0).result(30)
+        with pytest.raises(OutOfOrderSequence, match="expected 100"):
+            producer.send_batch(topic, ROWS, partition=1).result(30)
+    with continuing(servers, identity, {partition(topic): 90}, batch_size=100_000) as producer:
+        delivery = producer.send_batch(topic, ROWS[90:], partition=0)
+        assert isinstance(delivery.exception(30), OutOfOrderSequence)
+    assert values(servers, topic) == ROWS[:100]
+    assert values(servers, topic, 1) == []
+
+
+def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> None:
+    with continuing(servers, Identity(1_000_005, 1)) as late:
+        late.send_batch(topic, ROWS[:10], partition=0).result(30)
+        with continuing(servers, Identity(1_000_005, 2)) as newer:
+            newer.send_batch(topic, ROWS[10:20], partition=0).result(30)
+        with pytest.raises(InvalidProducerEpoch, match="a newer instance took over"):
+            late.send_batch(topic, ROWS[10:20], partition=0).result(30)
+        with pytest.raises(RaylogError, match="a newer instance took over"):
+            late.send(topic, b"more")
+    assert values(servers, topic) == ROWS[:20]
+
+
+def test_it_must_be_idempotent(servers: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"needs enable\.idempotence"):
+        continuing(servers, Identity(1, 0), acks="1")
