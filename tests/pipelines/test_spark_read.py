@@ -135,3 +135,10 @@ def test_unfit_options_and_topics_are_named(spark: SparkSession, servers: str) -
 def test_kafka_options_reach_the_consumer(spark: SparkSession, servers: str) -> None:
     options = {"kafka.bootstrap.servers": servers, "kafka.fetch.max.bytes": 10_000}
     assert read(spark, subscribe="numbers", columns=["offset"], **options).count() == COUNT
+
+
+def test_ranges_prefer_their_leaders_hosts(spark: SparkSession, servers: str) -> None:
+    frame = read(spark, subscribe="numbers", bootstrap_servers=servers, minPartitions=6)
+    rdd = frame._jdf.queryExecution().toRdd()
+    context = spark.sparkContext._jsc.sc()
+    assert [context.getPreferredLocs(rdd, number).mkString(",") for number in range(6)] == ["127.0.0.1"] * 6

@@ -57,20 +57,20 @@ def range_frame(
     ``hosts``: where the leader of each partition runs, as executors may name their hosts. Spark waits for a free core
     there for ``spark.locality.wait``, and not at all where no executor runs.
     """
-    return ranges_with_places(spark, pieces, hosts).mapInArrow(partial(read_ranges, task), schema)
+    rows = [(range_text(piece), hosts.get(piece.tp, ())) for piece in pieces]
+    return placed_rows(spark, rows).mapInArrow(partial(read_ranges, task), schema)
 
 
-def ranges_with_places(
-    spark: SparkSession, pieces: Sequence[OffsetRange], hosts: Mapping[TopicPartition, Sequence[str]]
-) -> DataFrame:
-    """One row and one Spark partition per piece: the range as text."""
+def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) -> DataFrame:
+    """Each text one row, in a Spark partition of its own that prefers the hosts beside it; without rows, one empty
+    partition."""
     context: Any = spark.sparkContext
     jvm = context._jvm
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    places = {names: to_seq(list(names)) for names in {tuple(hosts.get(piece.tp, ())) for piece in pieces}}
-    rows = [jvm.scala.Tuple2(range_text(piece), places[tuple(hosts.get(piece.tp, ()))]) for piece in pieces]
+    places = {hosts: to_seq(list(hosts)) for hosts in {tuple(hosts) for _, hosts in rows}}
+    pairs = [jvm.scala.Tuple2(text, places[tuple(hosts)]) for text, hosts in rows]
     class_tags = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$")
-    text = class_tags.apply(jvm.java.lang.Class.forName("java.lang.String"))
-    rdd = context._jsc.sc().makeRDD(to_seq(rows), text)
+    string = class_tags.apply(jvm.java.lang.Class.forName("java.lang.String"))
+    rdd = context._jsc.sc().makeRDD(to_seq(pairs), string)
     session: Any = spark._jsparkSession
     return DataFrame(session.createDataset(rdd, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark)
