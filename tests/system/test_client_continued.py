@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
-from raylog.client import Consumer, Producer
+from raylog.client import Admin, Consumer, Producer
+from raylog.client.identity import new_identities
 from raylog.client.producer_state import Continuation, Identity
-from raylog.protocol.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequence, RaylogError
+from raylog.client.producer_traces import next_sequences
+from raylog.client.subscription import LATEST
+from raylog.protocol.errors import (
+    InvalidConfig,
+    InvalidProducerEpoch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    RaylogError,
+)
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 ROWS = [b"%d" % number for number in range(1_000)]
@@ -106,6 +115,40 @@ def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> 
         with pytest.raises(RaylogError, match="a newer instance took over"):
             late.send(topic, b"more")
     assert values(servers, topic) == ROWS[:20]
+
+
+def test_the_log_tells_how_far_a_producer_got(servers: str, topic: str) -> None:
+    ours, later, other = Identity(1_000_006, 1), Identity(1_000_006, 2), Identity(1_000_007, 1)
+    with Producer(servers) as producer:
+        producer.send_batch(topic, ROWS[:50], partition=0).result(30)
+    places = [partition(topic), partition(topic, 1)]
+    with Admin(servers) as admin:
+        starts = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(places, LATEST)).items()}
+    assert next_sequences(servers, starts, [ours, later, other]) == {}
+    for identity, count in ((ours, 300), (other, 40), (later, 120)):
+        with continuing(servers, identity) as producer:
+            producer.send_batch(topic, ROWS[:count], partition=0).result(30)
+            producer.send_batch(topic, ROWS[: count // 10], partition=1).result(30)
+    assert next_sequences(servers, starts, [ours, later]) == {
+        ours: {places[0]: 300, places[1]: 30},
+        later: {places[0]: 120, places[1]: 12},
+    }
+
+
+def test_what_the_log_does_not_have_any_more_cannot_tell(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        producer.send_batch(topic, ROWS, partition=0).result(30)
+    with Admin(servers) as admin:
+        admin.delete_records({partition(topic): 10})
+    with pytest.raises(OffsetOutOfRange, match=f"{topic}-0"):
+        next_sequences(servers, {partition(topic): 9}, [Identity(1_000_008, 0)])
+    assert next_sequences(servers, {partition(topic): 10}, [Identity(1_000_008, 0)]) == {}
+
+
+def test_new_identities_are_nobody_else_s(servers: str) -> None:
+    identities = new_identities(servers, 5) + new_identities(servers, 5)
+    assert len({identity.producer_id for identity in identities}) == 10
+    assert {identity.epoch for identity in identities} == {0}
 
 
 def test_it_must_be_idempotent(servers: str) -> None:

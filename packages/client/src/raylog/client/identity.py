@@ -1,4 +1,4 @@
-"""Asks the cluster for a producer id, for an idempotent producer."""
+"""Asks the cluster for producer ids, for idempotent producers (KIP-98)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.static.primitive import i32Timedelta
 
+from raylog.client.admin_calls import Calls
 from raylog.client.connection import Reply
 from raylog.client.metadata import backoff_ms
 from raylog.client.network import Network
@@ -18,7 +19,24 @@ from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import NetworkException, RaylogError, exception_for, is_retriable
 from raylog.protocol.messages import decode_response
 
-_FOREVER = i32Timedelta.parse(timedelta(milliseconds=2**31 - 1))
+_REQUEST = InitProducerIdRequest(
+    transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=2**31 - 1))
+)
+
+
+def new_identities(bootstrap_servers: str, count: int) -> list[Identity]:
+    """So many producers that nobody else is. Raises as :class:`~raylog.client.admin.Admin`."""
+    calls = Calls(bootstrap_servers, {})
+    try:
+        return [calls.call(_REQUEST, calls.any_broker, _identity) for _ in range(count)]
+    finally:
+        calls.close()
+
+
+def _identity(response: InitProducerIdResponse) -> Identity:
+    if response.error_code is not ErrorCode.none:
+        raise exception_for(response.error_code.value, "asking for a producer id")
+    return Identity(response.producer_id, response.producer_epoch)
 
 
 class IdentityKeeper:
@@ -40,8 +58,7 @@ class IdentityKeeper:
             return
         address = self._network.any_ready()
         if address is not None:
-            request = InitProducerIdRequest(transactional_id=None, transaction_timeout=_FOREVER)
-            self._network.send(address, request, self.context)
+            self._network.send(address, _REQUEST, self.context)
             self._asked = True
 
     def take(self, reply: Reply) -> Identity | None:
@@ -51,9 +68,7 @@ class IdentityKeeper:
             if reply.error is not None:
                 raise reply.error
             _, entity = decode_response(reply.request.api_key, reply.request.version, reply.frame)
-            response = cast(InitProducerIdResponse, entity)
-            if response.error_code is not ErrorCode.none:
-                raise exception_for(response.error_code.value, "asking for a producer id")
+            identity = _identity(cast(InitProducerIdResponse, entity))
         except RaylogError as error:
             if not isinstance(error, NetworkException) and not is_retriable(error):
                 raise
@@ -61,5 +76,5 @@ class IdentityKeeper:
             self._again_at_ms = monotonic_ms() + backoff_ms(self._failures, *self._backoff)
             return None
         self._failures = 0
-        self.identity = Identity(response.producer_id, response.producer_epoch)
-        return self.identity
+        self.identity = identity
+        return identity

@@ -43,6 +43,7 @@ from raylog.client.guards import ForkGuard
 from raylog.client.network import Network
 from raylog.client.partitioner import KeyPartitioner, StickyPartitioner
 from raylog.client.producer_state import Continuation
+from raylog.client.row_partitions import partitions_by_key
 from raylog.client.sender import Sender
 from raylog.client.serde import Serializer, serializer
 from raylog.coordination.clocks import monotonic_ms, wall_ms
@@ -222,12 +223,9 @@ class ProducerCore:
             return np.arange(first, first + len(sizes)) % route.count
         if rows.keys.null_count == len(sizes):
             return None
-        coded = rows.keys.dictionary_encode()
-        hashed = [self._keys.partition(key, route.count) for key in coded.dictionary.to_pylist()]
         nulls = int(sizes[rows.keys.is_null().to_numpy(zero_copy_only=False)].sum())
         elsewhere = self._spread(topic, route, None, nulls) if nulls else 0
-        chosen: Integers = np.array([*hashed, elsewhere])[coded.indices.fill_null(len(hashed)).to_numpy()]
-        return chosen
+        return partitions_by_key(rows.keys, self._keys, route.count, elsewhere)
 
     def _add_encoded(self, topic: str, encoded: EncodedRecords, delivery: BatchDelivery) -> None:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
