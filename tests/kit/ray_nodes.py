@@ -1,0 +1,101 @@
+"""A Ray cluster of several nodes on this machine, each with a loopback address of its own.
+
+Where things run can be told by the address then, as on real nodes, without network namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from raylog.broker import local_ray
+from raylog.broker.processes import end_session
+from raylog.coordination.free_ports import free_port
+from raylog.coordination.java import find_java
+from raylog.coordination.ray_token import ray_token
+
+__all__ = ["NODES", "ray_nodes"]
+
+NODES = ("127.0.0.2", "127.0.0.3")
+START_TIMEOUT_S = 90.0
+OBJECT_STORE_BYTES = 256 << 20
+GRACE_S = 1.0
+
+
+@contextmanager
+def ray_nodes(directory: Path, addresses: Sequence[str] = NODES, *, cpus: int = 1) -> Iterator[str]:
+    """A node with ``cpus`` CPUs at each of ``addresses``, with Java on its PATH; the first is the head. Yields the
+    cluster's address, to which this process may connect; everything of it is ended afterwards."""
+    token = directory / "ray-auth-token"
+    token.write_text(secrets.token_hex(32))
+    environment = {
+        **find_java().environment(os.environ),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        environment.pop(name, None)
+    temp_dir = local_ray.temp_dir_of(directory)  # a short path: Unix sockets are in there
+    temp_dir.symlink_to(directory)
+    sessions: list[int] = []
+    try:
+        head, *others = addresses
+        port = free_port(head)
+        _start(
+            [
+                "--head",
+                f"--node-ip-address={head}",
+                f"--port={port}",
+                f"--ray-client-server-port={free_port(head)}",
+                f"--temp-dir={temp_dir}",
+                "--include-dashboard=false",
+                *_common(head, cpus),
+            ],
+            directory / "head.log",
+            environment,
+            sessions,
+        )
+        for address in others:
+            arguments = [f"--address={head}:{port}", f"--node-ip-address={address}", *_common(address, cpus)]
+            _start(arguments, directory / f"{address}.log", environment, sessions)
+        with ray_token(str(token)):
+            yield f"{head}:{port}"
+    finally:
+        for session in reversed(sessions):
+            end_session(session, grace_s=GRACE_S)
+        temp_dir.unlink()
+
+
+def _common(address: str, cpus: int) -> list[str]:
+    return [
+        f"--num-cpus={cpus}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--dashboard-agent-listen-port={free_port(address)}",
+        f"--metrics-export-port={free_port(address)}",
+        "--disable-usage-stats",
+        "--log-style=record",
+        "--log-color=false",
+    ]
+
+
+def _start(arguments: Sequence[str], log: Path, environment: Mapping[str, str], sessions: list[int]) -> None:
+    """One node, in a Unix session of its own, which is added to ``sessions``."""
+    with log.open("wb") as output:
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=log.parent,
+            start_new_session=True,
+        )
+    sessions.append(launcher.pid)
+    code = launcher.wait(START_TIMEOUT_S)
+    assert code == 0, f"a Ray node did not start: {log.read_text(errors='replace')[-2_000:]}"
