@@ -142,3 +142,62 @@ def test_ranges_prefer_their_leaders_hosts(spark: SparkSession, servers: str) ->
     rdd = frame._jdf.queryExecution().toRdd()
     context = spark.sparkContext._jsc.sc()
     assert [context.getPreferredLocs(rdd, number).mkString(",") for number in range(6)] == ["127.0.0.1"] * 6
+
+
+@pytest.fixture(scope="module")
+def clicks(servers: str) -> str:
+    """A topic of JSON, with a tombstone and two damaged values; one partition."""
+    values = [b'{"id": 0, "page": "/"}', b'{"id": 1}', b"{", None, b'{"id": "x"}', b'{"id": 5, "page": "/b"}']
+    with Producer(servers) as producer:
+        for number, value in enumerate(values):
+            producer.send("clicks", value, b"%d" % number)
+    return "clicks"
+
+
+def test_values_are_decoded_as_they_are_read(spark: SparkSession, servers: str, clicks: str) -> None:
+    ending = '{"clicks": {"0": 2}}'
+    frame = read(
+        spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id long not null, page string",
+        columns=["key", "value"], endingOffsets=ending,
+    )  # fmt: skip
+    assert frame.select("key", "value.*").collect() == [(b"0", 0, "/"), (b"1", 1, None)]
+    assert frame.where("value.page is null").count() == 1
+    texts = read(spark, subscribe=clicks, bootstrap_servers=servers, value="string", columns=["value"])
+    assert texts.where("value is null or value like '%id%'").count() == 5
+
+
+def test_a_value_that_does_not_decode_fails_the_task_and_is_named(
+    spark: SparkSession, servers: str, clicks: str
+) -> None:
+    frame = read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id long")
+    with pytest.raises(PySparkException, match=r"MalformedValue: clicks-0 offset 2: the value is not json"):
+        frame.count()
+
+
+def test_a_value_that_does_not_decode_is_null_with_its_bytes_kept(
+    spark: SparkSession, servers: str, clicks: str
+) -> None:
+    frame = read(
+        spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id long", mode="PERMISSIVE",
+        columns=["offset", "value"],
+    )  # fmt: skip
+    assert frame.columns == ["offset", "value", "_corrupt_record"]
+    rows = frame.select("offset", "value.id", "_corrupt_record").collect()
+    assert rows == [
+        (0, 0, None), (1, 1, None), (2, None, b"{"), (3, None, None), (4, None, b'{"id": "x"}'), (5, 5, None)
+    ]  # fmt: skip
+
+
+def test_a_value_that_does_not_decode_is_dropped_and_counted(spark: SparkSession, servers: str, clicks: str) -> None:
+    dropped = spark.sparkContext.accumulator(0)
+    frame = read(
+        spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id long", mode="DROPMALFORMED",
+        dropped=dropped,
+    )  # fmt: skip
+    assert [row.offset for row in frame.collect()] == [0, 1, 3, 5]
+    assert dropped.value == 2
+
+
+def test_an_unfit_schema_is_refused(spark: SparkSession, servers: str, clicks: str) -> None:
+    with pytest.raises(ValueError, match="schema='id lng' is no schema"):
+        read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id lng")

@@ -6,17 +6,21 @@ not offer and is called through py4j); ``mapInArrow`` over it is what reads.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -24,8 +28,12 @@ from pyspark.sql.types import (
 )
 
 from raylog.client.offset_ranges import OffsetRange
-from raylog.protocol.ids import TopicPartition
+from raylog.client.range_reader import RangeReading
+from raylog.protocol.ids import TopicId, TopicName, TopicPartition
+from raylog.spark.columns import client_columns
+from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RangeTask, range_text, read_ranges
+from raylog.spark.values import ParseMode, ValueDecoding, ValueFormat
 
 _TYPES: Mapping[str, DataType] = {
     "key": BinaryType(),
@@ -40,25 +48,52 @@ _TYPES: Mapping[str, DataType] = {
 """Of Spark's Kafka source."""
 
 
-def frame_schema(columns: Sequence[str]) -> StructType:
-    """The schema of a DataFrame with these of Spark's columns."""
-    return StructType([StructField(name, _TYPES[name]) for name in columns])
+class FramePlan(NamedTuple):
+    """How a DataFrame's ranges are read, and the schema of what that gives."""
+
+    task: RangeTask
+    schema: StructType
+
+
+def frame_plan(
+    spark: SparkSession, asked: ReadOptions, bootstrap_servers: str, topic_ids: Mapping[TopicName, TopicId]
+) -> FramePlan:
+    """The plan for what was asked for, of topics with these ids. Raises ValueError for an unfit ``schema``."""
+    reading = RangeReading(
+        bootstrap_servers, client_columns(asked.columns), asked.fail_on_data_loss, asked.consumer, topic_ids
+    )
+    types = dict(_TYPES)
+    if asked.value is None:
+        return FramePlan(RangeTask(reading, asked.columns), _schema(asked.columns, types))
+    value = asked.value
+    types["value"] = StringType() if value.format is ValueFormat.STRING else struct_type(spark, value.schema)
+    decoding = ValueDecoding(
+        value.format,
+        to_arrow_type(types["value"]),
+        value.mode,
+        spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        value.corrupt_column,
+    )
+    count_dropped = None if value.dropped is None else value.dropped.add
+    names = asked.columns
+    if value.mode is ParseMode.PERMISSIVE:
+        names, types[value.corrupt_column] = (*names, value.corrupt_column), BinaryType()
+    return FramePlan(RangeTask(reading, asked.columns, decoding, count_dropped), _schema(names, types))
 
 
 def range_frame(
     spark: SparkSession,
-    task: RangeTask,
-    schema: StructType,
+    plan: FramePlan,
     pieces: Sequence[OffsetRange],
     hosts: Mapping[TopicPartition, Sequence[str]],
 ) -> DataFrame:
-    """The records of ``pieces``, each one Spark partition, in their order; ``schema`` is what ``task`` hands out.
+    """The records of ``pieces``, each one Spark partition, in their order.
 
     ``hosts``: where the leader of each partition runs, as executors may name their hosts. Spark waits for a free core
     there for ``spark.locality.wait``, and not at all where no executor runs.
     """
     rows = [(range_text(piece), hosts.get(piece.tp, ())) for piece in pieces]
-    return placed_rows(spark, rows).mapInArrow(partial(read_ranges, task), schema)
+    return placed_rows(spark, rows).mapInArrow(partial(read_ranges, plan.task), plan.schema)
 
 
 def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) -> DataFrame:
@@ -74,3 +109,31 @@ def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) 
     rdd = context._jsc.sc().makeRDD(to_seq(pairs), string)
     session: Any = spark._jsparkSession
     return DataFrame(session.createDataset(rdd, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark)
+
+
+def struct_type(spark: SparkSession, schema: str | StructType) -> StructType:
+    """A schema from DDL or Spark's type, all nullable: any field may be missing. Raises ValueError."""
+    if isinstance(schema, StructType):
+        return _all_nullable(schema)
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        text = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema).json()
+    except PySparkException as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"schema={schema!r} is no schema like 'id long, name string': {reason:.200}") from error
+    return _all_nullable(StructType.fromJson(json.loads(text)))
+
+
+def _all_nullable(type_: Any) -> Any:
+    match type_:
+        case StructType():
+            return StructType([StructField(field.name, _all_nullable(field.dataType)) for field in type_.fields])
+        case ArrayType():
+            return ArrayType(_all_nullable(type_.elementType))
+        case MapType():
+            return MapType(_all_nullable(type_.keyType), _all_nullable(type_.valueType))
+    return type_
+
+
+def _schema(columns: Sequence[str], types: Mapping[str, DataType]) -> StructType:
+    return StructType([StructField(name, types[name]) for name in columns])

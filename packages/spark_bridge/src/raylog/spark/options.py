@@ -25,11 +25,12 @@ from raylog.client.offset_ranges import (
 )
 from raylog.protocol.ids import Offset
 from raylog.spark.columns import choose_columns
+from raylog.spark.values import ParseMode, ValueFormat
 
 _BOTH = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
-    "maxRecordsPerPartition", "groupIdPrefix",
+    "maxRecordsPerPartition", "groupIdPrefix", "value", "schema", "mode", "columnNameOfCorruptRecord", "dropped",
 )  # fmt: skip
 _BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -46,6 +47,19 @@ _NOT_OURS = {
 
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Spark's units of time; a number without one is in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """How values are to be decoded."""
+
+    format: ValueFormat
+    schema: Any
+    """DDL or a StructType; None for text."""
+    mode: ParseMode
+    corrupt_column: str
+    dropped: Any
+    """An accumulator that counts what ``DROPMALFORMED`` leaves out, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ class ReadOptions:
     group_id_prefix: str
     consumer: Mapping[str, Any]
     """Settings for consumers, with underscores."""
+    value: ValueOptions | None
+    """None: values stay binary."""
 
 
 def read_options(
@@ -90,20 +106,20 @@ def read_options(
     consumer = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     plain = {name: value for name, value in options.items() if not name.startswith("kafka.") and value is not None}
     _check_known(plain, streaming=streaming)
-    servers = bootstrap_servers or consumer.pop("bootstrap.servers", None)
-    group_id = consumer.pop("group.id", None)
+    servers, group_id = consumer.pop("bootstrap.servers", None), consumer.pop("group.id", None)
     settings = _consumer(consumer)
     starting_option, starting = _place(
         plain, "starting", LATEST if streaming else EARLIEST, None if streaming else LATEST
     )
     ending_option, ending = _place(plain, "ending", LATEST, EARLIEST)
+    chosen = choose_columns(columns, include_headers=_flag(plain, "includeHeaders", default=False))
     least, most = _number(plain, "minOffsetsPerTrigger"), _number(plain, "maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ValueError(f"minOffsetsPerTrigger={least} must be at most maxOffsetsPerTrigger={most}")
     return ReadOptions(
         selection=_selection(plain),
-        bootstrap_servers=servers,
-        columns=choose_columns(columns, include_headers=_flag(plain, "includeHeaders", default=False)),
+        bootstrap_servers=bootstrap_servers or servers,
+        columns=chosen,
         starting=starting,
         starting_option=starting_option,
         ending=ending,
@@ -118,6 +134,7 @@ def read_options(
         group_id=group_id,
         group_id_prefix=str(plain.get("groupIdPrefix", "raylog-spark")),
         consumer=settings,
+        value=_value(plain, chosen),
     )
 
 
@@ -168,6 +185,27 @@ def topic_names(subscribe: str | Iterable[str]) -> tuple[str, ...]:
     if not names:
         raise ValueError(f"subscribe={subscribe!r} names no topic")
     return names
+
+
+def _value(plain: Mapping[str, Any], columns: Sequence[str]) -> ValueOptions | None:
+    if "value" not in plain:
+        for name in ("schema", "mode", "columnNameOfCorruptRecord", "dropped"):
+            if name in plain:
+                raise ValueError(f"option {name!r} goes with value={' or '.join(ValueFormat)}, which is not given")
+        return None
+    format_ = ValueFormat(_one_of(plain, "value", tuple(ValueFormat)))
+    mode = ParseMode(_one_of(plain, "mode", tuple(ParseMode)))
+    schema, corrupt_column = plain.get("schema"), str(plain.get("columnNameOfCorruptRecord", "_corrupt_record"))
+    if (schema is None) is not (format_ is ValueFormat.STRING):
+        needs = "takes no schema" if schema is not None else "needs schema=, as 'id long, name string'"
+        raise ValueError(f"value={str(format_)!r} {needs}")
+    if "value" not in columns:
+        raise ValueError(f"value={str(format_)!r} decodes the column value, which columns={list(columns)!r} leaves out")
+    if mode is ParseMode.PERMISSIVE and corrupt_column in columns:
+        raise ValueError(f"columnNameOfCorruptRecord={corrupt_column!r} is the name of another column")
+    if "dropped" in plain and mode is not ParseMode.DROPMALFORMED:
+        raise ValueError("option 'dropped' counts what mode=DROPMALFORMED leaves out, which is not given")
+    return ValueOptions(format_, schema, mode, corrupt_column, plain.get("dropped"))
 
 
 def _place(

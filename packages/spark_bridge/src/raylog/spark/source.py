@@ -6,7 +6,7 @@ The driver asks the brokers for offsets and plans ranges; executors fetch these 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,12 +15,9 @@ from raylog.client import connect
 from raylog.client.admin import Admin
 from raylog.client.offset_ranges import DataLoss, resolve, split
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
-from raylog.client.range_reader import LOSS_HINT, RangeReading
-from raylog.protocol.ids import TopicId, TopicName
-from raylog.spark.columns import client_columns
-from raylog.spark.frames import frame_schema, range_frame
-from raylog.spark.options import ReadOptions, read_options
-from raylog.spark.reader import RangeTask
+from raylog.client.range_reader import LOSS_HINT
+from raylog.spark.frames import frame_plan, range_frame
+from raylog.spark.options import read_options
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +35,13 @@ def read(
     with ``includeHeaders``, headers; ``columns`` names those to read, and fewer cost less. ``options`` are those of
     Spark's Kafka source, by the same names: ``subscribe`` (comma-separated, or several), ``subscribePattern`` or
     ``assign``, ``startingOffsets``, … (docs/spark.md has all of them), and ``kafka.*`` consumer settings, as
-    ``**{"kafka.client.id": "etl"}``. ``connect`` finds the cluster without ``bootstrap_servers``.
+    ``**{"kafka.client.id": "etl"}``. ``connect`` finds the cluster without ``bootstrap_servers``. ``value="string"``,
+    or ``"json"`` or ``"msgpack"`` with ``schema``, decodes values as they are read; ``mode`` says what becomes of those
+    that don't fit, by default the task fails (FAILFAST).
 
     Offsets are resolved now, so every action on the DataFrame sees the same records. Raises ValueError for an unfit
     option, UnknownTopicOrPartition, BrokerNotAvailable, and DataLoss for offsets that the log does not have unless
-    ``failOnDataLoss`` is false; tasks raise DataLoss for what goes while they read.
+    ``failOnDataLoss`` is false; tasks raise DataLoss for what goes while they read, and MalformedValue.
     """
     asked = read_options(options, streaming=False, bootstrap_servers=bootstrap_servers, columns=columns)
     servers = asked.bootstrap_servers or connect().bootstrap_servers
@@ -58,17 +57,4 @@ def read(
     for loss in losses:
         log.warning("%s; failOnDataLoss is false, so what is there is read", loss)
     pieces = split(ranges, min_partitions=asked.min_partitions, max_records=asked.max_records_per_partition)
-    task = range_task(asked, servers, selected.topic_ids)
-    return range_frame(spark, task, frame_schema(asked.columns), pieces, hosts)
-
-
-def range_task(asked: ReadOptions, bootstrap_servers: str, topic_ids: Mapping[TopicName, TopicId]) -> RangeTask:
-    """What tasks need to know to read as ``asked``."""
-    reading = RangeReading(
-        bootstrap_servers,
-        client_columns(asked.columns),
-        asked.fail_on_data_loss,
-        asked.consumer,
-        topic_ids,
-    )
-    return RangeTask(reading, asked.columns)
+    return range_frame(spark, frame_plan(spark, asked, servers, selected.topic_ids), pieces, hosts)
