@@ -14,6 +14,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
+from raylog.protocol.compiled import RECORD_CODEC
 
 pytestmark = pytest.mark.system
 
@@ -140,4 +141,4 @@ def test_clusters_are_found_by_directory_or_by_being_the_only_one(cluster: InPro
 
 def test_the_version_names_the_codec() -> None:
     shown = subprocess.run([RAYLOG, "--version"], capture_output=True, text=True, timeout=60, check=True)
-    assert shown.stdout == "raylog 0.1.0 (record codec: pure Python)\n"
+    assert shown.stdout == f"raylog 0.1.0 (record codec: {RECORD_CODEC})\n"

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kit.kernels import DECODERS
 from raylog.client.column_batches import Rows, binary, encode_rows, header_column, integers
-from raylog.client.columns import SCHEMA, body_of, decode_columns, schema_of
-from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest
+from raylog.client.columns import SCHEMA, Decode, body_of, decode_columns, schema_of
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import (
     Codec,
@@ -31,9 +32,17 @@ records = st.builds(
 )
 
 
-def columns_of(data: bytes, from_offset: int = 0, until_offset: int | None = None) -> pa.RecordBatch:
+every_decoder = pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+
+
+def columns_of(
+    data: bytes, decode: Decode, from_offset: int = 0, until_offset: int | None = None, columns: list[str] | None = None
+) -> pa.RecordBatch:
     batches = [(header, body_of(data, pos, header, check_crcs=True)) for pos, header in batch_headers(data)]
-    return decode_columns(TP, batches, SCHEMA, from_offset=from_offset, until_offset=until_offset)
+    schema = schema_of(columns)
+    found = decode_columns(TP, batches, schema, from_offset=from_offset, until_offset=until_offset, decode=decode)
+    found.validate(full=True)
+    return found
 
 
 def as_records(table: pa.RecordBatch) -> list[Record]:
@@ -51,30 +60,37 @@ def normal(found: list[Record]) -> list[Record]:
     return [Record(r.value, r.key, list(r.headers), r.timestamp, r.offset) for r in found]
 
 
+@every_decoder
 @given(
-    st.lists(
+    batches=st.lists(
         st.tuples(st.lists(records, min_size=1, max_size=70), st.sampled_from(Codec), st.sampled_from(TimestampType)),
         min_size=1,
         max_size=3,
     ),
-    st.integers(0, 60),
-    st.none() | st.integers(0, 150),
+    from_offset=st.integers(0, 60),
+    until_offset=st.none() | st.integers(0, 150),
 )
 def test_columns_hold_what_rows_hold(
-    batches: list[tuple[list[Record], Codec, TimestampType]], from_offset: int, until_offset: int | None
+    decode: Decode,
+    batches: list[tuple[list[Record], Codec, TimestampType]],
+    from_offset: int,
+    until_offset: int | None,
 ) -> None:
     data, offset = b"", 0
     for found, codec, kind in batches:
         data += encode_batch(found, codec=codec, timestamp_type=kind, base_offset=offset)
         offset += len(found) + 2  # and a gap
-    table = columns_of(data, from_offset, until_offset)
+    table = columns_of(data, decode, from_offset, until_offset)
     expected = decode_batches(data, from_offset=from_offset)
     assert as_records(table) == normal([r for r in expected if until_offset is None or r.offset < until_offset])
     assert table.schema == SCHEMA
 
 
-@given(st.lists(records, min_size=1, max_size=4), st.data())
-def test_damaged_bytes_are_refused_as_the_row_codec_refuses_them(found: list[Record], data: st.DataObject) -> None:
+@every_decoder
+@given(found=st.lists(records, min_size=1, max_size=4), data=st.data())
+def test_damaged_bytes_are_refused_as_the_row_codec_refuses_them(
+    decode: Decode, found: list[Record], data: st.DataObject
+) -> None:
     """The checksum is made right again, so that the damage reaches the decoders."""
     encoded = bytearray(encode_batch(found))
     [(_, header)] = batch_headers(bytes(encoded))
@@ -87,18 +103,107 @@ def test_damaged_bytes_are_refused_as_the_row_codec_refuses_them(found: list[Rec
     except CorruptMessage:
         rows = None
     try:
-        columns = as_records(columns_of(damaged))
+        columns = as_records(columns_of(damaged, decode))
     except (CorruptMessage, OverflowError):
         columns = None
     assert columns == rows or (rows is not None and any(abs(r.timestamp) >= 2**62 for r in rows))
 
 
-def test_some_columns_can_be_chosen() -> None:
-    data = encode_batch([Record(b"v", b"k", (), 7)], base_offset=5)
+@every_decoder
+def test_some_columns_can_be_chosen(decode: Decode) -> None:
+    data = encode_batch([Record(b"v", b"k", (("h", b"w"),), 7)], base_offset=5)
+    assert columns_of(data, decode, columns=["offset", "value"]).to_pylist() == [{"offset": 5, "value": b"v"}]
+    whole = columns_of(data, decode)
+    for name in SCHEMA.names:
+        assert columns_of(data, decode, columns=[name]).column(0) == whole.column(name)
+
+
+@every_decoder
+def test_what_is_not_wanted_is_checked_all_the_same(decode: Decode) -> None:
+    record = b"\x00\x00\x00\x01\x01\x02\x02\xff\x01"  # one header, whose name is not UTF-8
+    data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
+    for columns in (["offset"], ["value"], None):
+        with pytest.raises(CorruptMessage):
+            columns_of(data, decode, columns=columns)
+
+
+@every_decoder
+def test_no_batch_and_a_batch_without_records_have_no_rows(decode: Decode) -> None:
+    assert decode_columns(TP, [], SCHEMA, from_offset=0, decode=decode).num_rows == 0
+    compacted = frame_batch(b"", 0, 1, 1)
+    [(pos, header)] = batch_headers(compacted)
+    assert header.last_offset_delta == -1
+    with pytest.raises(CorruptMessage):
+        columns_of(compacted, decode)
+    kept = header._replace(last_offset_delta=4)
+    sound = (kept, body_of(compacted, pos, header, check_crcs=True))
+    assert decode_columns(TP, [sound], SCHEMA, from_offset=0, decode=decode).num_rows == 0
+
+
+@every_decoder
+def test_more_than_a_column_holds_is_refused_before_it_is_read(decode: Decode) -> None:
+    """The same body again and again: two gibibytes that nobody has to have."""
+    data = encode_batch([Record(bytes(1 << 22))])
     [(pos, header)] = batch_headers(data)
-    batches = [(header, body_of(data, pos, header, check_crcs=True))]
-    table = decode_columns(TP, batches, schema_of(["offset", "value"]), from_offset=0)
-    assert table.to_pylist() == [{"offset": 5, "value": b"v"}]
+    batch = (header, body_of(data, pos, header, check_crcs=False))
+    with pytest.raises(MessageTooLarge, match="decode fewer batches at once"):
+        decode_columns(TP, [batch] * 512, SCHEMA, from_offset=0, decode=decode)
+
+
+@every_decoder
+def test_a_header_that_lies_about_its_records_makes_no_room_for_them(decode: Decode) -> None:
+    data = frame_batch(b"\x0c" + bytes(6), (1 << 31) - 1, 1, 1)
+    with pytest.raises(CorruptMessage, match="claims 2147483647 records"):
+        columns_of(data, decode)
+
+
+@every_decoder
+def test_a_null_may_be_written_in_more_bytes_than_it_needs(decode: Decode) -> None:
+    """As in Java's ``ByteUtils.readVarint``: -1 is -1, however it is written."""
+    record = b"\x00\x00\x00" + b"\x81\x00" + b"\x81\x00" + b"\x02" + b"\x02n" + b"\x81\x00"
+    data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
+    assert normal(decode_batch(data)) == [Record(None, None, [("n", None)], 1, 0)]
+    assert as_records(columns_of(data, decode)) == normal(decode_batch(data))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\x80",
+        b"\xc1\xbf",
+        b"\xe0\x9f\xbf",
+        b"\xed\xa0\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xe2\x82",
+    ],
+)
+@every_decoder
+def test_a_header_whose_name_is_not_utf_8_is_damage(decode: Decode, name: bytes) -> None:
+    record = b"\x00\x00\x00\x01\x01\x02" + bytes([2 * len(name)]) + name + b"\x01"
+    data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
+    with pytest.raises(CorruptMessage):
+        decode_batch(data)
+    with pytest.raises(CorruptMessage):
+        columns_of(data, decode)
+
+
+@every_decoder
+@given(name=st.binary(max_size=6) | st.text(max_size=4).map(str.encode))
+def test_names_are_utf_8_for_columns_when_they_are_for_rows(decode: Decode, name: bytes) -> None:
+    record = b"\x00\x00\x00\x01\x01\x02" + bytes([2 * len(name)]) + name + b"\x01"
+    data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
+    try:
+        rows = normal(decode_batch(data))
+    except CorruptMessage:
+        with pytest.raises(CorruptMessage):
+            columns_of(data, decode)
+    else:
+        assert as_records(columns_of(data, decode)) == rows
+
+
+def test_unknown_columns_are_refused() -> None:
     for wrong in (["values"], [], ["key", "key"]):
         with pytest.raises(InvalidRequest, match="must be some of key, value"):
             schema_of(wrong)
@@ -141,16 +246,17 @@ def test_columns_that_are_not_what_they_should_be_are_refused() -> None:
         header_column([5])
 
 
+@every_decoder
 @pytest.mark.parametrize("number", [b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x00", b"\xff" * 12])
 @pytest.mark.parametrize("place", ["timestamp", "offset", "key"])
-def test_numbers_of_up_to_64_bits_are_read_and_longer_ones_refused(number: bytes, place: str) -> None:
+def test_numbers_of_up_to_64_bits_are_read_and_longer_ones_refused(number: bytes, place: str, decode: Decode) -> None:
     fields = {"timestamp": b"\x00", "offset": b"\x00", "key": b"\x01"} | {place: number}
     record = b"\x00" + fields["timestamp"] + fields["offset"] + fields["key"] + b"\x01\x00"
     data = frame_batch(bytes([2 * len(record)]) + record, 1, 1, 1)
     if place == "timestamp" and number[-1] == 1:
-        assert as_records(columns_of(data)) == normal(decode_batch(data))
+        assert as_records(columns_of(data, decode)) == normal(decode_batch(data))
         return
     with pytest.raises(CorruptMessage):
         decode_batch(data)
     with pytest.raises(CorruptMessage):
-        columns_of(data)
+        columns_of(data, decode)

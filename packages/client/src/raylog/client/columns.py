@@ -1,257 +1,125 @@
-"""◆ Record batches to Arrow columns, without a Python object per record.
+"""◆ Record batches to Arrow columns, without a Python object per record: the one door for all who read columns.
 
-A record's length must be known before the next one can be found, so one lean loop finds where records begin. All
-that follows works on all records at once: numpy reads each field's variable-length number at all positions, and
-Arrow copies keys and values together. For that the batches' bodies are seen as a binary array whose slots alternate
-between what is wanted and what lies between; taking every other slot leaves what is wanted.
+Behind it is the compiled kernel where there is one, else numpy. They find the same records in any bytes, or the same
+damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from raylog.protocol.batch_header import BatchHeader, check_crc
-from raylog.protocol.compression import Codec, decompress
-from raylog.protocol.errors import CorruptMessage, InvalidRequest
+from raylog.client.column_schema import HEADERS, SCHEMA, TIMESTAMP, Integers, schema_of
+from raylog.client.numpy_columns import FoundColumns, decode_by_numpy
+from raylog.protocol.batch_header import HEADER_SIZE, BatchHeader, check_crc
+from raylog.protocol.column_buffers import MAX_BYTES, Blobs, HeaderLists
+from raylog.protocol.compiled import KERNEL
+from raylog.protocol.compression import Buffer, Codec, decompress
+from raylog.protocol.errors import MessageTooLarge
 from raylog.protocol.ids import TopicPartition
-from raylog.protocol.records import HEADER_SIZE, TimestampType
-from raylog.protocol.rows import long_varint
 
-TIMESTAMP = pa.timestamp("ms", tz="UTC")
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", TIMESTAMP),
-        ("timestamp_type", pa.int8()),
-        ("headers", HEADERS),
-    ]
-)
-"""Every column there is, in order. ``timestamp_type``: 0 the producer's time, 1 the broker's. ``headers`` keep their
-order and may repeat a key."""
-
-Integers = NDArray[np.int64]
-_PADDING = bytes(16)
-"""Behind the bodies: a number that claims to go on is read beyond the end, and then found out."""
+__all__ = ["HEADERS", "SCHEMA", "TIMESTAMP", "Integers", "body_of", "decode_columns", "schema_of"]
 
 
-def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of the named columns, in that order; of all for None. Raises InvalidRequest for unknown ones."""
-    if columns is None:
-        return SCHEMA
-    unknown = [name for name in columns if name not in SCHEMA.names]
-    if unknown or not columns or len(set(columns)) < len(columns):
-        raise InvalidRequest(f"columns={list(columns)!r} must be some of {', '.join(SCHEMA.names)}, each once")
-    return pa.schema([SCHEMA.field(name) for name in columns])
+class Decode(Protocol):
+    """As :func:`raylog.client.numpy_columns.decode_by_numpy`."""
+
+    def __call__(
+        self, batches: Sequence[tuple[BatchHeader, Buffer]], *, keys: bool, values: bool, headers: bool
+    ) -> FoundColumns: ...
 
 
-def body_of(data: bytes, pos: int, header: BatchHeader, *, check_crcs: bool) -> bytes:
-    """The records' bytes of the batch at ``pos``, decompressed. Raises as ``records.decode_batch``."""
+def decode_by(kernel: ModuleType) -> Decode:
+    """The decoder of the module :mod:`raylog.protocol.decode_kernel`, its buffers wrapped in Arrow."""
+
+    def decode(
+        batches: Sequence[tuple[BatchHeader, Buffer]], *, keys: bool, values: bool, headers: bool
+    ) -> FoundColumns:
+        found = kernel.decode(batches, keys=keys, values=values, headers=headers)
+        return FoundColumns(
+            np.frombuffer(found.offsets, np.int64),
+            np.frombuffer(found.timestamps, np.int64),
+            None if found.keys is None else _array(pa.binary(), found.keys),
+            None if found.values is None else _array(pa.binary(), found.values),
+            None if found.headers is None else _header_array(found.headers),
+        )
+
+    return decode
+
+
+DECODE = decode_by_numpy if KERNEL is None else decode_by(KERNEL[0])
+
+
+def body_of(data: bytes, pos: int, header: BatchHeader, *, check_crcs: bool) -> Buffer:
+    """The records' bytes of the batch at ``pos``, decompressed; a view of ``data`` where they are not compressed.
+
+    Raises as ``records.decode_batch``.
+    """
     if check_crcs:
         check_crc(data, pos, header)
-    body = data[pos + HEADER_SIZE : pos + header.size]
+    body = memoryview(data)[pos + HEADER_SIZE : pos + header.size]
     return body if header.codec is Codec.NONE else decompress(header.codec, body)
 
 
 def decode_columns(
     tp: TopicPartition,
-    batches: Sequence[tuple[BatchHeader, bytes]],
+    batches: Sequence[tuple[BatchHeader, Buffer]],
     schema: pa.Schema,
     *,
     from_offset: int,
     until_offset: int | None = None,
+    decode: Decode = DECODE,
 ) -> pa.RecordBatch:
-    """The records from ``from_offset`` up to, without, ``until_offset`` of data batches, which are given in order, as
-    headers and :func:`body_of` each.
+    """The records from ``from_offset`` up to, without, ``until_offset`` (None: to the end) of data batches, which are
+    given in the order of their offsets, as headers and :func:`body_of` each.
 
-    Raises CorruptMessage where ``records.decode_batch`` does, without saying which batch it was.
+    Raises CorruptMessage where ``records.decode_batch`` does, without saying which batch it was, and MessageTooLarge
+    for more than a column of Arrow holds (2 GiB): decode fewer batches at once.
     """
-    data = b"".join([*(body for _, body in batches), _PADDING])
-    starts, ends, counts = _boundaries(data, batches)
-    fields = _Fields(data, starts, ends)
-    offsets = _offsets(fields, batches, counts)
-    first = int(np.searchsorted(offsets, from_offset))
-    end = len(offsets) if until_offset is None else int(np.searchsorted(offsets, until_offset))
-    makers: dict[str, Any] = {
-        "key": lambda: fields.slices(fields.key),
-        "value": lambda: fields.slices(fields.value),
-        "topic": lambda: pa.repeat(pa.scalar(tp.topic, pa.string()), len(starts)),
-        "partition": lambda: pa.repeat(pa.scalar(tp.partition, pa.int32()), len(starts)),
-        "offset": lambda: pa.array(offsets),
-        "timestamp": lambda: pa.array(_timestamps(fields, batches, counts)).cast(TIMESTAMP),
-        "timestamp_type": lambda: pa.array(
-            np.repeat(np.array([header.timestamp_type for header, _ in batches], np.int8), counts)
-        ),
-        "headers": fields.header_lists,
+    names = schema.names
+    found = decode(batches, keys="key" in names, values="value" in names, headers="headers" in names)
+    count = len(found.offsets)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: found.keys,
+        "value": lambda: found.values,
+        "topic": lambda: _repeated(tp.topic.encode(), count),
+        "partition": lambda: pa.array(np.full(count, tp.partition, np.int32)),
+        "offset": lambda: pa.array(found.offsets),
+        "timestamp": lambda: pa.array(found.timestamps).view(TIMESTAMP),
+        "timestamp_type": lambda: pa.array(_timestamp_types(batches)),
+        "headers": lambda: found.headers,
     }
-    arrays = [makers[name]() for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, max(0, end - first))
+    columns = pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=schema)
+    first = int(np.searchsorted(found.offsets, from_offset))
+    end = count if until_offset is None else int(np.searchsorted(found.offsets, until_offset))
+    return columns.slice(first, max(end - first, 0))
 
 
-def _boundaries(data: bytes, batches: Sequence[tuple[BatchHeader, bytes]]) -> tuple[Integers, Integers, Integers]:
-    """Where each record begins, behind its length, and where it ends; and how many each batch has."""
-    starts: list[int] = []
-    ends: list[int] = []
-    begin, end = starts.append, ends.append
-    pos = limit = 0
-    for header, body in batches:
-        limit += len(body)
-        try:
-            for _ in range(header.record_count):
-                number = data[pos]
-                if number < 0x80:
-                    pos += 1
-                elif (high := data[pos + 1]) < 0x80:
-                    number = number & 0x7F | high << 7
-                    pos += 2
-                else:
-                    number, pos = long_varint(data, pos)
-                begin(pos)
-                pos += number >> 1
-                end(pos)
-                if number & 1:
-                    raise CorruptMessage("a record in a batch has a negative length")
-        except IndexError:
-            pos = -1
-        if pos != limit or header.record_count < 0 or header.last_offset_delta < 0:
-            raise CorruptMessage(f"{header.record_count} records do not fill a batch of {len(body)} bytes")
-    counts = np.array([header.record_count for header, _ in batches], np.int64)
-    return np.array(starts, np.int64), np.array(ends, np.int64), counts
+def _repeated(text: bytes, count: int) -> pa.Array:
+    """A column of one text."""
+    if count * len(text) > MAX_BYTES:
+        raise MessageTooLarge(f"the topic's name {count} times is more than a column of Arrow holds; leave it out")
+    offsets = np.arange(0, count * len(text) + 1, len(text), dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)])
 
 
-class _Fields:
-    """The fields of records that lie at ``starts`` to ``ends`` of ``data``."""
-
-    def __init__(self, data: bytes, starts: Integers, ends: Integers) -> None:
-        self._data = data
-        self._bytes = np.frombuffer(data, np.uint8)
-        self._ends = ends
-        self.timestamp_delta, pos = self._numbers(starts + 1)  # behind the attributes
-        self.offset_delta, pos = self._numbers(pos)
-        self.key, pos = self._blob(pos)
-        self.value, pos = self._blob(pos)
-        self._headers: list[list[tuple[str, bytes | None]]] = []
-        count, behind = self._numbers(pos)
-        if count.any():
-            self._headers, behind = self._read_headers(count, behind)
-        if (behind != ends).any():
-            raise CorruptMessage("a record in a batch does not fill its length")
-
-    def slices(self, field: tuple[Integers, Integers]) -> pa.Array:
-        """The bytes of one field of all records; a length of -1 is null."""
-        begin, size = field
-        count = len(begin)
-        edges = np.empty(2 * count + 1, np.int32)
-        edges[0:-1:2] = begin
-        edges[1::2] = begin + np.maximum(size, 0)
-        edges[-1] = edges[-2] if count else 0
-        slots = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(self._data)])
-        nulls = size < 0
-        wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
-        return slots.take(pa.array(wanted, mask=nulls if nulls.any() else None))
-
-    def header_lists(self) -> pa.Array:
-        """The headers of all records, mostly empty lists."""
-        if self._headers:
-            return pa.array(self._headers, HEADERS)
-        nothing = pa.array([], HEADERS.value_type)
-        return pa.ListArray.from_arrays(pa.array(np.zeros(len(self._ends) + 1, np.int32)), nothing)
-
-    def _numbers(self, pos: Integers) -> tuple[Integers, Integers]:
-        """The zigzag varints at ``pos``, and the positions behind them."""
-        if (pos >= self._ends).any():
-            raise CorruptMessage("a field of a record lies beyond its end")
-        byte = self._bytes[pos]
-        behind = pos + 1
-        raw = (byte & 0x7F).astype(np.uint64)
-        shift = 7
-        more = np.flatnonzero(byte & 0x80)
-        while len(more):
-            if shift > 63:
-                raise CorruptMessage("a number in a record does not fit 64 bits")
-            byte = self._bytes[np.minimum(behind[more], len(self._bytes) - 1)]
-            if shift == 63 and (byte > 1).any():
-                raise CorruptMessage("a number in a record does not fit 64 bits")
-            raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-            behind[more] += 1
-            more = more[(byte & 0x80) != 0]
-            shift += 7
-        sign = (raw & np.uint64(1)).astype(np.int64)
-        return (raw >> np.uint64(1)).astype(np.int64) ^ -sign, behind
-
-    def _blob(self, pos: Integers) -> tuple[tuple[Integers, Integers], Integers]:
-        """Begin and length of the bytes whose length is at ``pos``, and the positions behind them."""
-        size, begin = self._numbers(pos)
-        room = self._ends - begin
-        if (size < -1).any() or (size > room).any() or (room < 0).any():
-            raise CorruptMessage("a key or value of a record does not fit it")
-        return (begin, size), begin + np.maximum(size, 0)
-
-    def _read_headers(self, counts: Integers, pos: Integers) -> tuple[list[list[tuple[str, bytes | None]]], Integers]:
-        """Record by record, where there are any: headers are rare."""
-        rows: list[list[tuple[str, bytes | None]]] = [[]] * len(counts)
-        behind = pos.copy()
-        for row in np.flatnonzero(counts).tolist():
-            count, at, end = int(counts[row]), int(pos[row]), int(self._ends[row])
-            if not 0 < count <= end - at:
-                raise CorruptMessage(f"a record's headers have the count {count}")
-            rows[row], behind[row] = self._headers_at(count, at, end)
-        return rows, behind
-
-    def _headers_at(self, count: int, at: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
-        found: list[tuple[str, bytes | None]] = []
-        for _ in range(count):
-            name, at = self._bytes_at(at, end)
-            value, at = self._bytes_at(at, end)
-            if name is None:
-                raise CorruptMessage("a record's header has no name")
-            try:
-                found.append((name.decode(), value))
-            except UnicodeDecodeError as error:
-                raise CorruptMessage(f"a record's header has a damaged name: {error}") from None
-        return found, at
-
-    def _bytes_at(self, at: int, end: int) -> tuple[bytes | None, int]:
-        if at >= end:
-            raise CorruptMessage("a record's headers go beyond its end")
-        number, at = long_varint(self._data, at)
-        if number == 1:
-            return None, at
-        if number & 1 or number >> 1 > end - at:
-            raise CorruptMessage("a record's header does not fit it")
-        return self._data[at : at + (number >> 1)], at + (number >> 1)
+def _timestamp_types(batches: Sequence[tuple[BatchHeader, Buffer]]) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+    kinds = np.array([header.timestamp_type for header, _ in batches], np.int8)
+    return np.repeat(kinds, [header.record_count for header, _ in batches])
 
 
-def _offsets(fields: _Fields, batches: Sequence[tuple[BatchHeader, bytes]], counts: Integers) -> Integers:
-    """Absolute offsets; they must rise within a batch, and not go beyond the offset that it claims to end at."""
-    deltas = fields.offset_delta
-    last = np.repeat(np.array([header.last_offset_delta for header, _ in batches], np.int64), counts)
-    if (deltas < 0).any() or (deltas > last).any():
-        raise CorruptMessage("a record in a batch has an offset outside the batch")
-    rising = np.diff(deltas) > 0
-    firsts = np.cumsum(counts)[:-1]
-    rising[firsts[(firsts > 0) & (firsts < len(deltas))] - 1] = True  # from one batch to the next
-    if not rising.all():
-        raise CorruptMessage("the offsets in a batch do not rise")
-    return deltas + np.repeat(np.array([header.base_offset for header, _ in batches], np.int64), counts)
+def _array(kind: pa.DataType, blobs: Blobs) -> pa.Array:
+    count = len(blobs.offsets) // 4 - 1
+    valid = None if blobs.valid is None else pa.py_buffer(blobs.valid)
+    return pa.Array.from_buffers(kind, count, [valid, pa.py_buffer(blobs.offsets), pa.py_buffer(blobs.data)])
 
 
-def _timestamps(fields: _Fields, batches: Sequence[tuple[BatchHeader, bytes]], counts: Integers) -> Integers:
-    """In ms since 1970, the broker's where the batch says so."""
-    appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header, _ in batches]
-    base = [
-        header.max_timestamp if on_append else header.base_timestamp
-        for (header, _), on_append in zip(batches, appended, strict=True)
-    ]
-    own = np.repeat(np.array(appended, bool), counts)
-    times: Integers = np.repeat(np.array(base, np.int64), counts) + np.where(own, 0, fields.timestamp_delta)
-    return times
+def _header_array(headers: HeaderLists) -> pa.Array:
+    fields = [_array(pa.string(), headers.names), _array(pa.binary(), headers.values)]
+    pairs = pa.StructArray.from_arrays(fields, fields=list(HEADERS.value_type))
+    count = len(headers.offsets) // 4 - 1
+    return pa.Array.from_buffers(HEADERS, count, [None, pa.py_buffer(headers.offsets)], children=[pairs])

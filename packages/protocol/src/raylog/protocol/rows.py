@@ -194,7 +194,9 @@ def _decode_into(
             pos += number >> 1
             key = data[start:pos]
             if number & 1:
-                raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
+                if number != 1:
+                    raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
+                key = None
 
         number = data[pos]  # value
         if number < 0x80:
@@ -271,13 +273,11 @@ def _headers(data: bytes, pos: int) -> tuple[Headers, int]:
         size, pos = _length(data, pos)
         start, pos = pos, pos + size
         name = data[start:pos].decode()
-        if data[pos] == 1:
-            headers.append((name, None))
-            pos += 1
-        else:
-            size, pos = _length(data, pos)
-            start, pos = pos, pos + size
-            headers.append((name, data[start:pos]))
+        number, start = long_varint(data, pos)
+        if number & 1 and number != 1:
+            raise CorruptMessage(f"a record's header has a value of length {_signed(number)}")
+        pos = start + (number >> 1)
+        headers.append((name, None if number == 1 else data[start:pos]))
     return headers, pos
 
 

@@ -24,6 +24,7 @@ from typer.exceptions import TyperException
 
 from raylog.client.cli import brokers, configs, consume, groups, measure, produce, topics
 from raylog.client.cli.plugins import plugins
+from raylog.protocol.compiled import RECORD_CODEC
 from raylog.protocol.errors import RaylogError
 
 __all__ = ["app", "main"]
@@ -71,7 +72,7 @@ app.add_typer(measure.app, name="perf")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"raylog {version('raylog-client')} (record codec: pure Python)")
+        typer.echo(f"raylog {version('raylog-client')} (record codec: {RECORD_CODEC})")
         raise typer.Exit
 
 
