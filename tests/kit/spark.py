@@ -15,7 +15,7 @@ from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.java import find_java
 from raylog.coordination.ray_token import ray_token
-from raylog.spark.session import LOGGING, end_jvm, environment
+from raylog.spark.session_jvm import LOGGING, end_jvm, environment
 
 SPARK_MARKS = [
     pytest.mark.system,

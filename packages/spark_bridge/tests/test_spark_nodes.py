@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.spark.session import NodeReport, SparkNotStarted, check_nodes, major_version, same_ray
+from raylog.spark.session_plan import NodeReport, SparkNotStarted, check_nodes, major_version
+from raylog.spark.session_ray import same_ray
 
 GOOD = NodeReport("/venv/bin/python", 'openjdk version "17.0.9" 2023-10-17', 17)
 

@@ -1,6 +1,31 @@
-"""Topics as Spark DataFrames, through RayDP on the cluster of the brokers."""
+"""Topics as Spark DataFrames, through RayDP on the cluster of the brokers.
 
-from raylog.spark.session import session
-from raylog.spark.source import read
+What is named here is imported when it is used first: executors import modules of this package, and need neither
+pyspark nor Ray. So no module here has the name of a function: imported, it would take the function's place.
+"""
 
-__all__ = ["read", "session"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raylog.spark.session_plan import SparkNotStarted
+    from raylog.spark.sessions import session
+    from raylog.spark.source import read
+    from raylog.spark.writes import write
+
+__all__ = ["SparkNotStarted", "read", "session", "write"]
+
+_HOME = {
+    "SparkNotStarted": "session_plan",
+    "read": "source",
+    "session": "sessions",
+    "write": "writes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"raylog.spark.{_HOME[name]}"), name)

@@ -18,8 +18,7 @@ from kit.waiting import wait_until
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.ray_token import ray_token
-from raylog.spark import session
-from raylog.spark.session import SparkNotStarted
+from raylog.spark import SparkNotStarted, session
 
 pytestmark = SPARK_MARKS
 
@@ -108,7 +107,10 @@ def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(he
 
 def test_too_few_cpus_are_named(head: RayInfo) -> None:
     with (
-        pytest.raises(SparkNotStarted, match=r"needs 1000 CPUs .* the Ray cluster has"),
+        pytest.raises(
+            SparkNotStarted,
+            match=r"needs 10 executors of 100 CPUs .* Ray cluster has CPU for 0 of them .*: ask for less",
+        ),
         session(address=head.address, executors=10, cores=100),
     ):
         pass

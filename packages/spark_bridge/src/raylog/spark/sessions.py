@@ -1,0 +1,120 @@
+"""Spark on the Ray cluster of the brokers, by RayDP, leaving nothing behind.
+
+RayDP starts an app master (a Python actor with a JVM beside it) and one Ray actor per executor, a JVM that
+the raylet starts as ``java`` from its own PATH. What RayDP leaves to its users is done here:
+
+- A raylet without ``java`` aborts when it is asked for a Java worker, and takes the brokers on its node
+  along. So a task on every alive node looks first, and one node without Java refuses the whole session.
+- An executor for which Ray has no room is pending without end, and so would be whoever waits for it. So the
+  room is reserved first, by a placement group, all of it or none; the app master asks for no CPU.
+- RayDP's actors have fixed names in the job's Ray namespace: the job gets a namespace of its own.
+- Java 17 hides packages that Spark reaches into. Spark opens them in its driver and executors by itself, not
+  in the app master.
+- RayDP's stop is asynchronous and leaves the driver's JVM, executors' directories and temporary files: the
+  session waits for the actors to go, ends the JVM and removes the directories on every node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import ray
+import raydp
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from raylog.coordination.java import find_java
+from raylog.spark.session_jvm import end_jvm, environment, release, spark_configs
+from raylog.spark.session_nodes import clean_up, dead_scratches, on_every_node, prepare_node, scratch_of
+from raylog.spark.session_plan import Executors, SparkNotStarted, check_nodes, executors_wanted
+from raylog.spark.session_ray import actors_in, connect_ray, node_address, reserve
+
+__all__ = ["SparkNotStarted", "session"]
+
+EXECUTORS_TIMEOUT_S = 120.0
+GONE_TIMEOUT_S = 30.0
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether ``condition`` came true within ``timeout_s`` seconds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def start_spark(app_name: str, wanted: Executors, configs: dict[str, str]) -> SparkSession:
+    """RayDP's session, once all executors have registered. Raises SparkNotStarted."""
+    spark: SparkSession = raydp.init_spark(
+        app_name, wanted.count, wanted.cores, wanted.memory, fault_tolerant_mode=False, configs=configs
+    )
+    context = spark.sparkContext._jsc.sc()
+    if not wait_for(lambda: context.getExecutorMemoryStatus().size() > wanted.count, EXECUTORS_TIMEOUT_S):
+        registered = context.getExecutorMemoryStatus().size() - 1
+        raise SparkNotStarted(
+            f"{registered} of {wanted.count} Spark executors started within {EXECUTORS_TIMEOUT_S:g} s, though Ray "
+            f"had {wanted.cores} CPUs and {wanted.memory} of memory for each: see java-worker-*.log among Ray's logs "
+            "on their nodes"
+        )
+    return spark
+
+
+def application_of(spark: SparkSession) -> str:
+    """RayDP's own id of the application, which names its directories; ``spark.app.id`` is another."""
+    backend = spark.sparkContext._jsc.sc().schedulerBackend()
+    name = backend.getClass().getName().replace(".", "$")
+    return str(getattr(backend, f"{name}$$appId")().get())
+
+
+def stop_spark(namespace: str) -> None:
+    """End RayDP's actors and the driver's JVM, and return when they are gone."""
+    try:
+        raydp.stop_spark()
+        if not wait_for(lambda: not actors_in(namespace), GONE_TIMEOUT_S):
+            for name in actors_in(namespace):
+                ray.kill(ray.get_actor(name, namespace=namespace))
+    finally:
+        end_jvm()
+
+
+@contextmanager
+def session(
+    *,
+    app_name: str = "raylog",
+    executors: int = 1,
+    cores: int = 1,
+    memory: str = "1g",
+    address: str | None = None,
+    configs: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A SparkSession whose executors are Ray actors; at its end, however that comes, nothing is left.
+
+    ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray
+    cluster's, as in ``ray.init``; without it, the one this process is connected to, else that of the only
+    raylog cluster of this machine. ``configs`` are Spark settings. One session at a time in a process; other
+    processes may have theirs on the same Ray cluster. Raises SparkNotStarted in one sentence when a node has
+    no fit Java, CPUs or memory are missing or executors don't start.
+    """
+    if SparkContext._gateway is not None:
+        raise SparkNotStarted("Spark runs in this process already: leave its session first, or use another process")
+    wanted = executors_wanted(executors, cores, memory, configs or {})
+    with ExitStack() as stack:
+        namespace = connect_ray(stack, address)
+        scratch = scratch_of(ray.get_runtime_context().get_job_id())
+        applications = [""]
+        stack.callback(lambda: clean_up(scratch, applications[-1]))
+        python = check_nodes(on_every_node(prepare_node, scratch, dead_scratches()))
+        group = reserve(stack, wanted)
+        driver = node_address()
+        stack.enter_context(environment({"JAVA_HOME": str(find_java().path), "SPARK_LOCAL_IP": driver}))
+        stack.callback(stop_spark, namespace)
+        settings = spark_configs(scratch, driver, configs or {})
+        spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
+        stack.callback(release, spark)
+        applications.append(application_of(spark))
+        spark.sparkContext.pythonExec = python
+        yield spark
