@@ -28,7 +28,7 @@ broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic
 client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 client/read_replicas client/row_partitions client/epoch_checks client/group_changes client/group_consumer_core
-client/group_batches client/group_handler client/group_handler_config
+client/group_batches client/group_handler client/group_handler_config client/data_plan
 client/offset_ranges client/columns client/column_batches
 spark/columns spark/options spark/session_plan spark/write_options
 """.split()  # noqa: SIM905 (a list of one-word strings reads worse)
@@ -44,7 +44,8 @@ ONLY_IN = {
     "ray": {
         "coordination/ray_token",
         "broker/actor", "broker/ray_driver", "broker/supervisor",
-        "client/cluster", "client/consumer_actor", "client/actor_group", "client/data",
+        "client/cluster", "client/consumer_actor", "client/actor_group",
+        "client/data", "client/data_source", "client/data_sink",
         "spark/sessions", "spark/session_nodes", "spark/session_ray",
     },
     "kazoo": {"coordination/zk_store"},

@@ -1,0 +1,181 @@
+"""Topics as Ray Data's datasets: :func:`read` and :func:`write`; and :func:`stream`, tables without an end.
+
+Reading and writing run as Ray tasks, near the brokers; a stream is read by the process that asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.data import Dataset, read_datasource
+
+from raylog import client
+from raylog.client.admin import Admin
+from raylog.client.columns import schema_of
+from raylog.client.config import CONSUMER_SETTINGS, client_settings
+from raylog.client.data_plan import OffsetPlace, Places, by_node, places
+from raylog.client.data_sink import TopicDatasink
+from raylog.client.data_source import TopicDatasource
+from raylog.client.data_stream import TableStream, stream
+from raylog.client.offset_ranges import (
+    EARLIEST,
+    LATEST,
+    AtTime,
+    DataLoss,
+    OffsetRange,
+    Selection,
+    resolve,
+    split,
+)
+from raylog.client.producer import Producer
+from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offsets_at, select
+from raylog.client.range_reader import LOSS_HINT, RangeReading
+from raylog.protocol.ids import Offset, TopicPartition
+
+__all__ = ["TableStream", "read", "stream", "write"]
+
+OFFSETS_PER_TASK = 1_000_000
+"""What one read task takes at most, unless the caller says how many blocks he wants: so much is read again where a node
+dies, and a large partition occupies more than one CPU."""
+
+log = logging.getLogger(__name__)
+
+
+def read(
+    topic: str | Sequence[str],
+    *,
+    bootstrap_servers: str | None = None,
+    start_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]] = "earliest",
+    end_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]] = "latest",
+    columns: Sequence[str] | None = None,
+    fail_on_data_loss: bool = True,
+    override_num_blocks: int | None = None,
+    concurrency: int | None = None,
+    num_cpus: float | None = None,
+    memory: float | None = None,
+    label_selector: Mapping[str, str] | None = None,
+    **config: Any,
+) -> Dataset:
+    """The records of ``topic``, or of several, as a dataset of Arrow blocks.
+
+    Its columns are those of ``raylog.client.columns.SCHEMA``: key, value, topic, partition, offset, timestamp,
+    timestamp_type and headers, a list of (key, value) that keeps its order and may repeat a key. ``columns`` names
+    those to read, and so does ``select_columns`` right behind; fewer cost less.
+
+    ``start_offset`` and ``end_offset`` (exclusive): see :mod:`~raylog.client.data_plan`. They are resolved now, so
+    that the dataset has the same records whenever it is executed. Without ``bootstrap_servers``,
+    :func:`raylog.client.connect` finds the cluster, and the dataset is on its Ray. Each task reads on the node of its
+    partition's leader, elsewhere only when that node is gone; a ``label_selector``, also an empty one, replaces this.
+    ``override_num_blocks``, ``concurrency``, ``num_cpus`` and ``memory`` are Ray Data's; ``config`` takes consumer
+    settings with underscores.
+
+    Raises ValueError, InvalidRequest and InvalidConfig for unfit arguments, UnknownTopicOrPartition,
+    BrokerNotAvailable, and DataLoss for offsets that the log does not have unless ``fail_on_data_loss`` is false; tasks
+    raise DataLoss for what goes while they read.
+    """
+    schema_of(columns)
+    client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", config)
+    topics = (topic,) if isinstance(topic, str) else tuple(topic)
+    if not topics:
+        raise ValueError("read: name at least one topic")
+    servers = _servers(bootstrap_servers)
+    with Admin(servers) as admin:
+        selected = select(admin, Selection(topics=topics))
+        pieces = _ranges(admin, selected, start_offset, end_offset, fail_on_data_loss=fail_on_data_loss)
+        hosts = leader_hosts(admin, selected.leaders)
+    if override_num_blocks is None:
+        pieces = split(pieces, max_records=OFFSETS_PER_TASK)
+    else:
+        pieces = split(pieces, min_partitions=override_num_blocks)
+    reading = RangeReading(servers, columns, fail_on_data_loss, config, selected.topic_ids)
+    placed = by_node(pieces, hosts, _nodes()) if label_selector is None else {None: pieces}
+    parts = [
+        read_datasource(
+            TopicDatasource(reading, of_node),
+            concurrency=concurrency,
+            num_cpus=num_cpus,
+            memory=memory,
+            override_num_blocks=max(1, len(of_node)),
+            **_placement(node, label_selector),
+        )
+        for node, of_node in (placed or {None: []}).items()
+    ]
+    return parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
+
+
+def write(
+    dataset: Dataset, topic: str, *, bootstrap_servers: str | None = None, concurrency: int | None = None, **config: Any
+) -> int:
+    """Send the dataset's rows to ``topic``, and return how many there were when all of them are delivered.
+
+    Its columns are ``value`` and optionally ``key``, ``headers``, ``partition`` and ``timestamp``. Values and keys are
+    bytes, or text, which is sent as UTF-8. Without ``partition`` records go where the producer's partitioner sends
+    them. ``config`` takes producer settings with underscores; producers are idempotent: their retries never duplicate.
+
+    At least once: when a worker dies Ray runs its task again, and what that had sent is sent again. Rows keep their
+    order within a block. Raises ValueError for other columns, the delivery's error when a row could not be delivered,
+    and what a producer raises for a topic that is not there; some rows may then have been sent.
+    """
+    servers = _servers(bootstrap_servers)
+    with Producer(servers, **config) as producer:
+        producer.partitions_for(topic)  # what is wrong with either is found before any task runs
+    sink = TopicDatasink(servers, topic, config)
+    dataset.write_datasink(sink, concurrency=concurrency)
+    return sink.written
+
+
+def _servers(bootstrap_servers: str | None) -> str:
+    if bootstrap_servers is not None:
+        return bootstrap_servers
+    cluster = client.connect()
+    cluster.join_ray()
+    return cluster.bootstrap_servers
+
+
+def _ranges(
+    admin: Admin,
+    selected: Selected,
+    start_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]],
+    end_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]],
+    *,
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
+    partitions = selected.leaders
+    starts = _looked_up(admin, "start_offset", places("start_offset", start_offset, EARLIEST, partitions))
+    ends = _looked_up(admin, "end_offset", places("end_offset", end_offset, LATEST, partitions))
+    for tp in partitions:
+        if 0 <= ends[tp] < starts[tp]:
+            raise ValueError(f"{tp}: end_offset {ends[tp]} is before start_offset {starts[tp]}")
+    ranges, losses = resolve(starts, ends, log_bounds(admin, partitions))
+    if losses and fail_on_data_loss:
+        raise DataLoss(f"{'; '.join(losses)}: {LOSS_HINT}")
+    for loss in losses:
+        log.warning("%s; fail_on_data_loss is false, so what is there is read", loss)
+    return ranges
+
+
+def _looked_up(admin: Admin, option: str, found: Places) -> dict[TopicPartition, Offset]:
+    """Offsets alone; a time after the last record is the log's end."""
+    at_times = offsets_at(admin, option, AtTime(found.times), found.times, or_latest=True) if found.times else {}
+    assert isinstance(at_times, Mapping)
+    return {**found.offsets, **at_times}
+
+
+def _nodes() -> dict[str, list[str]]:
+    """The ids of Ray's living nodes that have CPUs, per address."""
+    found: dict[str, list[str]] = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU", 0) > 0:
+            found.setdefault(node["NodeManagerAddress"], []).append(node["NodeID"])
+    return found
+
+
+def _placement(node: str | None, label_selector: Mapping[str, str] | None) -> dict[str, Any]:
+    if label_selector:
+        return {"label_selector": dict(label_selector)}
+    if node is None:
+        return {}
+    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}

@@ -1,0 +1,172 @@
+"""A topic as Arrow tables without an end, whose progress is a consumer group's: see docs/groups.md."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from re import Pattern
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from raylog.client.columns import schema_of
+from raylog.client.consumer import Consumer
+from raylog.client.group_consumer import RebalanceListener
+from raylog.client.offset_ranges import DataLoss
+from raylog.client.results import LogTruncated, PositionLost
+from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId
+from raylog.protocol.ids import TopicPartition
+
+_POLL_MS = 500
+
+log = logging.getLogger(__name__)
+
+
+class TableStream:
+    """Iterates over Arrow tables with the columns of ``raylog.client.columns.SCHEMA``, in order in each partition.
+
+    Asking for the next table commits the one before, in the group, before anything else is handed out. So whoever dies
+    has his last table handed out again, to himself or to another member, and no other: at least once. Leaving ``with``
+    commits the last table, unless an exception ends it. For one thread at a time.
+    """
+
+    def __init__(
+        self, consumer: Consumer, start: _Start, columns: Sequence[str] | None, timeout_ms: float | None
+    ) -> None:
+        """``start`` is the consumer's listener; see :func:`stream` for the others."""
+        schema_of(columns)
+        self._consumer = consumer
+        self._start = start
+        self._columns = columns
+        self._timeout_ms = timeout_ms
+        self._closed = False
+        self._handed_out = False
+        """Whether a table is in the user's hands that is not committed."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.Table:
+        """The next table; ends when none has come for ``timeout_ms``, and after :meth:`close`.
+
+        Raises DataLoss where records were deleted before they were read, unless losses are accepted, and else as a
+        consumer's poll.
+        """
+        if self._closed:
+            raise StopIteration
+        self.commit()
+        deadline = None if self._timeout_ms is None else time.monotonic() + self._timeout_ms / 1_000
+        while True:
+            left_ms = _POLL_MS if deadline is None else max(0.0, (deadline - time.monotonic()) * 1_000)
+            try:
+                table = self._consumer.poll_columns(min(left_ms, _POLL_MS), self._columns)
+            except (PositionLost, LogTruncated) as error:
+                self._start.go_on(error)
+                continue
+            if len(table):
+                self._handed_out = True
+                return table
+            if deadline is not None and time.monotonic() >= deadline:
+                raise StopIteration
+
+    def commit(self) -> None:
+        """Commit now what was handed out.
+
+        What was lost to another member meanwhile stays uncommitted: that one reads it again. So does, with a warning,
+        what cannot be committed because ZooKeeper does not answer; the next commit makes up for it.
+        """
+        if not self._handed_out:
+            return
+        try:
+            self._consumer.commit()
+            self._handed_out = False
+        except (IllegalGeneration, UnknownMemberId, RequestTimedOut) as error:
+            log.warning("what was read last is not committed, and may be read again: %s", error)
+
+    def close(self, *, commit: bool = True) -> None:
+        """Leave the group, with ``commit`` behind the last table. Twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if commit:
+                self.commit()
+        finally:
+            self._consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(commit=error is None)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # making it has failed
+            self.close(commit=False)
+
+
+class _Start(RebalanceListener):
+    """Says where a partition begins that the group has committed nothing of, and what happens to lost positions."""
+
+    def __init__(self, *, latest: bool, fail_on_data_loss: bool) -> None:
+        self.consumer: Consumer | None = None
+        self._latest = latest
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
+        assert self.consumer is not None
+        for tp, committed in self.consumer.committed(partitions).items():
+            if committed is not None:
+                continue
+            if self._latest:
+                self.consumer.seek_to_end(tp)
+                self.consumer.commit({tp: self.consumer.position(*tp)})  # whoever takes over begins here, too
+            else:
+                self.consumer.seek_to_beginning(tp)
+
+    def go_on(self, lost: PositionLost | LogTruncated) -> None:
+        """Behind the loss, with a warning; raises DataLoss unless losses are accepted."""
+        assert self.consumer is not None
+        hint = "begin elsewhere with `raylog groups reset-offsets`, or accept the loss with fail_on_data_loss=False"
+        if self._fail_on_data_loss:
+            raise DataLoss(f"{lost.tp}: what follows offset {lost.position} is gone: {lost}: {hint}") from lost
+        log.warning("%s; fail_on_data_loss is false, so reading goes on", lost)
+        if isinstance(lost, LogTruncated) and lost.diverging_offset >= 0:
+            self.consumer.seek(*lost.tp, lost.diverging_offset)
+        else:
+            self.consumer.seek_to_beginning(lost.tp)
+
+
+def stream(
+    topic: str | Pattern[str] | Iterable[str],
+    *,
+    group: str,
+    bootstrap_servers: str | None = None,
+    columns: Sequence[str] | None = None,
+    auto_offset_reset: str = "earliest",
+    fail_on_data_loss: bool = True,
+    timeout_ms: float | None = None,
+    **config: Any,
+) -> TableStream:
+    """The records of ``topic``, of several or of all whose whole names match a pattern, as they come.
+
+    Members of the same ``group`` share the partitions, and go on where it has committed; a partition without a commit,
+    as a new one, begins at its first record, or with ``auto_offset_reset="latest"`` at its end. A committed offset that
+    the log no longer has is DataLoss, never a silent jump, unless ``fail_on_data_loss`` is false: then reading goes on
+    at the first record there is. ``columns`` as for :func:`raylog.client.data.read`; ``timeout_ms``: end when nothing
+    has come for so long, by default never. ``config`` takes consumer settings with underscores.
+
+    Raises ValueError, and what making a Consumer raises.
+    """
+    if auto_offset_reset not in ("earliest", "latest"):
+        raise ValueError(f"auto_offset_reset={auto_offset_reset!r} must be earliest or latest")
+    schema_of(columns)
+    start = _Start(latest=auto_offset_reset == "latest", fail_on_data_loss=fail_on_data_loss)
+    settings = {**config, "auto_offset_reset": "none", "enable_auto_commit": False}
+    start.consumer = Consumer(bootstrap_servers, topic, group_id=group, listener=start, **settings)
+    return TableStream(start.consumer, start, columns, timeout_ms)
