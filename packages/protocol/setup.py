@@ -4,10 +4,13 @@ All else about the package is in pyproject.toml.
 """
 
 from Cython.Build import cythonize
-from setuptools import setup
+from setuptools import Extension, setup
 
-kernel = cythonize(["src/raylog/protocol/*_kernel.py"], build_dir="build")
+names = ("decode_kernel", "encode_kernel")
+kernel = cythonize(
+    [Extension(f"raylog.protocol.{name}", [f"src/raylog/protocol/{name}.py"]) for name in names], build_dir="build"
+)
 for extension in kernel:
-    extension.optional = True
+    extension.optional = True  # cythonize forgets it
 
 setup(ext_modules=kernel)
