@@ -7,7 +7,9 @@ from pathlib import Path
 from types import ModuleType
 
 import raylog.protocol.records
+from raylog.client.column_batches import Encode, encode_by
 from raylog.client.columns import Decode, decode_by
+from raylog.client.numpy_batches import encode_by_numpy
 from raylog.client.numpy_columns import decode_by_numpy
 from raylog.protocol.compiled import KERNEL
 
@@ -26,5 +28,8 @@ def uncompiled(name: str) -> ModuleType:
 
 DECODERS: dict[str, Decode] = {"numpy": decode_by_numpy, "source": decode_by(uncompiled("decode_kernel"))}
 """What :func:`raylog.client.columns.decode_columns` may have behind it."""
+ENCODERS: dict[str, Encode] = {"numpy": encode_by_numpy, "source": encode_by(uncompiled("encode_kernel"))}
+"""What :func:`raylog.client.column_batches.encode_rows` may have behind it."""
 if KERNEL is not None:
     DECODERS["compiled"] = decode_by(KERNEL[0])
+    ENCODERS["compiled"] = encode_by(KERNEL[1])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kit.kernels import DECODERS
-from raylog.client.column_batches import Rows, binary, encode_rows, header_column, integers
-from raylog.client.columns import SCHEMA, Decode, body_of, decode_columns, schema_of
+from kit.kernels import DECODERS, ENCODERS
+from raylog.client.column_batches import Encode, Rows, binary, encode_rows, header_column, integers
+from raylog.client.columns import SCHEMA, Decode, Integers, body_of, decode_columns, schema_of
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import (
@@ -209,9 +211,10 @@ def test_unknown_columns_are_refused() -> None:
             schema_of(wrong)
 
 
-@example([Record(b"", None, (), 2**62), Record(None, b"", [("é", None)], 0)], 100)
-@given(st.lists(records, max_size=80), st.integers(80, 20_000))
-def test_columns_make_the_batches_that_rows_make(found: list[Record], batch_size: int) -> None:
+@pytest.mark.parametrize("encode", ENCODERS.values(), ids=ENCODERS)
+@example(found=[Record(b"", None, (), 2**62), Record(None, b"", [("é", None)], 0)], batch_size=100)
+@given(found=st.lists(records, max_size=80), batch_size=st.integers(80, 20_000))
+def test_columns_make_the_batches_that_rows_make(encode: Encode, found: list[Record], batch_size: int) -> None:
     rows = Rows(
         binary([r.key for r in found], len(found), "keys"),
         binary([r.value for r in found], len(found), "values"),
@@ -220,7 +223,7 @@ def test_columns_make_the_batches_that_rows_make(found: list[Record], batch_size
     )
     partitions = integers([n % 3 for n in range(len(found))], "partitions")
     read: dict[int, list[Record]] = {}
-    for encoded in encode_rows(rows, lambda part, sizes: partitions, lambda size: 9, batch_size):
+    for encoded in encode_rows(rows, lambda part, sizes: partitions, lambda size: 9, batch_size, encode=encode):
         made = frame_batch(encoded.body, encoded.record_count, encoded.base_timestamp, encoded.max_timestamp)
         decoded = decode_batch(made)
         assert len(decoded) == encoded.record_count
@@ -235,6 +238,40 @@ def test_columns_make_the_batches_that_rows_make(found: list[Record], batch_size
     assert sum(map(len, read.values())) == len(found)
 
 
+@given(st.lists(records, min_size=1, max_size=40), st.data())
+def test_every_encoder_writes_the_same_bytes_also_of_slices(found: list[Record], data: st.DataObject) -> None:
+    without = data.draw(st.integers(0, len(found) - 1))  # null instead of an empty list of headers
+    rows = Rows(
+        binary([r.key for r in found], len(found), "keys"),
+        binary([r.value for r in found], len(found), "values"),
+        integers([r.timestamp for r in found], "timestamps"),
+        header_column([None if n == without else r.headers for n, r in enumerate(found)]),
+    )
+    first = data.draw(st.integers(0, len(found) - 1))
+    part = rows.slice(first, data.draw(st.integers(1, len(found) - first)))
+    count = len(part.values)
+    cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=3))})
+    written = {name: encode(part, cuts) for name, encode in ENCODERS.items()}
+    bodies = {
+        name: [bytes(encoded[start:end]) for start, end in pairwise(edges)]
+        for name, (encoded, edges) in written.items()
+    }
+    assert all(each == bodies["numpy"] for each in bodies.values())
+
+
+def test_rows_are_written_some_megabytes_at_a_time() -> None:
+    rows = Rows(binary(None, 5, "keys"), binary([bytes(30 << 20)] * 5, 5, "values"), integers([1] * 5, "times"), None)
+    parts: list[int] = []
+
+    def choose(part: Rows, sizes: Integers) -> None:
+        parts.append(len(part.values))
+        assert len(sizes) == len(part.values)
+
+    batches = list(encode_rows(rows, choose, lambda size: 0, 1000))
+    assert parts == [2, 2, 1]
+    assert [batch.record_count for batch in batches] == [1] * 5
+
+
 def test_columns_that_are_not_what_they_should_be_are_refused() -> None:
     with pytest.raises(InvalidRecord, match="values are not bytes"):
         binary([1, 2], 2, "values")
@@ -244,6 +281,9 @@ def test_columns_that_are_not_what_they_should_be_are_refused() -> None:
         integers([1, None], "timestamps")
     with pytest.raises(InvalidRecord, match="headers must be lists"):
         header_column([5])
+    for nameless in (None, (None, b"v")):
+        with pytest.raises(InvalidRecord, match="a header has no name"):
+            header_column([[("n", b"v")], [nameless]])
 
 
 @every_decoder

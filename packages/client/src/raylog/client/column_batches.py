@@ -1,14 +1,15 @@
 """◆ Arrow columns to record batches, without a Python object per record: the inverse of :mod:`columns`.
 
-Rows are put in order of their partitions, cut into batches, and written all at once: every piece of every record
-(lengths, deltas, key, value) is one column of bytes, and Arrow joins these row by row. The batches are slices of what
-comes out.
+Rows are put in order of their partitions, cut into batches, and written all at once, by the compiled kernel where there
+is one, else by numpy and Arrow: the same bytes. The batches are slices of what comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,33 +17,37 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raylog.client.accumulator import RECORD_OVERHEAD, EncodedRecords
-from raylog.client.columns import HEADERS, Integers
+from raylog.client.column_schema import HEADERS, Integers, Rows
+from raylog.client.numpy_batches import encode_by_numpy
+from raylog.protocol.column_buffers import Blobs, HeaderLists
+from raylog.protocol.compiled import KERNEL
+from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord, MessageTooLarge
-from raylog.protocol.rows import encode_varint
 
-_TABLED = 8192
-_VARINTS = pa.array([encode_varint(number) for number in range(_TABLED)], pa.binary())
-_NULL_LENGTH = encode_varint(-1)
 _ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64 << 20
+_MOST_LENGTH_BYTES = 5
+"""What the length of a header's name or value takes at most, and the count of headers."""
+
+Encode = Callable[[Rows, Sequence[int]], tuple[Buffer, Sequence[int]]]
+"""As :func:`raylog.client.numpy_batches.encode_by_numpy`."""
 
 
-class Rows(NamedTuple):
-    """Columns of records to send, equally long: binary keys and values, timestamps in ms, headers or None."""
+def encode_by(kernel: ModuleType) -> Encode:
+    """The encoder of the module :mod:`raylog.protocol.encode_kernel`, fed with Arrow's buffers."""
 
-    keys: pa.Array
-    values: pa.Array
-    timestamps: Integers
-    headers: pa.Array | None
+    def encode(rows: Rows, cuts: Sequence[int]) -> tuple[Buffer, Sequence[int]]:
+        headers = None if rows.headers is None else _header_lists(rows.headers)
+        times = np.ascontiguousarray(rows.timestamps)
+        encoded: tuple[Buffer, Sequence[int]] = kernel.encode(
+            _blobs(rows.keys), _blobs(rows.values), times.data, headers, cuts
+        )
+        return encoded
 
-    def slice(self, start: int, count: int) -> Rows:
-        headers = None if self.headers is None else self.headers.slice(start, count)
-        keys, values = self.keys.slice(start, count), self.values.slice(start, count)
-        return Rows(keys, values, self.timestamps[start : start + count], headers)
+    return encode
 
-    def take(self, order: Integers) -> Rows:
-        wanted = pa.array(order)
-        headers = None if self.headers is None else self.headers.take(wanted)
-        return Rows(self.keys.take(wanted), self.values.take(wanted), self.timestamps[order], headers)
+
+ENCODE = encode_by_numpy if KERNEL is None else encode_by(KERNEL[1])
 
 
 def binary(column: Any, count: int, what: str) -> pa.Array:
@@ -79,7 +84,10 @@ def header_column(column: Any) -> pa.Array | None:
         array = _one_chunk(column, HEADERS).cast(HEADERS)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidRecord(f"headers must be lists of (str, bytes or None): {error}") from error
-    return array if len(array.flatten()) else None
+    headers = array.flatten()
+    if headers.null_count or headers.field("key").null_count:
+        raise InvalidRecord("a header has no name")
+    return array if len(headers) else None
 
 
 def _one_chunk(column: Any, kind: pa.DataType) -> pa.Array:
@@ -94,35 +102,46 @@ def record_sizes(rows: Rows) -> Integers:
     for column in (rows.keys, rows.values):
         sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
     if rows.headers is not None:
-        sizes += pc.fill_null(pc.binary_length(_written_headers(rows.headers)), 0).to_numpy()
+        names, values = rows.headers.flatten().flatten()
+        of_header = pc.add(pc.binary_length(names), pc.fill_null(pc.binary_length(values), 0)).to_numpy()
+        filled = np.concatenate(([0], np.cumsum(of_header + 2 * _MOST_LENGTH_BYTES)))
+        sizes += np.diff(filled[_list_offsets(rows.headers)]) + _MOST_LENGTH_BYTES
     return sizes
 
 
 def encode_rows(
-    rows: Rows, choose: Callable[[Rows, Integers], NDArray[Any] | None], spread: Callable[[int], int], batch_size: int
+    rows: Rows,
+    choose: Callable[[Rows, Integers], NDArray[Any] | None],
+    spread: Callable[[int], int],
+    batch_size: int,
+    *,
+    encode: Encode = ENCODE,
 ) -> Iterator[EncodedRecords]:
     """Batches of at most ``batch_size`` bytes (a larger record goes alone), in row order within each partition.
 
     ``choose`` gives the partition of each of some rows, given their sizes, or None when that is free: then whole
-    batches go where ``spread(size)`` says. Works on some ten thousand rows at a time, so that memory stays bounded.
+    batches go where ``spread(size)`` says. Works on some ten thousand rows at a time, and 64 MB of them (or one row),
+    so that memory stays bounded, and Arrow's offsets in 32 bits suffice.
     """
+    all_sizes = record_sizes(rows)
+    filled = np.cumsum(all_sizes)
     at = 0
     while at < len(rows.values):
-        part = rows.slice(at, _ROWS_AT_ONCE)
+        before = int(filled[at - 1]) if at else 0
+        fits = int(np.searchsorted(filled, before + _BYTES_AT_ONCE, "right")) - at
+        part = rows.slice(at, min(_ROWS_AT_ONCE, max(fits, 1)))
+        sizes = all_sizes[at : at + len(part.values)]
         at += len(part.values)
-        sizes = record_sizes(part)
         partitions = choose(part, sizes)
         if partitions is not None:
             order = np.argsort(partitions, kind="stable")
             part, sizes, partitions = part.take(order), sizes[order], partitions[order]
         cuts = _cuts(sizes, partitions, batch_size)
-        body = _encode(part, cuts)
-        edges = np.frombuffer(body.buffers()[1], np.int32)[body.offset : body.offset + len(body) + 1]
-        data = body.buffers()[2]
-        for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        data, edges = encode(part, cuts)
+        for batch, (start, end) in enumerate(pairwise(cuts)):
             times = part.timestamps[start:end]
             partition = spread(int(sizes[start:end].sum())) if partitions is None else int(partitions[start])
-            encoded = data[int(edges[start]) : int(edges[end])].to_pybytes()
+            encoded = bytes(data[edges[batch] : edges[batch + 1]])
             yield EncodedRecords(partition, encoded, end - start, int(times[0]), int(times.max()))
 
 
@@ -151,7 +170,7 @@ def _length_of(column: pa.Array | None) -> set[int]:
     return set() if column is None else {len(column)}
 
 
-def _cuts(sizes: Integers, partitions: NDArray[Any] | None, batch_size: int) -> Integers:
+def _cuts(sizes: Integers, partitions: NDArray[Any] | None, batch_size: int) -> list[int]:
     """Where batches begin, and the end of the last."""
     total = len(sizes)
     stops = [total] if partitions is None else [*(np.flatnonzero(np.diff(partitions)) + 1).tolist(), total]
@@ -162,61 +181,29 @@ def _cuts(sizes: Integers, partitions: NDArray[Any] | None, batch_size: int) -> 
             start = cuts[-1]
             fits = int(np.searchsorted(filled, filled[start] + batch_size, "right")) - 1
             cuts.append(min(stop, max(start + 1, fits)))
-    return np.array(cuts, np.int64)
+    return cuts
 
 
-def _encode(rows: Rows, cuts: Integers) -> pa.Array:
-    """Each record's bytes; deltas are from the first record of the batch that the cuts put it into."""
-    counts = np.diff(cuts)
-    deltas = np.arange(len(rows.values)) - np.repeat(cuts[:-1], counts)
-    times = rows.timestamps - np.repeat(rows.timestamps[cuts[:-1]], counts)
-    pieces = [
-        pa.repeat(pa.scalar(b"\0", pa.binary()), len(deltas)),  # attributes
-        _varints(times),
-        _varints(deltas),
-        _lengths(rows.keys),
-        rows.keys,
-        _lengths(rows.values),
-        rows.values,
-        pa.repeat(pa.scalar(b"\0", pa.binary()), len(deltas))
-        if rows.headers is None
-        else _written_headers(rows.headers),
-    ]
-    record = _join(pieces)
-    return _join([_lengths(record), record])
+def _list_offsets(lists: pa.Array) -> NDArray[np.int32]:
+    """Where each list begins in what they hold, from 0 on, and where the last ends; null is an empty list."""
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def _join(pieces: Sequence[pa.Array]) -> pa.Array:
-    nothing = pa.scalar(b"", pa.binary())
-    return pc.binary_join_element_wise(*pieces, nothing, null_handling="replace", null_replacement=b"")
+def _header_lists(headers: pa.Array) -> HeaderLists:
+    names, values = headers.flatten().flatten()
+    return HeaderLists(_list_offsets(headers).data, _blobs(names), _blobs(values))
 
 
-def _lengths(column: pa.Array) -> pa.Array:
-    """The lengths as varints; that of null is -1."""
-    written = _varints(pc.fill_null(pc.binary_length(column), 0).to_numpy())
-    return pc.if_else(column.is_null(), _NULL_LENGTH, written) if column.null_count else written
-
-
-def _varints(numbers: NDArray[Any]) -> pa.Array:
-    """Each number as a zigzag varint: looked up when it is small, as nearly all are."""
-    if len(numbers) and numbers.min() >= 0 and numbers.max() < _TABLED:
-        return _VARINTS.take(pa.array(numbers))
-    distinct, index = np.unique(numbers, return_inverse=True)
-    return pa.array([encode_varint(number) for number in distinct.tolist()], pa.binary()).take(pa.array(index))
-
-
-def _written_headers(headers: pa.Array) -> pa.Array:
-    """The count and the headers of each record, record by record: headers are rare."""
-    none = b"\0"
-    return pa.array([none if not row else _write_headers(row) for row in headers.to_pylist()], pa.binary())
-
-
-def _write_headers(row: list[dict[str, Any]]) -> bytes:
-    parts = [encode_varint(len(row))]
-    for header in row:
-        if header is None or header["key"] is None:
-            raise InvalidRecord("a header has no name")
-        name, value = header["key"].encode(), header["value"]
-        parts += [encode_varint(len(name)), name]
-        parts += [_NULL_LENGTH] if value is None else [encode_varint(len(value)), value]
-    return b"".join(parts)
+def _blobs(array: pa.Array) -> Blobs:
+    """The buffers of an array of ``binary`` or ``string``."""
+    count, first = len(array), array.offset
+    if not count:
+        return Blobs(bytes(4), b"", None)
+    valid, offsets, data = array.buffers()
+    return Blobs(
+        memoryview(offsets)[4 * first : 4 * (first + count + 1)],
+        b"" if data is None else memoryview(data),
+        memoryview(valid) if array.null_count else None,
+        first,
+    )

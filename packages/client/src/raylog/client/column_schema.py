@@ -1,8 +1,9 @@
-"""◆ The columns of records in Arrow."""
+"""◆ The columns of records in Arrow: which there are, those that were read, and those to send."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,3 +39,33 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InvalidRequest(f"columns={list(columns)!r} must be some of {', '.join(SCHEMA.names)}, each once")
     return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+class FoundColumns(NamedTuple):
+    """Columns of records. Those that were not asked for are None."""
+
+    offsets: Integers
+    timestamps: Integers
+    """In ms since the epoch, the broker's where the batch says so."""
+    keys: pa.Array | None
+    values: pa.Array | None
+    headers: pa.Array | None
+
+
+class Rows(NamedTuple):
+    """Columns of records to send, equally long: binary keys and values, timestamps in ms, headers or None."""
+
+    keys: pa.Array
+    values: pa.Array
+    timestamps: Integers
+    headers: pa.Array | None
+
+    def slice(self, start: int, count: int) -> Rows:
+        headers = None if self.headers is None else self.headers.slice(start, count)
+        keys, values = self.keys.slice(start, count), self.values.slice(start, count)
+        return Rows(keys, values, self.timestamps[start : start + count], headers)
+
+    def take(self, order: Integers) -> Rows:
+        wanted = pa.array(order)
+        headers = None if self.headers is None else self.headers.take(wanted)
+        return Rows(self.keys.take(wanted), self.values.take(wanted), self.timestamps[order], headers)

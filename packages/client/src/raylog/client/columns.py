@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from raylog.client.column_schema import HEADERS, SCHEMA, TIMESTAMP, Integers, schema_of
-from raylog.client.numpy_columns import FoundColumns, decode_by_numpy
+from raylog.client.column_schema import HEADERS, SCHEMA, TIMESTAMP, FoundColumns, Integers, schema_of
+from raylog.client.numpy_columns import decode_by_numpy
 from raylog.protocol.batch_header import HEADER_SIZE, BatchHeader, check_crc
 from raylog.protocol.column_buffers import MAX_BYTES, Blobs, HeaderLists
 from raylog.protocol.compiled import KERNEL

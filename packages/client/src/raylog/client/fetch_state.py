@@ -16,6 +16,7 @@ from raylog.client.columns import body_of, decode_columns
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place
+from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import MessageTooLarge, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
@@ -133,7 +134,7 @@ class PartitionBuffer:
                 return found
         return None
 
-    def _bodies(self, chunk: _Chunk, gaps: list[Gap]) -> tuple[list[tuple[BatchHeader, bytes]], bool]:
+    def _bodies(self, chunk: _Chunk, gaps: list[Gap]) -> tuple[list[tuple[BatchHeader, Buffer]], bool]:
         """Data batches from the position on, which moves behind them, and whether these are all.
 
         What compresses well comes in portions: an answer may be a thousand times as large when it is decompressed.

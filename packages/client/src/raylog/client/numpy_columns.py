@@ -9,12 +9,11 @@ between what is wanted and what lies between; taking every other slot leaves wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from raylog.client.column_schema import HEADERS, Integers
+from raylog.client.column_schema import HEADERS, FoundColumns, Integers
 from raylog.protocol.batch_header import BatchHeader, TimestampType
 from raylog.protocol.column_buffers import count_records
 from raylog.protocol.compression import Buffer
@@ -23,17 +22,6 @@ from raylog.protocol.rows import long_varint
 
 _PADDING = bytes(16)
 """Behind the bodies: a number that claims to go on is read beyond the end, and then found out."""
-
-
-class FoundColumns(NamedTuple):
-    """Columns of records. Those that were not asked for are None."""
-
-    offsets: Integers
-    timestamps: Integers
-    """In ms since the epoch, the broker's where the batch says so."""
-    keys: pa.Array | None
-    values: pa.Array | None
-    headers: pa.Array | None
 
 
 def decode_by_numpy(

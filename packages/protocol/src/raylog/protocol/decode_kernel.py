@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# mypy: ignore-errors
 """◆ The records of batches to columns, compiled: nothing happens in Python for each record.
 
 The source is Python, in Cython's pure mode. It is compiled when the package is built where a compiler is, and only then

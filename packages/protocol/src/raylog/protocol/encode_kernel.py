@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# mypy: ignore-errors
 """◆ Columns to the records of batches, compiled: the inverse of :mod:`raylog.protocol.decode_kernel`, which see.
 
 The columns' offsets are checked before they are followed. Each record is measured before room for all of them is made,
