@@ -10,10 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kit.cluster import InProcessCluster
+from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.spark import SPARK_MARKS, local_spark
 from raylog.client import Admin, Producer
 from raylog.client.offset_ranges import DataLoss
 from raylog.protocol.errors import UnknownTopicOrPartition
+from raylog.protocol.records import Record
 from raylog.spark import read
 
 pytestmark = SPARK_MARKS
@@ -30,16 +32,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two brokers; the topic "numbers" has COUNT records, keyed, in batches of each compression in turn."""
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
-        cluster.create_topic("numbers", partitions=PARTITIONS)
-        cluster.create_topic("empty")
-        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            with Producer(cluster.bootstrap_servers, compression_type=codec, linger_ms=5) as producer:
-                for number in range(COUNT // 5):
-                    producer.send("numbers", b"%d" % number, b"%d" % (number % 50), timestamp=1_500 + number)
-        yield cluster.bootstrap_servers
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def servers(cluster: InProcessCluster) -> str:
+    """The topic "numbers" has COUNT records, keyed, in batches of each compression in turn."""
+    cluster.create_topic("numbers", partitions=PARTITIONS)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        with Producer(cluster.bootstrap_servers, compression_type=codec, linger_ms=5) as producer:
+            for number in range(COUNT // 5):
+                producer.send("numbers", b"%d" % number, b"%d" % (number % 50), timestamp=1_500 + number)
+    return cluster.bootstrap_servers
 
 
 def test_every_record_is_read_once_with_spark_s_columns(spark: SparkSession, servers: str) -> None:
@@ -92,10 +98,51 @@ def test_headers_and_nulls_come_through(spark: SparkSession, servers: str) -> No
     assert rows[1].headers is None
 
 
-def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, servers: str) -> None:
-    frame = read(spark, subscribe="empty", bootstrap_servers=servers, includeHeaders=True)
-    assert frame.count() == 0
-    assert frame.columns[-1] == "headers"
+def test_nothing_is_an_empty_frame(spark: SparkSession, cluster: InProcessCluster, servers: str) -> None:
+    """An empty topic, a range without offsets, a pattern that matches nothing."""
+    cluster.create_topic("empty", partitions=2)
+    for frame in (
+        read(spark, subscribe="empty", bootstrap_servers=servers, includeHeaders=True, minPartitions=4),
+        read(spark, subscribePattern="none-.*", bootstrap_servers=servers, includeHeaders=True),
+        read(spark, assign='{"numbers": [0]}', bootstrap_servers=servers, includeHeaders=True,
+             startingOffsets='{"numbers": {"0": 7}}', endingOffsets='{"numbers": {"0": 7}}'),
+    ):  # fmt: skip
+        assert frame.count() == 0
+        assert frame.columns[-1] == "headers"
+        assert frame.groupBy("topic").count().collect() == []
+
+
+def test_a_range_without_records_is_an_end_like_any_other(spark: SparkSession, cluster: InProcessCluster) -> None:
+    """Control records and offsets that were compacted away, at the end, in the middle, and nothing else; beside them an
+    empty partition."""
+    cluster.create_topic("odd", partitions=3)
+    records = [Record(value=b"%d" % number) for number in range(5)]
+    append_as_stored(cluster, "odd", 0, compacted(records, {0, 2}), control_batch(), compacted(records, {1}))
+    append_as_stored(cluster, "odd", 1, control_batch())
+    frame = read(spark, subscribe="odd", bootstrap_servers=cluster.bootstrap_servers, maxRecordsPerPartition=3)
+    assert frame.rdd.getNumPartitions() == 5
+    assert [tuple(row) for row in frame.select("partition", "offset", "value").collect()] == [
+        (0, 0, b"0"), (0, 2, b"2"), (0, 7, b"1"),
+    ]  # fmt: skip
+
+
+def test_the_broker_s_timestamps_are_of_type_1(spark: SparkSession, cluster: InProcessCluster) -> None:
+    cluster.create_topic("stamped", config={"message.timestamp.type": "LogAppendTime"})
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("stamped", b"v", timestamp=1_500)
+    frame = read(spark, subscribe="stamped", bootstrap_servers=cluster.bootstrap_servers)
+    [row] = frame.selectExpr("timestampType", "timestamp > now() - interval 1 hour recent").collect()
+    assert tuple(row) == (1, True)
+
+
+def test_ranges_may_begin_and_end_at_times(spark: SparkSession, servers: str) -> None:
+    frame = read(
+        spark, subscribe="numbers", bootstrap_servers=servers, columns=["timestamp"], startingTimestamp=1_600,
+        endingTimestamp=1_700, endingOffsets="latest",
+    )  # fmt: skip
+    [row] = frame.selectExpr("min(timestamp) >= timestamp_millis(1600) early", "count(*) n").collect()
+    assert row.early
+    assert 0 < row.n < COUNT
 
 
 def test_offsets_that_are_gone_are_a_loud_loss(spark: SparkSession, servers: str) -> None:
@@ -118,7 +165,9 @@ def test_what_goes_after_planning_fails_the_task(spark: SparkSession, servers: s
     with Admin(servers) as admin:
         admin.delete_topics(["short-lived"])
         admin.create_topic("short-lived", 1)
-    with pytest.raises(PySparkException, match=r"DataLoss.*short-lived-0.* are gone"):
+    with pytest.raises(
+        PySparkException, match=r"DataLoss.*short-lived-0: the topic was deleted, and created again since.* are gone"
+    ):
         loud.count()
     assert quiet.count() == 0
 

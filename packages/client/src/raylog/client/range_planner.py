@@ -12,7 +12,7 @@ from raylog.client.admin import Admin
 from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, OffsetSpec, Selection, check_named
 from raylog.client.results import TopicDescription
 from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from raylog.protocol.ids import BrokerId, Offset, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import BrokerId, Offset, TimestampMs, TopicId, TopicName, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +73,14 @@ def offsets_at(
     """
     if not isinstance(spec, AtTime):
         return spec
+    times: Mapping[TopicPartition, TimestampMs]
     if isinstance(spec.times, Mapping):
         check_named(option, spec.times, dict.fromkeys(partitions))
-        times = dict(spec.times)
+        times = spec.times
     else:
         times = dict.fromkeys(partitions, spec.times)
     found: dict[TopicPartition, Offset] = {}
-    for tp, answer in admin.list_offsets(times).items():
+    for tp, answer in admin.list_offsets({tp: int(time) for tp, time in times.items()}).items():
         if answer.offset < 0 and not or_latest:
             raise OffsetOutOfRange(
                 f"{option}: {tp} has no record at or after {times[tp]} ms; choose an earlier time, or let such "

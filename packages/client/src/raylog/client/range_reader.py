@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,9 @@ from raylog.client.consumer import Consumer
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.results import LogTruncated
 from raylog.protocol.batch_header import BatchHeader, batch_headers
+from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError, RequestTimedOut, UnknownTopicOrPartition
-from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
 
 POLL_TIMEOUT_MS = 1_000
@@ -34,7 +35,7 @@ FETCHING = {"max_partition_fetch_bytes": 4 << 20}
 
 LOSS_HINT = (
     "they were deleted by retention or with the topic; start from offsets that the log still has, "
-    "or accept the loss with failOnDataLoss=False"
+    "or accept the loss with failOnDataLoss=False (fail_on_data_loss outside Spark)"
 )
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class RangeReading:
     """False: what is lost is warned of and left out."""
     consumer: Mapping[str, Any] = field(default_factory=dict)
     """Settings for the consumer, with underscores."""
-    topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
+    topic_ids: Mapping[TopicName, TopicId] = field(default_factory=dict)
     """The topics that were planned for: one of the same name that was created since is a loss."""
 
 
@@ -70,8 +71,9 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
         while not position.done:
             before = position.offset
             try:
-                for fetched in consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS).values():
-                    position.check_topic()
+                polled = consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
+                position.check_topic()
+                for fetched in polled.values():
                     yield from decode_range(piece, fetched, schema)
                     position.offset = fetched.next_offset
             except (OffsetOutOfRange, UnknownTopicOrPartition) as error:
@@ -93,7 +95,7 @@ def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Ite
     Raises CorruptMessage or UnsupportedCompressionType, naming the batch, after what comes before it.
     """
     start = max(piece.start, fetched.from_offset)
-    portion: list[tuple[BatchHeader, bytes]] = []
+    portion: list[tuple[BatchHeader, Buffer]] = []
     size = 0
     damage: RaylogError | None = None
     for pos, header in batch_headers(fetched.data):
@@ -117,7 +119,7 @@ def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Ite
 
 
 def _decode(
-    piece: OffsetRange, start: int, portion: Sequence[tuple[BatchHeader, bytes]], schema: pa.Schema
+    piece: OffsetRange, start: int, portion: Sequence[tuple[BatchHeader, Buffer]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     if not portion:
         return
@@ -167,8 +169,7 @@ class _Position:
             self._lose(f"{error}; offsets {self.offset} to {end - 1}", end, error)
         elif isinstance(error, LogTruncated):
             self._lose(f"{error}; some records before it", self.offset, error)
-        else:
-            first = self._consumer.beginning_offsets([tp])[tp]
+        elif (first := self._ask(self._consumer.beginning_offsets)) is not None:
             if first > self.offset:
                 self._lose(f"{tp}: offsets {self.offset} to {min(first, end) - 1}", min(first, end), error)
             else:
@@ -177,15 +178,23 @@ class _Position:
     def check_end(self) -> None:
         """Nothing came: when the log ends before the range does, nothing ever will."""
         tp, end = self._piece.tp, self._piece.end
-        log_end = self._consumer.end_offsets([tp])[tp]
-        if log_end < end:
+        log_end = self._ask(self._consumer.end_offsets)
+        if log_end is not None and log_end < end:
             lost = f"offsets {max(log_end, self.offset)} to {end - 1}"
             self._lose(f"{tp}: the log ends at offset {log_end}, and {lost}", end, None)
+
+    def _ask(self, where: Callable[[list[TopicPartition]], dict[TopicPartition, int]]) -> int | None:
+        """None where a broker does not know the topic: one that just started may not know it yet, and when it is gone
+        for good, polling tells."""
+        try:
+            return where([self._piece.tp])[self._piece.tp]
+        except UnknownTopicOrPartition:
+            return None
 
     def _lose(self, what: str, next_offset: int, cause: RaylogError | None) -> None:
         if self._reading.fail_on_data_loss:
             raise DataLoss(f"{what} are gone: {LOSS_HINT}") from cause
-        log.warning("%s are gone; failOnDataLoss is false, so they are left out", what)
+        log.warning("%s are gone; the loss is accepted, so they are left out", what)
         self.offset = next_offset
         if not self.done:
             self._consumer.seek(*self._piece.tp, next_offset)

@@ -62,7 +62,7 @@ def frame_plan(
     reading = RangeReading(
         bootstrap_servers, client_columns(asked.columns), asked.fail_on_data_loss, asked.consumer, topic_ids
     )
-    types = dict(_TYPES)
+    types: dict[str, DataType] = dict(_TYPES)
     if asked.value is None:
         return FramePlan(RangeTask(reading, asked.columns), _schema(asked.columns, types))
     value = asked.value
@@ -111,7 +111,7 @@ def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) 
     return DataFrame(session.createDataset(rdd, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark)
 
 
-def struct_type(spark: SparkSession, schema: str | StructType) -> StructType:
+def struct_type(spark: SparkSession, schema: str | StructType) -> DataType:
     """A schema from DDL or Spark's type, all nullable: any field may be missing. Raises ValueError."""
     if isinstance(schema, StructType):
         return _all_nullable(schema)
@@ -124,7 +124,7 @@ def struct_type(spark: SparkSession, schema: str | StructType) -> StructType:
     return _all_nullable(StructType.fromJson(json.loads(text)))
 
 
-def _all_nullable(type_: Any) -> Any:
+def _all_nullable(type_: DataType) -> DataType:
     match type_:
         case StructType():
             return StructType([StructField(field.name, _all_nullable(field.dataType)) for field in type_.fields])
