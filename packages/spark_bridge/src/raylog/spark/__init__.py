@@ -10,17 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raylog.spark.exports import export
     from raylog.spark.session_plan import SparkNotStarted
     from raylog.spark.sessions import session
+    from raylog.spark.sinks import sink
     from raylog.spark.source import read
     from raylog.spark.writes import write
 
-__all__ = ["SparkNotStarted", "read", "session", "write"]
+__all__ = ["SparkNotStarted", "export", "read", "session", "sink", "write"]
 
 _HOME = {
     "SparkNotStarted": "session_plan",
+    "export": "exports",
     "read": "source",
     "session": "sessions",
+    "sink": "sinks",
     "write": "writes",
 }
 

@@ -1,0 +1,132 @@
+"""A sink for streams that writes each batch once: ``frame.writeStream.foreachBatch(sink(topic=…, location=…))``.
+
+``foreachBatch`` calls with the same batch again when the query is started again before it noted that the batch was
+done. What is done with each batch so that its records are there once all the same, is told in ``sink_batch`` and
+``sink_plan``; here are the parts of it that are Spark's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from raylog.client import connect
+from raylog.spark.sink_batch import Staged, Written, write_batch
+from raylog.spark.sink_plan import BatchPlan
+from raylog.spark.sink_store import HadoopStore
+from raylog.spark.sink_task import FILE, SinkTask, send_files
+from raylog.spark.sink_topics import BrokerTopics
+from raylog.spark.write_options import WriteOptions, write_options
+from raylog.spark.writes import records_of, total_of
+
+log = logging.getLogger(__name__)
+
+_GLOB = re.compile(r"[\[\]{}*?,\\]")
+_NEVER_SPLIT = str(1 << 44)
+"""In bytes. As the largest part of a file and as the cost of opening one: each file makes one Spark partition."""
+
+
+def sink(*, topic: str | None = None, location: str, bootstrap_servers: str | None = None, **options: Any) -> Sink:
+    """A function for ``foreachBatch`` that writes each batch once, whatever dies in between.
+
+    ``location`` is a directory of this sink alone, on a file system that outlives the processes and that all executors
+    reach, best beside the query's checkpoint: batches wait there while they are written. Columns, ``topic`` and
+    ``options`` are as ``write``'s, but acks, idempotence and partitioner are the sink's to decide.
+
+    Raises ValueError for an unfit option or location, and InvalidConfig for an unfit setting.
+    """
+    if _GLOB.search(location):
+        raise ValueError(
+            f"location={location!r} has one of []{{}}*?,\\, which Spark takes for patterns: give another one"
+        )
+    return Sink(
+        topic, location.rstrip("/"), bootstrap_servers, write_options(options, bootstrap_servers, exactly_once=True)
+    )
+
+
+class Sink:
+    """What :func:`sink` gives."""
+
+    def __init__(self, topic: str | None, location: str, bootstrap_servers: str | None, options: WriteOptions) -> None:
+        self._topic = topic
+        self._location = location
+        self._options = options
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write the batch unless that is done. Raises ValueError for unfit columns, DataLoss when nobody can tell any
+        more what an earlier try has written, and PySparkException for a job that failed."""
+        spark = frame.sparkSession
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "no-query"
+        store = HadoopStore(spark, f"{self._location}/{query}")
+        servers = self._options.bootstrap_servers or connect().bootstrap_servers
+        rows = SparkRows(frame, batch_id, store, servers, self._topic, self._options)
+        sent = write_batch(
+            batch_id, rows, store, BrokerTopics(servers), topic=self._topic, batch_size=self._options.batch_size
+        )
+        if sent is None:
+            log.info("batch %d of query %s was written before", batch_id, query)
+
+
+class SparkRows:
+    """:class:`~raylog.spark.sink_batch.BatchRows` of a DataFrame."""
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        batch_id: int,
+        store: HadoopStore,
+        bootstrap_servers: str,
+        topic: str | None,
+        options: WriteOptions,
+    ) -> None:
+        self._records = records_of(frame, topic)
+        self._batch_id = batch_id
+        self._store = store
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._options = options
+
+    def stage(self) -> Staged:
+        """See BatchRows."""
+        directory = self._store.rows_directory(self._batch_id)
+        self._records.write.parquet(directory)
+        if self._topic is not None:
+            topics = [self._topic]
+        else:
+            topics = [row.topic for row in self._staged(directory).select("topic").distinct().collect()]
+        if None in topics:
+            raise ValueError(f"batch {self._batch_id}: a row has no topic: fill the column topic, or give topic=")
+        return Staged(directory, self._store.files_of(directory), topics)
+
+    def send(self, plan: BatchPlan, written: Written) -> int:
+        """See BatchRows."""
+        if not plan.files:
+            return 0
+        missing = set(plan.files) - set(self._store.files_of(plan.rows))
+        if missing:
+            raise FileNotFoundError(
+                f"batch {plan.batch_id}: {', '.join(sorted(missing))} of {plan.rows} is gone: only the sink may delete "
+                "files there"
+            )
+        task = SinkTask(self._servers, self._topic, self._options.producer, plan, written)
+        return total_of(self._staged(plan.rows).mapInArrow(partial(send_files, task), "records long"))
+
+    def _staged(self, directory: str) -> DataFrame:
+        """The rows that lie there, the files' names among them; each file is a Spark partition of its own."""
+        reader = _one_partition_per_file(self._records.sparkSession).read.schema(self._records.schema)
+        strict = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+        return strict.parquet(directory).select("*", F.col("_metadata.file_name").alias(FILE))
+
+
+def _one_partition_per_file(spark: SparkSession) -> SparkSession:
+    """A session of its own that never cuts files nor puts several into one Spark partition."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.files.maxPartitionBytes", _NEVER_SPLIT)
+    session.conf.set("spark.sql.files.openCostInBytes", _NEVER_SPLIT)
+    session.conf.unset("spark.sql.files.maxPartitionNum")
+    return session
