@@ -34,6 +34,7 @@ from raylog.protocol.messages import (
     response_type,
 )
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.transactions import AbortedTransaction
 from raylog.protocol.wire import REQUEST_HEADER, ZERO_UUID, NodeEndpoint, Reader
 
 MAX_FRAME = 1000
@@ -225,7 +226,7 @@ _FETCHED = (
                 *_NAMED,
                 [
                     fetch.FetchedPartition(
-                        0, 6, 1, 2, 3, b"r", [fetch.AbortedTransaction(4, 5)], 6,
+                        0, 6, 1, 2, 3, b"r", [AbortedTransaction(4, 5)], 6,
                         fetch.EpochEndOffset(1, 2), 3, 4, fetch.EpochEndOffset(5, 6),
                     )
                 ],

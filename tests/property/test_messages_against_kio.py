@@ -23,6 +23,7 @@ from raylog.protocol.messages import (
     encode_response,
     parse_request_header,
 )
+from raylog.protocol.transactions import AbortedTransaction
 from raylog.protocol.wire import ZERO_UUID, NodeEndpoint
 
 SERVED = {
@@ -158,9 +159,7 @@ def our_fetch_response(data: Any) -> fetch.FetchResponse[bytes]:
             each.last_stable_offset,
             getattr(each, "log_start_offset", -1),
             each.records or b"",
-            None
-            if aborted is None
-            else [fetch.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted],
+            None if aborted is None else [AbortedTransaction(one.producer_id, one.first_offset) for one in aborted],
             getattr(each, "preferred_read_replica", -1),
             fetch.EpochEndOffset(diverging.epoch, diverging.end_offset) if diverging else fetch.NO_EPOCH_END,
             *leader_of(each),

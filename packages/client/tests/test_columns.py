@@ -260,7 +260,7 @@ def test_every_encoder_writes_the_same_bytes_also_of_slices(found: list[Record],
 
 
 def test_rows_are_written_some_megabytes_at_a_time() -> None:
-    rows = Rows(binary(None, 5, "keys"), binary([bytes(30 << 20)] * 5, 5, "values"), integers([1] * 5, "times"), None)
+    rows = Rows(binary(None, 5, "keys"), binary([bytes(7 << 20)] * 5, 5, "values"), integers([1] * 5, "times"), None)
     parts: list[int] = []
 
     def choose(part: Rows, sizes: Integers) -> None:

@@ -9,6 +9,7 @@ from raylog.client.subscription import Place
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Codec, Record, TimestampType, encode_batch
+from raylog.protocol.transactions import AbortedTransaction
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
 
@@ -58,6 +59,27 @@ def test_control_batches_are_passed_over() -> None:
     assert offsets(buffer) == [0]
     assert offsets(buffer) == []
     assert buffer.place.position == 2
+
+
+def test_aborted_batches_are_passed_over_however_they_are_read() -> None:
+    data = b"".join(
+        encode_batch(
+            [Record(b"v")], base_offset=at, producer_id=7, producer_epoch=0, transactional=True, control=control
+        )
+        for at, control in ((0, False), (1, True), (2, False), (3, True))
+    )
+    aborted = [AbortedTransaction(7, 0)]
+    rows, columns, raw = buffer_at(0), buffer_at(0), buffer_at(0)
+    for buffer in (rows, columns, raw):
+        buffer.add(data, 4, aborted)
+    assert offsets(rows) + offsets(rows) == [2]
+    table = columns.columns(SCHEMA, [])
+    assert table is not None
+    assert table.column("offset").to_pylist() == [2]
+    batches = raw.raw()
+    assert batches is not None
+    assert [record.offset for record in batches.records()] == [2]
+    assert [buffer.place.position for buffer in (rows, columns, raw)] == [4, 4, 4]
 
 
 def test_a_partial_batch_at_the_end_is_fetched_again() -> None:

@@ -33,6 +33,7 @@ from raylog.protocol.produce import (
     parse_produce_request,
     parse_produce_response,
 )
+from raylog.protocol.transactions import AbortedTransaction
 from raylog.protocol.wire import ZERO_UUID
 
 TOPIC_ID = UUID("12345678-1234-5678-1234-567812345678")
@@ -152,7 +153,7 @@ def test_every_cut_of_a_fetch_is_refused(version: int) -> None:
 
 
 def fetched(version: int, records: bytes) -> FetchResponse[bytes]:
-    partition = FetchedPartition(0, 0, 10, 10, 0, records, [fetch.AbortedTransaction(1, 2)])
+    partition = FetchedPartition(0, 0, 10, 10, 0, records, [AbortedTransaction(1, 2)])
     return FetchResponse([FetchedTopic(*named(version), [partition])])
 
 

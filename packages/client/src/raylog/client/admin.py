@@ -221,10 +221,17 @@ class Admin:
 
     # --- partitions ---
 
-    def list_offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets at EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL or a timestamp in ms; -1 when no record fits."""
+    def list_offsets(
+        self, at: Mapping[tuple[str, int], int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets at EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL or a timestamp in ms; -1 when no record fits.
+
+        ``isolation_level`` 1: LATEST is where the committed records end, the last stable offset.
+        """
         wanted = dict(zip(to_partitions(at), at.values(), strict=True))
-        answers = self._calls.ask_leaders(wanted, list_offsets_request, read_list_offsets)
+        answers = self._calls.ask_leaders(
+            wanted, lambda asked: list_offsets_request(asked, isolation_level=isolation_level), read_list_offsets
+        )
         return {
             tp: OffsetAndTimestamp(Offset(offset), TimestampMs(timestamp), LeaderEpoch(epoch))
             for tp, (offset, timestamp, epoch) in answers.items()

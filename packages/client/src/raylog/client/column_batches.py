@@ -25,7 +25,7 @@ from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord, MessageTooLarge
 
 _ROWS_AT_ONCE = 65_536
-_BYTES_AT_ONCE = 64 << 20
+_BYTES_AT_ONCE = 16 << 20
 _MOST_LENGTH_BYTES = 5
 """What the length of a header's name or value takes at most, and the count of headers."""
 
@@ -120,7 +120,7 @@ def encode_rows(
     """Batches of at most ``batch_size`` bytes (a larger record goes alone), in row order within each partition.
 
     ``choose`` gives the partition of each of some rows, given their sizes, or None when that is free: then whole
-    batches go where ``spread(size)`` says. Works on some ten thousand rows at a time, and 64 MB of them (or one row),
+    batches go where ``spread(size)`` says. Works on some ten thousand rows at a time, and 16 MB of them (or one row),
     so that memory stays bounded, and Arrow's offsets in 32 bits suffice.
     """
     all_sizes = record_sizes(rows)

@@ -251,6 +251,13 @@ CLIENT_RACK = _setting(
 CHECK_CRCS = _setting(
     "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
 )
+ISOLATION_LEVEL = _setting(
+    "isolation.level",
+    ValueType.STRING,
+    "read_uncommitted",
+    "read_committed: read up to the first transaction that is still open, and leave out what was aborted (KIP-98).",
+    check=one_of("read_uncommitted", "read_committed"),
+)
 GROUP_ID = _setting(
     "group.id",
     ValueType.STRING,
@@ -314,6 +321,7 @@ CONSUMER_SETTINGS = SettingsTable(
         FETCH_MAX_WAIT_MS,
         MAX_PARTITION_FETCH_BYTES,
         CHECK_CRCS,
+        ISOLATION_LEVEL,
         CLIENT_RACK,
         GROUP_ID,
         ENABLE_AUTO_COMMIT,
@@ -350,6 +358,11 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     return str(value)
+
+
+def isolation_level(settings: Settings) -> int:
+    """``isolation.level`` as on the wire."""
+    return int(settings[ISOLATION_LEVEL] == "read_committed")
 
 
 def parse_address(text: str) -> tuple[str, int]:

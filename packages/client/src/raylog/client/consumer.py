@@ -17,7 +17,7 @@ import pyarrow as pa
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import GROUP_ID
+from raylog.client.config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.group_consumer import GroupReader, RebalanceListener
@@ -335,7 +335,7 @@ class Consumer(ConsumerCore):
         self._fork.check()
         if self._admin is None:
             self._admin = self._new_admin()
-        return self._admin.list_offsets(at)
+        return self._admin.list_offsets(at, isolation_level=isolation_level(self._settings))
 
 
 def _committed(

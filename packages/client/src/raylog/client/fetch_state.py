@@ -7,7 +7,7 @@ reading, one in reserve, so that brokers work while records are decoded. A batch
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import MessageTooLarge, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
+from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 _CHUNKS = 2
 _PORTION_BYTES = 32 << 20
@@ -37,14 +38,19 @@ class Gap(NamedTuple):
 class _Chunk:
     """One answer's data of one partition, and how far it was read."""
 
-    __slots__ = ("batches", "data", "epoch", "high_watermark")
+    __slots__ = ("aborted", "batches", "data", "epoch", "high_watermark")
 
-    def __init__(self, data: bytes, high_watermark: int, epoch: int) -> None:
+    def __init__(self, data: bytes, high_watermark: int, epoch: int, aborted: tuple[AbortedTransaction, ...]) -> None:
         self.data = data
         self.high_watermark = high_watermark
+        self.aborted = aborted
         self.epoch = epoch
         """The leader epoch of the last batch."""
-        self.batches: Iterator[tuple[int, BatchHeader]] = batch_headers(data)
+        self.batches = self.visible()
+
+    def visible(self) -> Iterator[tuple[int, BatchHeader, bool]]:
+        """All batches, and whether the user sees their records."""
+        return visible_batches(self.data, self.aborted)
 
 
 class PartitionBuffer:
@@ -90,8 +96,9 @@ class PartitionBuffer:
     def has_data(self) -> bool:
         return bool(self._pending or self.chunks)
 
-    def add(self, data: bytes, high_watermark: int) -> None:
-        """An answer to a fetch from :attr:`fetch_offset` came. MessageTooLarge when it has no whole batch."""
+    def add(self, data: bytes, high_watermark: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """An answer to a fetch from :attr:`fetch_offset` came, with the transactions in it whose records are not to
+        be read. MessageTooLarge when it has no whole batch."""
         end, epoch = self.fetch_offset, self.fetch_epoch
         for _, header in batch_headers(data):
             end, epoch = max(end, header.next_offset), header.leader_epoch
@@ -100,7 +107,7 @@ class PartitionBuffer:
                 f"{self.place.tp}: the batch at offset {end} doesn't fit; raise max.partition.fetch.bytes"
             )
         self.fetch_offset, self.fetch_epoch = end, epoch
-        self.chunks.append(_Chunk(data, high_watermark, epoch))
+        self.chunks.append(_Chunk(data, high_watermark, epoch, tuple(aborted)))
 
     def raw(self) -> Batches | None:
         """The oldest answer as it came, from the position on; the position moves behind it."""
@@ -108,7 +115,7 @@ class PartitionBuffer:
         self._pending = []  # their batch is still here: it is read again from the position on
         while self.chunks and position is not None:
             chunk = self.chunks.popleft()
-            batches = Batches(chunk.data, chunk.high_watermark, position)
+            batches = Batches(chunk.data, chunk.high_watermark, position, chunk.aborted)
             if batches.next_offset > position:
                 self.place.position, self.place.epoch = batches.next_offset, chunk.epoch
                 return batches
@@ -141,13 +148,13 @@ class PartitionBuffer:
         """
         batches = []
         size = 0
-        for pos, header in batch_headers(chunk.data):
+        for pos, header, visible in chunk.visible():
             position = self.place.position or 0
             if header.next_offset <= position:
                 continue
             if header.base_offset > position:
                 gaps.append(Gap(self.place.tp, position, header.base_offset))
-            if not header.is_control:
+            if visible:
                 body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
                 batches.append((header, body))
                 size += len(body)
@@ -161,12 +168,12 @@ class PartitionBuffer:
         first."""
         self.place.position = start
         found = []
-        for pos, header in batch_headers(chunk.data):
+        for pos, header, visible in chunk.visible():
             if header.next_offset <= start:
                 continue
             try:
-                body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
-                if not header.is_control:
+                if visible:
+                    body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
                     found.append(decode_columns(self.place.tp, [(header, body)], schema, from_offset=start))
             except RaylogError as error:
                 self._start_over()
@@ -197,14 +204,14 @@ class PartitionBuffer:
         tp = self.place.tp
         while self.chunks:
             chunk = self.chunks[0]
-            for pos, header in chunk.batches:
+            for pos, header, visible in chunk.batches:
                 position = self.place.position or 0
                 if header.next_offset <= position:
                     continue
                 if header.base_offset > position:
                     gaps.append(Gap(tp, position, header.base_offset))
                 self.place.epoch = header.leader_epoch
-                if header.is_control:
+                if not visible:
                     self.place.position = header.next_offset
                     continue
                 try:

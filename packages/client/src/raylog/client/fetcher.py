@@ -21,6 +21,7 @@ from raylog.client.config import (
     METADATA_MAX_AGE_MS,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MS,
+    isolation_level,
 )
 from raylog.client.connection import Address, Reply
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
@@ -96,12 +97,15 @@ class Fetcher:
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
         self._backoff_ms = settings[RETRY_BACKOFF_MS]
         self._rack = settings[CLIENT_RACK]
+        self._isolation_level = isolation_level(settings)
         self._replicas = ReadReplicas(
             network.reachable, first_pause_ms=self._backoff_ms, max_age_ms=settings[METADATA_MAX_AGE_MS]
         )
         self._fetching: set[Address] = set()
         self._sessions: dict[Address, FetchSession] = {}
-        self._searches = OffsetSearches(network, subscription, self._leader, self._rests, self._rest, self._complain)
+        self._searches = OffsetSearches(
+            network, subscription, self._leader, self._rests, self._rest, self._complain, self._isolation_level
+        )
         self._epochs = EpochChecks(network, subscription, self.buffers, self._complain, self._rest)
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
@@ -232,6 +236,7 @@ class Fetcher:
             self._min_bytes,
             [FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
             max_bytes=self._max_bytes,
+            isolation_level=self._isolation_level,
             session_id=asked.session_id,
             session_epoch=asked.epoch,
             rack_id=rack,
@@ -315,7 +320,7 @@ class Fetcher:
                 epoch = self._network.metadata.view.leader_of(place.tp)[1]
                 self._replicas.prefer(place.tp, fetched.preferred_read_replica, epoch, monotonic_ms())
             if fetched.records:
-                buffer.add(bytes(fetched.records), fetched.high_watermark)
+                buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
             return
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
         if isinstance(error, OffsetOutOfRange):
@@ -339,7 +344,7 @@ class Fetcher:
         if fetched.error_code == 0:
             self._replicas.served(place.tp)
             if fetched.records:
-                buffer.add(bytes(fetched.records), fetched.high_watermark)
+                buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
             return
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
         log.info("%s, of the replica nearby; reading from the leader", error)

@@ -21,11 +21,14 @@ A = TypeVar("A")
 
 
 def list_offsets_request(
-    at: Mapping[TopicPartition, int], leader_epochs: Mapping[TopicPartition, int] | None = None
+    at: Mapping[TopicPartition, int],
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
+    isolation_level: int = 0,
 ) -> ListOffsetsRequest:
     """Ask for the offsets at EARLIEST, LATEST or timestamps, of partitions of one leader.
 
     ``leader_epochs``: those in which it is known to lead, so that nobody answers who leads no more (KIP-320).
+    ``isolation_level`` 1: LATEST is where the committed records end, the last stable offset.
     """
     epochs = leader_epochs or {}
     topics = by_topic(
@@ -38,7 +41,7 @@ def list_offsets_request(
     )
     return ListOffsetsRequest(
         replica_id=KioBrokerId(-1),
-        isolation_level=i8(0),
+        isolation_level=i8(isolation_level),
         topics=tuple(
             ListOffsetsTopic(name=KioTopicName(name), partitions=tuple(partitions))
             for name, partitions in topics.items()

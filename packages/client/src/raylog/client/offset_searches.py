@@ -35,6 +35,7 @@ class OffsetSearches:
         rests: Callable[[TopicPartition, int], bool],
         rest: Callable[[TopicPartition], None],
         complain: Callable[[TopicPartition, RaylogError], None],
+        isolation_level: int,
     ) -> None:
         self._network = network
         self._subscription = subscription
@@ -42,6 +43,7 @@ class OffsetSearches:
         self._rests = rests
         self._rest = rest
         self._complain = complain
+        self._isolation_level = isolation_level
         self._asking: dict[tuple[TopicPartition, int], int] = {}
         """Offsets asked for and not answered: the generation that asked."""
 
@@ -69,7 +71,7 @@ class OffsetSearches:
             for place in places:
                 self._asking[place.tp, end] = place.generation
             epochs = {place.tp: self._network.metadata.view.leader_of(place.tp)[1] for place in places}
-            message = list_offsets_request({place.tp: end for place in places}, epochs)
+            message = list_offsets_request({place.tp: end for place in places}, epochs, self._isolation_level)
             self._network.send(address, message, OffsetQuestion(end, {p.tp: p.generation for p in places}))
         return blocked
 

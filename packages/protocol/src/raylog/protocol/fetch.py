@@ -16,6 +16,7 @@ from uuid import UUID
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.frames import encode_frame
+from raylog.protocol.transactions import AbortedTransaction
 from raylog.protocol.wire import (
     INT32,
     INT64,
@@ -111,13 +112,6 @@ class FetchRequest(NamedTuple):
     replica_id: int = -1
     replica_epoch: int = -1
     cluster_id: str | None = None
-
-
-class AbortedTransaction(NamedTuple):
-    """A transaction whose records a reader of committed data must drop, up to its marker."""
-
-    producer_id: int
-    first_offset: int
 
 
 class EpochEndOffset(NamedTuple):

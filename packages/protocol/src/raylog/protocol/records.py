@@ -32,6 +32,7 @@ from raylog.protocol.batch_header import (
 from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
 from raylog.protocol.rows import Headers, Record, decode_records, encode_records, scan_times
+from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 __all__ = [
     "HEADER_SIZE",
@@ -191,16 +192,21 @@ def _body_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> byte
 
 
 def decode_batches(
-    buf: Buffer, *, from_offset: int = 0, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_BYTES
+    buf: Buffer,
+    *,
+    from_offset: int = 0,
+    aborted: Sequence[AbortedTransaction] = (),
+    check_crc: bool = True,
+    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> list[Record]:
     """Data records at or above ``from_offset`` of all whole batches in ``buf``, as a fetch returned them.
 
-    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches. ``max_bytes``
-    bounds each batch. Raises as :func:`decode_batch`.
+    A partial last batch, which Kafka's fetch may end with, is left out; so are control batches and those of
+    ``aborted`` transactions. ``max_bytes`` bounds each batch. Raises as :func:`decode_batch`.
     """
     records: list[Record] = []
-    for pos, header in batch_headers(buf):
-        if header.last_offset < from_offset or header.is_control:
+    for pos, header, visible in visible_batches(buf, aborted):
+        if header.last_offset < from_offset or not visible:
             continue
         if check_crc:
             _check_crc(buf, pos, header)
@@ -222,10 +228,18 @@ class Batches:
     high_watermark: int
     from_offset: int = 0
     """Where the fetch began; the first batch may begin earlier, its records below this are left out."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """The transactions that a reader of committed data must drop."""
+
+    def visible(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from ``from_offset`` on whose records consumers see."""
+        for pos, header, visible in visible_batches(self.data, self.aborted):
+            if visible and header.last_offset >= self.from_offset:
+                yield pos, header
 
     def records(self) -> list[Record]:
         """The data records from ``from_offset`` on. Raises as :func:`decode_batch`."""
-        return decode_batches(self.data, from_offset=self.from_offset)
+        return decode_batches(self.data, from_offset=self.from_offset, aborted=self.aborted)
 
     @property
     def next_offset(self) -> int:

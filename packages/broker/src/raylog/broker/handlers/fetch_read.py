@@ -39,7 +39,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.fetch import (
     NO_EPOCH_END,
-    AbortedTransaction,
     EpochEndOffset,
     FetchedPartition,
     FetchPartition,
@@ -56,6 +55,7 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+from raylog.protocol.transactions import AbortedTransaction
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 NO_REPLICA = -1

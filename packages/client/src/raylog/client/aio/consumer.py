@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import GROUP_ID
+from raylog.client.config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
@@ -229,7 +230,9 @@ class AsyncConsumer(ConsumerCore):
             self._admin = self._new_admin()
         while self._asking is not None:
             await asyncio.wait((self._asking,))
-        asking = self._asking = self._loop.run_in_executor(None, self._admin.list_offsets, at)
+        asking = self._asking = self._loop.run_in_executor(
+            None, partial(self._admin.list_offsets, at, isolation_level=isolation_level(self._settings))
+        )
         asking.add_done_callback(self._answered)
         return await asyncio.shield(asking)
 
