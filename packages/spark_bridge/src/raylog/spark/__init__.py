@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from raylog.spark.sessions import session
     from raylog.spark.sinks import sink
     from raylog.spark.source import read
+    from raylog.spark.stream_source import stream
     from raylog.spark.writes import write
 
-__all__ = ["SparkNotStarted", "export", "read", "session", "sink", "write"]
+__all__ = ["SparkNotStarted", "export", "read", "session", "sink", "stream", "write"]
 
 _HOME = {
     "SparkNotStarted": "session_plan",
@@ -25,6 +26,7 @@ _HOME = {
     "read": "source",
     "session": "sessions",
     "sink": "sinks",
+    "stream": "stream_source",
     "write": "writes",
 }
 

@@ -1,0 +1,140 @@
+"""What a stream asks of the brokers: what its topics hold now, and that they keep its progress as a group's offsets."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Set
+from threading import Lock
+
+from raylog.client.admin import Admin
+from raylog.client.offset_ranges import OffsetSpec, Selection
+from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offsets_at, select
+from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
+from raylog.protocol.ids import BrokerId, TopicId, TopicName, TopicPartition
+from raylog.spark.options import ReadOptions
+from raylog.spark.stream_offsets import Positions, Seen
+
+GONE_AFTER_S = 5.0
+"""How long brokers must not know a partition until it counts as deleted: one that has just started, or has not heard of
+a new topic yet, does not know it either."""
+
+ASK_AGAIN_S = 0.1
+
+COMMIT_TIMEOUT_MS = 2_000
+"""How long a batch may wait for its progress to be kept; a coordinator that moves needs less."""
+
+COMMIT_AGAIN_S = 10.0
+"""After a commit that failed."""
+
+log = logging.getLogger(__name__)
+
+
+class StreamBrokers:
+    """The brokers of one stream; connected when something is asked. Safe to use from the threads of several queries."""
+
+    def __init__(self, bootstrap_servers: str, asked: ReadOptions) -> None:
+        self._servers = bootstrap_servers
+        self._asked = asked
+        self._lock = Lock()
+        self._admin: Admin | None = None
+        self._gone: Set[TopicPartition] = frozenset()
+
+    def look(self, expected: Set[TopicPartition] = frozenset()) -> Seen:
+        """What the selected topics hold now; without those of the ``expected`` partitions that are gone.
+
+        Raises BrokerNotAvailable, RequestTimedOut.
+        """
+        with self._lock:
+            admin = self._connected()
+            deadline = time.monotonic() + GONE_AFTER_S
+            while True:
+                in_time = time.monotonic() < deadline
+                found = _selected(admin, self._asked.selection)
+                missing = expected - found.leaders.keys() - self._gone
+                if not missing or not in_time:
+                    try:
+                        bounds = log_bounds(admin, found.leaders)
+                    except UnknownTopicOrPartition:  # deleted since the line before
+                        if not in_time:
+                            raise
+                    else:
+                        self._gone = (self._gone | missing) - found.leaders.keys()
+                        return Seen(found.leaders, found.topic_ids, bounds)
+                time.sleep(ASK_AGAIN_S)
+
+    def starting(self, seen: Seen) -> OffsetSpec:
+        """Where a stream without a checkpoint begins. Raises ValueError, and OffsetOutOfRange for a time after which
+        there is no record."""
+        asked = self._asked
+        with self._lock:
+            return offsets_at(
+                self._connected(), asked.starting_option, asked.starting, seen.bounds, or_latest=asked.or_latest
+            )
+
+    def hosts(self, seen: Seen) -> dict[TopicPartition, tuple[str, ...]]:
+        """Where the leaders are, as :func:`~raylog.client.range_planner.leader_hosts` tells."""
+        with self._lock:
+            return leader_hosts(self._connected(), seen.leaders)
+
+    def close(self) -> None:
+        """Close the connections; whoever asks next opens others."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+                self._admin = None
+
+    def _connected(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self._servers)
+        return self._admin
+
+
+class Progress:
+    """The finished batches of one query, shown as the offsets of a consumer group, so that its lag can be seen.
+
+    Only shown: the query goes on by its checkpoint. So a commit that fails is a warning, and the next one makes up for
+    it.
+    """
+
+    def __init__(self, bootstrap_servers: str, group: str) -> None:
+        self.group = group
+        self._admin = Admin(bootstrap_servers, default_api_timeout_ms=COMMIT_TIMEOUT_MS)
+        self._committed: Positions = {}
+        self._not_before = 0.0
+
+    def commit(self, positions: Positions) -> None:
+        """Show that everything before ``positions`` is done. Never fails."""
+        if positions == self._committed or time.monotonic() < self._not_before:
+            return
+        try:
+            for error in self._admin.alter_group_offsets(self.group, positions).values():
+                if error is not None:
+                    raise error
+        except RaylogError as error:
+            log.warning("group %r does not show the stream's progress for now: %s", self.group, error)
+            self._not_before = time.monotonic() + COMMIT_AGAIN_S
+        else:
+            self._committed = positions
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+def _selected(admin: Admin, selection: Selection) -> Selected:
+    """Those of the selected partitions that there are."""
+    if selection.pattern is not None:
+        return select(admin, selection)
+    leaders: dict[TopicPartition, BrokerId] = {}
+    topic_ids: dict[TopicName, TopicId] = {}
+    for topic in selection.topics or sorted({tp.topic for tp in selection.partitions}):
+        try:
+            found = select(admin, Selection(topics=(topic,)))
+        except UnknownTopicOrPartition:
+            continue
+        leaders.update(found.leaders)
+        topic_ids.update(found.topic_ids)
+    if selection.partitions:
+        leaders = {tp: leaders[tp] for tp in selection.partitions if tp in leaders}
+    return Selected(leaders, topic_ids)
