@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
-from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange
-from raylog.client.range_planner import Selection, leader_hosts, log_bounds, offsets_at, select
+from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
+from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
 from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.spark.export_files import (
