@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -13,8 +12,6 @@ from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, Off
 from raylog.client.results import TopicDescription
 from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, Offset, TimestampMs, TopicId, TopicName, TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 class Selected(NamedTuple):
@@ -49,10 +46,7 @@ def _topics(admin: Admin, selection: Selection) -> list[TopicDescription]:
         names = selection.topics or sorted({tp.topic for tp in selection.partitions})
         return [admin.describe_topic(name) for name in names]
     matching = re.compile(selection.pattern)
-    topics = [t for t in admin.list_topics() if not t.is_internal and matching.fullmatch(t.name)]
-    if not topics:
-        log.warning("no topic's name matches %r", selection.pattern)
-    return topics
+    return [t for t in admin.list_topics() if not t.is_internal and matching.fullmatch(t.name)]
 
 
 def log_bounds(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:

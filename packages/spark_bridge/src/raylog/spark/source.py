@@ -47,6 +47,8 @@ def read(
     servers = asked.bootstrap_servers or connect().bootstrap_servers
     with Admin(servers) as admin:
         selected = select(admin, asked.selection)
+        if not selected.topic_ids:
+            log.warning("no topic's name matches %r", asked.selection.pattern)
         bounds = log_bounds(admin, selected.leaders)
         starting = offsets_at(admin, asked.starting_option, asked.starting, bounds, or_latest=asked.or_latest)
         ending = offsets_at(admin, asked.ending_option, asked.ending, bounds, or_latest=True)

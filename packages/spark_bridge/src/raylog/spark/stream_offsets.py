@@ -142,12 +142,9 @@ def admit(sizes: Mapping[TopicPartition, int], most: int | None) -> dict[TopicPa
     if most is None or total <= most:
         return dict(sizes)
     served = sorted((tp for tp, size in sizes.items() if size), key=lambda tp: (-sizes[tp], tp))[:most]
-    rest, rest_size = most - len(served), sum(sizes[tp] - 1 for tp in served)
-    exact = {tp: divmod(rest * (sizes[tp] - 1), rest_size) if rest else (0, 0) for tp in served}
-    shares = {tp: 1 + whole for tp, (whole, _) in exact.items()}
-    left = most - sum(shares.values())
-    for tp in sorted(served, key=lambda tp: -exact[tp][1])[:left]:
-        shares[tp] += 1
+    shares = {tp: max(1, most * sizes[tp] // total) for tp in served}
+    for _ in range(sum(shares.values()) - most):
+        shares[max(served, key=shares.__getitem__)] -= 1
     return {tp: shares.get(tp, 0) for tp in sizes}
 
 
