@@ -6,6 +6,8 @@ from typing import Any
 
 from fuzz.target import Target, fix_checksums
 from fuzz.targets_batch import ERRORS, batch_seeds
+from kit.kernels import DECODERS, ENCODERS
+from raylog.client.column_batches import Rows, header_column, integers
 from raylog.client.columns import SCHEMA, body_of, decode_columns
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, batch_headers, decode_batch
@@ -15,7 +17,8 @@ BITS = 1 << 64
 
 
 def columns(data: bytes) -> None:
-    """The two readers of batches, by rows and by columns, find the same records or the same damage."""
+    """All readers of batches, by rows and by columns, find the same records or the same damage; all writers of columns
+    write the same bytes."""
     batches = bytearray(data[1:])
     fix_checksums(batches)
     answer = bytes(batches)
@@ -29,15 +32,27 @@ def columns(data: bytes) -> None:
             rows = decode_batch(answer, pos)
         except ERRORS:
             pass
-        table: Any = None
-        try:
-            body = body_of(answer, pos, header, check_crcs=True)
-            table = decode_columns(TP, [(header, body)], SCHEMA, from_offset=-BITS)
-        except ERRORS:
-            pass
-        assert (rows is None) == (table is None)
-        if rows is not None:
-            _agree(rows, table)
+        for name, decode in DECODERS.items():
+            table: Any = None
+            try:
+                body = body_of(answer, pos, header, check_crcs=True)
+                table = decode_columns(TP, [(header, body)], SCHEMA, from_offset=-BITS, decode=decode)
+            except ERRORS:
+                pass
+            assert (rows is None) == (table is None), name
+            if rows is not None:
+                table.validate(full=True)
+                _agree(rows, table)
+                _write(table)
+
+
+def _write(table: Any) -> None:
+    columns = (table.column(name) for name in ("key", "value", "timestamp", "headers"))
+    keys, values, times, headers = columns
+    rows = Rows(keys, values, integers(times, "timestamps"), header_column(headers))
+    cuts = sorted({0, len(table) // 2, len(table)})
+    written = {(bytes(body), tuple(edges)) for body, edges in (encode(rows, cuts) for encode in ENCODERS.values())}
+    assert len({(body[: edges[-1]], edges) for body, edges in written}) == 1
 
 
 def _agree(rows: list[Record], table: Any) -> None:

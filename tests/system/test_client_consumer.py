@@ -64,6 +64,13 @@ def test_iterating_gives_everything_in_order(filled: InProcessCluster) -> None:
         assert [record.value for record in mine] == [b"%d" % n for n in range(partition, COUNT, 4)]
 
 
+def test_what_is_committed_is_everything_where_there_are_no_transactions(filled: InProcessCluster) -> None:
+    settings = {"isolation_level": "read_committed", **EARLIEST}
+    with Consumer(filled.bootstrap_servers, ["t"], **settings) as consumer:
+        assert sum(1 for _ in consumer.iterate(until_end=True)) == COUNT
+        assert consumer.end_offsets([("t", 0)]) == {("t", 0): COUNT // 4}
+
+
 def test_polls_are_bounded_and_complete(filled: InProcessCluster) -> None:
     seen = 0
     with Consumer(filled.bootstrap_servers, ["t"], auto_offset_reset="earliest", max_poll_records=7) as consumer:
