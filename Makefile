@@ -11,14 +11,15 @@ SEED   ?= 1
 CORE   := packages tests/property tests/sim tests/fuzz tests/test_rules.py tests/test_infra.py
 BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-core-and-pipelines test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-pipelines test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)  ## .venv with everything that requirements.lock names, and the packages from this tree
 
-$(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml)
+# A kernel that was changed has to be compiled anew, or the old one would be tested.
+$(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml) packages/protocol/setup.py $(wildcard packages/protocol/src/raylog/protocol/*_kernel.py)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "raylog needs Python 3.11 or later, and $(PYTHON) is %d.%d; name one with PYTHON=" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
@@ -77,6 +78,9 @@ bench: setup     ## broker figures as ratios to this machine's limits; the last 
 docs: setup      ## write docs/configuration.md anew from the settings
 	$(BIN)/python tests/kit/config_reference.py docs/configuration.md
 
+bench-spark: setup ## topic to DataFrame and dataset, beside Spark's Kafka connector and ray.data.read_kafka; one JSON object at the end
+	$(BIN)/python tests/bench/bench_spark.py
+
 bench-replication: setup ## what replication costs: RF 3 acks=all against RF 1, and 1,000 idle partitions
 	$(BIN)/python tests/bench/bench_replication.py
 
@@ -88,4 +92,4 @@ lock: setup      ## resolve the dependencies anew into the two lock files
 	  --no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-build.lock -
 
 clean:           ## everything that can be made again
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) packages/protocol/build packages/protocol/src/raylog/protocol/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
