@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.odd_logs import compacted
 from raylog.client import range_reader
 from raylog.client.columns import schema_of
 from raylog.client.offset_ranges import OffsetRange
@@ -15,6 +16,7 @@ from raylog.client.range_reader import decode_range
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches, Codec, Record, encode_batch
+from raylog.protocol.transactions import AbortedTransaction
 
 TP = TopicPartition(TopicName("flights"), PartitionIndex(3))
 
@@ -49,6 +51,18 @@ def test_control_batches_are_left_out() -> None:
     assert values(2, 3, batch(2, ["commit"], control=True)) == []
 
 
+def test_what_a_transaction_aborted_is_left_out() -> None:
+    def written(base: int, value: str, producer_id: int) -> bytes:
+        records = [Record(value=value.encode())]
+        return encode_batch(records, base_offset=base, producer_id=producer_id, producer_epoch=0, transactional=True)
+
+    data = written(0, "a", 1) + written(1, "b", 2) + written(2, "c", 1)
+    fetched = Batches(data, 9, aborted=(AbortedTransaction(1, 1),))
+    piece = OffsetRange(TP, Offset(0), Offset(9))
+    [found] = decode_range(piece, fetched, schema_of(["value"]))
+    assert found.column("value").to_pylist() == [b"a", b"b"]
+
+
 def test_a_batch_behind_the_range_is_not_looked_at() -> None:
     behind = bytearray(batch(40, ["z"]))
     behind[-1] ^= 1
@@ -61,7 +75,7 @@ def test_a_partial_batch_at_the_end_of_an_answer_waits_for_the_next() -> None:
 
 def test_nothing_is_handed_out_empty() -> None:
     piece = OffsetRange(TP, Offset(5), Offset(9))
-    fetched = Batches(encode_batch([Record(value=b"a", offset=0), Record(value=b"b", offset=20)]), 100)
+    fetched = Batches(compacted([Record(value=b"%d" % number) for number in range(12)], {0, 11}), 100)
     assert list(decode_range(piece, fetched, schema_of(None))) == []
 
 

@@ -76,6 +76,7 @@ def test_kafka_s_settings_go_to_the_consumer() -> None:
     assert (asked.bootstrap_servers, asked.consumer, asked.group_id) == ("a:1", {"fetch_max_bytes": "10"}, "g")
     both = read_options({"subscribe": "t", "kafka.bootstrap.servers": "a:1"}, streaming=False, bootstrap_servers="b:2")
     assert (both.bootstrap_servers, both.consumer) == ("b:2", {})
+    assert (both.isolation_level, batch(**{"kafka.isolation.level": "read_committed"}).isolation_level) == (0, 1)
     with pytest.raises(InvalidConfig, match=r"fetch\.max\.bites"):
         batch(**{"kafka.fetch.max.bites": 1})
     with pytest.raises(InvalidConfig, match=r"fetch\.max\.bytes"):

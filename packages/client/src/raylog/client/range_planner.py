@@ -49,11 +49,13 @@ def _topics(admin: Admin, selection: Selection) -> list[TopicDescription]:
     return [t for t in admin.list_topics() if not t.is_internal and matching.fullmatch(t.name)]
 
 
-def log_bounds(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
-    """What every partition holds for consumers now."""
+def log_bounds(
+    admin: Admin, partitions: Iterable[TopicPartition], *, isolation_level: int = 0
+) -> dict[TopicPartition, LogBounds]:
+    """What every partition holds now for consumers of that ``isolation.level``, as on the wire."""
     wanted = list(partitions)
     first = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
-    last = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+    last = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation_level=isolation_level)
     return {tp: LogBounds(first[tp].offset, last[tp].offset) for tp in wanted}
 
 

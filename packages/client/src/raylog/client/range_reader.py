@@ -17,7 +17,7 @@ from raylog.client.columns import body_of, decode_columns, schema_of
 from raylog.client.consumer import Consumer
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.results import LogTruncated
-from raylog.protocol.batch_header import BatchHeader, batch_headers
+from raylog.protocol.batch_header import BatchHeader
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
@@ -98,10 +98,10 @@ def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Ite
     portion: list[tuple[BatchHeader, Buffer]] = []
     size = 0
     damage: RaylogError | None = None
-    for pos, header in batch_headers(fetched.data):
+    for pos, header in fetched.visible():
         if header.base_offset >= piece.end:
             break
-        if header.is_control or header.last_offset < start:
+        if header.last_offset < start:
             continue
         try:
             body = body_of(fetched.data, pos, header, check_crcs=True)

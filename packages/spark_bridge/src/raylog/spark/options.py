@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from raylog.client.config import CONSUMER_SETTINGS, client_settings
+from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
 from raylog.client.offset_ranges import (
     EARLIEST,
     LATEST,
@@ -90,6 +90,8 @@ class ReadOptions:
     group_id_prefix: str
     consumer: Mapping[str, Any]
     """Settings for consumers, with underscores."""
+    isolation_level: int
+    """Of these, as on the wire: 1 reads what is committed."""
     value: ValueOptions | None
     """None: values stay binary."""
 
@@ -107,7 +109,7 @@ def read_options(
     plain = {name: value for name, value in options.items() if not name.startswith("kafka.") and value is not None}
     _check_known(plain, streaming=streaming)
     servers, group_id = consumer.pop("bootstrap.servers", None), consumer.pop("group.id", None)
-    settings = _consumer(consumer)
+    settings, isolation = _consumer(consumer)
     starting_option, starting = _place(
         plain, "starting", LATEST if streaming else EARLIEST, None if streaming else LATEST
     )
@@ -134,6 +136,7 @@ def read_options(
         group_id=group_id,
         group_id_prefix=str(plain.get("groupIdPrefix", "raylog-spark")),
         consumer=settings,
+        isolation_level=isolation,
         value=_value(plain, chosen),
     )
 
@@ -151,13 +154,13 @@ def _check_known(plain: Mapping[str, Any], *, streaming: bool) -> None:
         raise ValueError(f"unknown option {name!r}: did you mean {by_case[near[0]]}?")
 
 
-def _consumer(given: Mapping[str, Any]) -> dict[str, Any]:
+def _consumer(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Settings for consumers, and their ``isolation.level``."""
     for name, instead in _NOT_OURS.items():
         if name in given:
             raise ValueError(f"option 'kafka.{name}' cannot be set: {instead}")
     settings = {name.replace(".", "_"): value for name, value in given.items()}
-    client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", settings)
-    return settings
+    return settings, isolation_level(client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", settings))
 
 
 def _selection(plain: Mapping[str, Any]) -> Selection:

@@ -49,7 +49,7 @@ def read(
         selected = select(admin, asked.selection)
         if not selected.topic_ids:
             log.warning("no topic's name matches %r", asked.selection.pattern)
-        bounds = log_bounds(admin, selected.leaders)
+        bounds = log_bounds(admin, selected.leaders, isolation_level=asked.isolation_level)
         starting = offsets_at(admin, asked.starting_option, asked.starting, bounds, or_latest=asked.or_latest)
         ending = offsets_at(admin, asked.ending_option, asked.ending, bounds, or_latest=True)
         hosts = leader_hosts(admin, selected.leaders)

@@ -1,0 +1,17 @@
+"""What executors' Python workers import needs neither Spark's Python nor Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["reader", "write_task", "export_task", "sink_task"])
+def test_workers_import_neither_pyspark_nor_ray(module: str) -> None:
+    script = (
+        f"import sys, raylog.spark.{module}; print(*sorted({{'pyspark', 'py4j', 'ray', 'raydp'}} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == []
