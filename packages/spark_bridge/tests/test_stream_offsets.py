@@ -18,6 +18,7 @@ from raylog.spark.stream_offsets import (
     backlog,
     beginning,
     behind,
+    is_early,
     ranges_between,
 )
 
@@ -193,6 +194,14 @@ def test_a_batch_takes_of_each_partition_in_proportion() -> None:
     assert list(admit({tp(0): 1_000_000, tp(1): 1}, 10).values()) == [9, 1]
     assert list(admit({tp(0): 5, tp(1): 9, tp(2): 7}, 2).values()) == [0, 1, 1]
     assert list(admit({tp(0): 5, tp(1): 9}, None).values()) == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("size", "waited_ms", "early"), [(9, 0.0, True), (9, 999.9, True), (9, 1_000.0, False), (10, 0.0, False)]
+)
+def test_a_small_batch_waits_but_not_for_ever(size: int, waited_ms: float, *, early: bool) -> None:
+    assert is_early(size, 10, waited_ms, 1_000) is early
+    assert not is_early(size, None, waited_ms, 1_000)
 
 
 def test_the_lag_has_the_names_of_spark_s_kafka_source() -> None:

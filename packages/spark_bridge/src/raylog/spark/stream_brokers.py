@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Set
 from threading import Lock
+from types import MappingProxyType
 
 from raylog.client.admin import Admin
 from raylog.client.offset_ranges import OffsetSpec, Selection
@@ -15,9 +16,9 @@ from raylog.protocol.ids import BrokerId, TopicId, TopicName, TopicPartition
 from raylog.spark.options import ReadOptions
 from raylog.spark.stream_offsets import Positions, Seen
 
-GONE_AFTER_S = 5.0
-"""How long brokers must not know a partition until it counts as deleted: one that has just started, or has not heard of
-a new topic yet, does not know it either."""
+DOUBT_S = 5.0
+"""How long brokers must not know a partition, or tell an end of its log that is before what was read, until that counts
+as a loss. One that has just started, or just leads, may tell so for a moment (SPARK-26267)."""
 
 ASK_AGAIN_S = 0.1
 
@@ -40,26 +41,28 @@ class StreamBrokers:
         self._admin: Admin | None = None
         self._gone: Set[TopicPartition] = frozenset()
 
-    def look(self, expected: Set[TopicPartition] = frozenset()) -> Seen:
-        """What the selected topics hold now; without those of the ``expected`` partitions that are gone.
+    def look(self, positions: Positions = MappingProxyType({})) -> Seen:
+        """What the selected topics hold now. That they do not have what came before ``positions`` is only told once it
+        is certain.
 
         Raises BrokerNotAvailable, RequestTimedOut.
         """
         with self._lock:
             admin = self._connected()
-            deadline = time.monotonic() + GONE_AFTER_S
+            deadline = time.monotonic() + DOUBT_S
             while True:
-                in_time = time.monotonic() < deadline
-                found = _selected(admin, self._asked.selection)
-                missing = expected - found.leaders.keys() - self._gone
-                if not missing or not in_time:
-                    try:
-                        bounds = log_bounds(admin, found.leaders)
-                    except UnknownTopicOrPartition:  # deleted since the line before
-                        if not in_time:
-                            raise
-                    else:
-                        self._gone = (self._gone | missing) - found.leaders.keys()
+                in_doubt = time.monotonic() < deadline
+                try:
+                    found = _selected(admin, self._asked.selection)
+                    bounds = log_bounds(admin, found.leaders)
+                except UnknownTopicOrPartition:  # deleted between the two
+                    if not in_doubt:
+                        raise
+                else:
+                    missing = {tp for tp in positions.keys() - self._gone if tp not in bounds}
+                    shorter = {tp for tp, position in positions.items() if tp in bounds and bounds[tp].next < position}
+                    if not in_doubt or not missing | shorter:
+                        self._gone = (self._gone | missing) - bounds.keys()
                         return Seen(found.leaders, found.topic_ids, bounds)
                 time.sleep(ASK_AGAIN_S)
 

@@ -148,6 +148,12 @@ def admit(sizes: Mapping[TopicPartition, int], most: int | None) -> dict[TopicPa
     return {tp: shares.get(tp, 0) for tp in sizes}
 
 
+def is_early(size: int, least: int | None, waited_ms: float, max_delay_ms: int) -> bool:
+    """Whether a batch of ``size`` offsets waits for more: for ``minOffsetsPerTrigger``, but no longer than
+    ``maxTriggerDelay`` since the one before."""
+    return least is not None and size < least and waited_ms < max_delay_ms
+
+
 def ranges_between(start: StreamOffset | None, end: StreamOffset) -> list[OffsetRange]:
     """What the batch from ``start`` to ``end`` reads, in order; None: it is the first one. Asked again, the same.
 

@@ -41,6 +41,7 @@ from raylog.spark.stream_offsets import (
     backlog,
     beginning,
     behind,
+    is_early,
     ranges_between,
 )
 
@@ -174,12 +175,12 @@ class TopicSource:
         return end
 
     def _is_early(self, query: _Query, found: Backlog, now: float) -> bool:
-        """``minOffsetsPerTrigger``: a batch waits for so many, but not for ever; the first one, and those of
-        ``availableNow``, don't."""
-        least = self._asked.min_offsets_per_trigger
-        if least is None or query.until is not None or query.planned_at is None:
+        """Whether the batch waits for ``minOffsetsPerTrigger``; the first one, and those of ``availableNow``, don't."""
+        asked = self._asked
+        if query.until is not None or query.planned_at is None:
             return False
-        return found.size < least and now - query.planned_at < self._asked.max_trigger_delay_ms / 1_000
+        waited_ms = (now - query.planned_at) * 1_000
+        return is_early(found.size, asked.min_offsets_per_trigger, waited_ms, asked.max_trigger_delay_ms)
 
     # --- a batch ---
 
@@ -277,7 +278,7 @@ class TopicSource:
         """What the topics hold; asked anew when the last answer is older than ``max_age_s``."""
         now = time.monotonic()
         if query.seen is None or now - query.seen_at >= max_age_s:
-            query.seen = self._brokers.look(frozenset() if start is None else start.positions.keys())
+            query.seen = self._brokers.look() if start is None else self._brokers.look(start.positions)
             query.seen_at = time.monotonic()
         return query.seen
 
