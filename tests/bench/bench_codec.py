@@ -11,6 +11,14 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+import numpy as np
+import pyarrow as pa
+
+from raylog.client.column_batches import ENCODE, Encode, Rows, encode_rows
+from raylog.client.columns import DECODE, SCHEMA, Decode, body_of, decode_columns
+from raylog.client.numpy_batches import encode_by_numpy
+from raylog.client.numpy_columns import decode_by_numpy
+from raylog.protocol.compiled import KERNEL
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -22,6 +30,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import parse_request_header
 from raylog.protocol.produce import (
     PartitionRecords,
@@ -34,10 +43,11 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
-from raylog.protocol.records import Codec, Record, decode_batch, encode_batch, validate_batch
+from raylog.protocol.records import Codec, Record, batch_headers, decode_batch, encode_batch, validate_batch
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = UUID(int=1)
+TP = TopicPartition(TopicName("bench"), PartitionIndex(0))
 SECONDS_EACH = 0.4
 MIN_ROUNDS = 20
 ROUND_SECONDS = 0.005
@@ -85,6 +95,42 @@ def bench_records(count: int, codec: Codec) -> dict[str, tuple[float, float]]:
     return figures
 
 
+def columns_figures() -> dict[str, float]:
+    """Millions of records per second from what a fetch returned to an Arrow batch of all columns, and without headers
+    from Arrow columns to batches' bodies, one core: by the compiled kernel (nothing, where there is none) and without.
+
+    Records have a value of 100 bytes and a timestamp, batches a thousand of them, the fetch a megabyte. Reading headers
+    and checking checksums is part of the figure.
+    """
+    batch = 1000
+    data = b"".join(
+        encode_batch([CASES["timestamps"](n) for n in range(first, first + batch)], base_offset=first)
+        for first in range(0, 10 * batch, batch)
+    )
+    count = 10 * batch
+    values = pa.array([value(n) for n in range(count)], pa.binary())
+    rows = Rows(pa.nulls(count, pa.binary()), values, np.arange(NOW_MS, NOW_MS + count), None)
+
+    def decode_by(decode: Decode) -> pa.RecordBatch:
+        batches = [(header, body_of(data, pos, header, check_crcs=True)) for pos, header in batch_headers(data)]
+        return decode_columns(TP, batches, SCHEMA, from_offset=0, decode=decode)
+
+    def encode_by(encode: Encode) -> int:
+        batches = encode_rows(rows, lambda part, sizes: None, lambda size: 0, 110 * batch, encode=encode)
+        return sum(encoded.record_count for encoded in batches)
+
+    ways: dict[str, tuple[Decode, Encode]] = {"python": (decode_by_numpy, encode_by_numpy)}
+    if KERNEL is not None:
+        ways["kernel"] = (DECODE, ENCODE)
+    figures = {}
+    for name, (decode, encode) in ways.items():
+        assert decode_by(decode).column("value") == values
+        assert encode_by(encode) == count
+        figures[f"{name}_decode_m_per_s"] = round(count / best_seconds(lambda: decode_by(decode)) / 1e6, 2)  # noqa: B023
+        figures[f"{name}_encode_m_per_s"] = round(count / best_seconds(lambda: encode_by(encode)) / 1e6, 2)  # noqa: B023
+    return figures
+
+
 def bench_messages() -> dict[str, float]:
     """Microseconds that a broker spends on the bytes of one request and its response, one partition each."""
     batch = encode_batch([CASES["keys"](i) for i in range(550)])  # about 64 KB
@@ -123,11 +169,15 @@ def main() -> None:
     for codec in list(Codec)[1:]:
         encode, decode = bench_records(1000, codec)["keys"]
         print(f"{'keys, batches of 1000, ' + codec.name.lower():<40} {encode:6.2f}  {decode:6.2f}")
+    columns = columns_figures()
+    for name, millions in columns.items():
+        print(f"{name.removesuffix('_m_per_s').replace('_', ' ') + ', all columns':<40} {millions:6.2f}")
     print("microseconds")
     for name, microseconds in bench_messages().items():
         print(f"{name:<40} {microseconds:6.2f}")
     encode, decode = figures[1000]["value only"]
-    print(json.dumps({"codec_encode_m_per_s": round(encode, 2), "codec_decode_m_per_s": round(decode, 2)}))
+    rows = {"codec_encode_m_per_s": round(encode, 2), "codec_decode_m_per_s": round(decode, 2)}
+    print(json.dumps(rows | columns))
 
 
 if __name__ == "__main__":
