@@ -11,6 +11,7 @@ from types import MappingProxyType
 from raylog.client.admin import Admin
 from raylog.client.offset_ranges import OffsetSpec, Selection
 from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offsets_at, select
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, TopicId, TopicName, TopicPartition
 from raylog.spark.options import ReadOptions
@@ -111,7 +112,8 @@ class Progress:
         if positions == self._committed or time.monotonic() < self._not_before:
             return
         try:
-            for error in self._admin.alter_group_offsets(self.group, positions).values():
+            offsets: dict[tuple[str, int], int | CommittedOffset] = dict(positions.items())
+            for error in self._admin.alter_group_offsets(self.group, offsets).values():
                 if error is not None:
                     raise error
         except RaylogError as error:
