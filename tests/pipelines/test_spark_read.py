@@ -250,3 +250,5 @@ def test_a_value_that_does_not_decode_is_dropped_and_counted(spark: SparkSession
 def test_an_unfit_schema_is_refused(spark: SparkSession, servers: str, clicks: str) -> None:
     with pytest.raises(ValueError, match="schema='id lng' is no schema"):
         read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id lng")
+    with pytest.raises(ValueError, match="schema=7 must be DDL"):
+        read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema=7)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.leaders import move_leader
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from raylog.client import Admin, Producer
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, OffsetRange, Selection
@@ -119,6 +121,21 @@ def test_a_topic_of_the_same_name_is_not_taken_for_the_planned_one(
     with pytest.raises(DataLoss, match=f"{topic}-0: the topic was deleted, and created again since"):
         offsets(loud, piece)
     assert offsets(quiet, piece) == []
+
+
+def test_a_log_that_went_another_way_is_a_loss(tmp_path: Path) -> None:
+    """What was read is not in the log of the new leader, as after an unclean election (KIP-320)."""
+    with InProcessCluster(tmp_path, brokers=2) as pair, Admin(pair.bootstrap_servers) as admin:
+        pair.create_topic("t")
+        fill(pair, "t", 20, 900)
+        piece = whole(admin, "t")
+        loud = read_range(RangeReading(pair.bootstrap_servers, ["offset"], consumer=SMALL_FETCHES), piece)
+        quiet = read_range(RangeReading(pair.bootstrap_servers, ["offset"], False, SMALL_FETCHES), piece)
+        assert next(loud).num_rows == next(quiet).num_rows == 1
+        move_leader(pair, piece.tp)
+        with pytest.raises(DataLoss, match=r"t-0: .* are gone"):
+            list(loud)
+        assert sum(batch.num_rows for batch in quiet) < 5
 
 
 def test_a_log_that_ends_before_the_range_is_a_loss(cluster: InProcessCluster, admin: Admin, topic: str) -> None:

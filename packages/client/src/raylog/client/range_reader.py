@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns, schema_of
+from raylog.client.config import CHECK_CRCS, CONSUMER_SETTINGS, client_settings
 from raylog.client.consumer import Consumer
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.results import LogTruncated
@@ -64,6 +65,7 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
     STALL_TIMEOUT_S seconds; CorruptMessage, naming the batch, after what comes before the damage.
     """
     schema = schema_of(reading.columns)
+    check_crcs = client_settings(CONSUMER_SETTINGS, reading.bootstrap_servers, reading.consumer)[CHECK_CRCS]
     with Consumer(reading.bootstrap_servers, auto_offset_reset="none", **{**FETCHING, **reading.consumer}) as consumer:
         consumer.assign([piece.tp])
         position = _Position(reading, piece, consumer)
@@ -74,7 +76,7 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
                 polled = consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
                 position.check_topic()
                 for fetched in polled.values():
-                    yield from decode_range(piece, fetched, schema)
+                    yield from decode_range(piece, fetched, schema, check_crcs=check_crcs)
                     position.offset = fetched.next_offset
             except (OffsetOutOfRange, UnknownTopicOrPartition) as error:
                 position.skip_lost(error)
@@ -89,7 +91,9 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
                 position.check_end()
 
 
-def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def decode_range(
+    piece: OffsetRange, fetched: Batches, schema: pa.Schema, *, check_crcs: bool = True
+) -> Iterator[pa.RecordBatch]:
     """The records of ``piece`` in what a fetch returned, from its ``from_offset`` on, in non-empty batches.
 
     Raises CorruptMessage or UnsupportedCompressionType, naming the batch, after what comes before it.
@@ -104,7 +108,7 @@ def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Ite
         if header.last_offset < start:
             continue
         try:
-            body = body_of(fetched.data, pos, header, check_crcs=True)
+            body = body_of(fetched.data, pos, header, check_crcs=check_crcs)
         except RaylogError as error:
             damage = _named(piece.tp, header, error)
             break

@@ -115,6 +115,8 @@ def struct_type(spark: SparkSession, schema: str | StructType) -> DataType:
     """A schema from DDL or Spark's type, all nullable: any field may be missing. Raises ValueError."""
     if isinstance(schema, StructType):
         return _all_nullable(schema)
+    if not isinstance(schema, str):
+        raise ValueError(f"schema={schema!r} must be DDL, as 'id long, name string', or a StructType")
     jvm: Any = spark.sparkContext._jvm
     try:
         text = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema).json()
