@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.data import Dataset, read_datasource
+from ray.data import DataContext, Dataset, read_datasource
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog import client
 from raylog.client.admin import Admin
@@ -93,13 +94,14 @@ def read(
     reading = RangeReading(servers, columns, fail_on_data_loss, config, selected.topic_ids)
     placed = by_node(pieces, hosts, _nodes()) if label_selector is None else {None: pieces}
     parts = [
-        read_datasource(
+        read_at(
+            node,
             TopicDatasource(reading, of_node),
             concurrency=concurrency,
             num_cpus=num_cpus,
             memory=memory,
             override_num_blocks=max(1, len(of_node)),
-            **_placement(node, label_selector),
+            label_selector=dict(label_selector) if label_selector else None,
         )
         for node, of_node in (placed or {None: []}).items()
     ]
@@ -173,9 +175,18 @@ def _nodes() -> dict[str, list[str]]:
     return found
 
 
-def _placement(node: str | None, label_selector: Mapping[str, str] | None) -> dict[str, Any]:
-    if label_selector:
-        return {"label_selector": dict(label_selector)}
+def read_at(node: str | None, source: TopicDatasource, **options: Any) -> Dataset:
+    """``read_datasource(source, …)``, with its tasks on the node of this id, while that lives; None: anywhere.
+
+    Operators that Ray Data fuses with a read take over its scheduling strategy, which they do not with a label selector
+    and a fallback; but a read takes one from nowhere but the context, which the other operators must not see.
+    """
     if node is None:
-        return {}
-    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}
+        return read_datasource(source, **options)
+    context = DataContext.get_current()
+    pinned = context.copy()
+    pinned.scheduling_strategy = NodeAffinitySchedulingStrategy(node, soft=True)
+    with DataContext.current(pinned):
+        dataset = read_datasource(source, **options)
+    dataset.context.scheduling_strategy = context.scheduling_strategy
+    return dataset

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ray.data import DataContext
 
 
+COUNTED = ("partition",)
+"""What is read for a projection to no column, as counting has it: a block must have rows."""
+
+
 class TopicDatasource(Datasource):
     """``pieces``, read as ``reading`` says; a projection that Ray Data pushes down narrows its columns."""
 
@@ -41,7 +45,7 @@ class TopicDatasource(Datasource):
         """A task per piece, whatever ``parallelism`` is: the pieces were cut before."""
         reading = self._reading
         if self._projection_map is not None:
-            reading = replace(reading, columns=tuple(self._projection_map))
+            reading = replace(reading, columns=tuple(self._projection_map) or COUNTED)
         schema = schema_of(reading.columns)
         nothing = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None)
         reads = [partial(read_blocks, reading, piece) for piece in self._pieces]

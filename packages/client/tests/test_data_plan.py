@@ -1,0 +1,76 @@
+"""Where datasets start and end, and which node reads what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from raylog.client.data_plan import by_node, places
+from raylog.client.offset_ranges import EARLIEST, LATEST, OffsetRange
+from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
+
+
+def tp(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(partition))
+
+
+PARTITIONS = [tp(0), tp(1), tp(2)]
+
+
+def piece(partition: int, start: int = 0) -> OffsetRange:
+    return OffsetRange(tp(partition), Offset(start), Offset(start + 10))
+
+
+def test_one_place_is_for_all_partitions() -> None:
+    assert places("start_offset", "earliest", LATEST, PARTITIONS).offsets == dict.fromkeys(PARTITIONS, EARLIEST)
+    assert places("start_offset", 7, LATEST, PARTITIONS).offsets == dict.fromkeys(PARTITIONS, 7)
+    assert places("start_offset", {}, LATEST, PARTITIONS).offsets == dict.fromkeys(PARTITIONS, LATEST)
+
+
+def test_partitions_that_are_left_out_take_the_default() -> None:
+    at = datetime(2024, 5, 1, tzinfo=UTC)
+    found = places("end_offset", {"t": {0: 3, 2: at}}, LATEST, PARTITIONS)
+    assert found.offsets == {tp(0): 3, tp(1): LATEST}
+    assert found.times == {tp(2): 1_714_521_600_000}
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    instant = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    elsewhere = instant.astimezone(timezone(timedelta(hours=9)))
+    times = [places("x", at, LATEST, PARTITIONS).times for at in (instant, elsewhere, instant.replace(tzinfo=None))]
+    assert times == [dict.fromkeys(PARTITIONS, 1_714_564_800_000)] * 3
+
+
+@pytest.mark.parametrize("given", ["newest", -1, True, 1.5, None, {"t": {0: "newest"}}, {"t": {1: -2}}])
+def test_what_is_no_place_is_named(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"start_offset: .* is no place"):
+        places("start_offset", given, EARLIEST, PARTITIONS)
+
+
+def test_unknown_partitions_and_wrong_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match="start_offset: there is no partition t-3"):
+        places("start_offset", {"t": {3: 0}}, EARLIEST, PARTITIONS)
+    with pytest.raises(ValueError, match="end_offset: there is no partition u-0"):
+        places("end_offset", {"u": {0: 0}}, EARLIEST, PARTITIONS)
+    with pytest.raises(ValueError, match="must be like"):
+        places("start_offset", {"t": 3}, EARLIEST, PARTITIONS)  # type: ignore[dict-item]
+
+
+def test_pieces_are_read_where_their_leader_is() -> None:
+    hosts = {tp(0): ("a.example", "10.0.0.1"), tp(1): ("10.0.0.2",), tp(2): ()}
+    nodes = {"10.0.0.1": ["one"], "10.0.0.2": ["two"], "10.0.0.3": ["three"]}
+    pieces = [piece(0), piece(0, 10), piece(1), piece(2)]
+    assert by_node(pieces, hosts, nodes) == {"one": pieces[:2], "two": [pieces[2]], None: [pieces[3]]}
+    assert by_node([], hosts, nodes) == {}
+
+
+def test_a_leader_outside_of_ray_is_near_to_nobody() -> None:
+    assert by_node([piece(0)], {tp(0): ("10.9.9.9",)}, {"10.0.0.1": ["one"]}) == {None: [piece(0)]}
+
+
+def test_nodes_of_one_address_share_what_is_near() -> None:
+    hosts = {tp(0): ("127.0.0.1",), tp(1): ("127.0.0.1",)}
+    placed = by_node([piece(0), piece(1), piece(0, 10)], hosts, {"127.0.0.1": ["b", "a"]})
+    assert placed == {"a": [piece(0), piece(0, 10)], "b": [piece(1)]}
