@@ -14,7 +14,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from raylog.client.column_batches import ENCODE, Encode, Rows, encode_rows
+from raylog.client.column_batches import ENCODE, Encode, encode_rows
+from raylog.client.column_schema import Rows
 from raylog.client.columns import DECODE, SCHEMA, Decode, body_of, decode_columns
 from raylog.client.numpy_batches import encode_by_numpy
 from raylog.client.numpy_columns import decode_by_numpy

@@ -7,7 +7,8 @@ from typing import Any
 from fuzz.target import Target, fix_checksums
 from fuzz.targets_batch import ERRORS, batch_seeds
 from kit.kernels import DECODERS, ENCODERS
-from raylog.client.column_batches import Rows, header_column, integers
+from raylog.client.column_batches import header_column, integers
+from raylog.client.column_schema import Rows
 from raylog.client.columns import SCHEMA, body_of, decode_columns
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, batch_headers, decode_batch

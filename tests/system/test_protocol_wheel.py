@@ -15,7 +15,8 @@ from kit.commands import RAYLOG
 
 PACKAGE = Path(__file__).parent.parent.parent / "packages/protocol"
 ROUND_TRIP = """
-from raylog.client.column_batches import Rows, binary, encode_rows, header_column, integers
+from raylog.client.column_batches import binary, encode_rows, header_column, integers
+from raylog.client.column_schema import Rows
 from raylog.client.columns import SCHEMA, body_of, decode_columns
 from raylog.protocol.compiled import KERNEL, RECORD_CODEC
 from raylog.protocol.ids import TopicPartition

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.kernels import DECODERS, ENCODERS
-from raylog.client.column_batches import Encode, Rows, binary, encode_rows, header_column, integers
+from raylog.client.column_batches import Encode, binary, encode_rows, header_column, integers
+from raylog.client.column_schema import Rows
 from raylog.client.columns import SCHEMA, Decode, Integers, body_of, decode_columns, schema_of
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, EncodedRecords
 from raylog.client.column_batches import (
-    Rows,
     binary,
     check_partitions,
     check_rows,
@@ -25,7 +24,7 @@ from raylog.client.column_batches import (
     header_column,
     integers,
 )
-from raylog.client.columns import Integers
+from raylog.client.column_schema import Integers, Rows
 from raylog.client.config import (
     BATCH_SIZE,
     BUFFER_MEMORY,
