@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,7 +73,7 @@ def stream(
     """
     asked = read_options(options, streaming=True, bootstrap_servers=bootstrap_servers, columns=columns)
     servers = asked.bootstrap_servers or connect().bootstrap_servers
-    with closing(Admin(servers)) as admin:
+    with Admin(servers) as admin:
         topic_ids = select(admin, asked.selection).topic_ids
     source = TopicSource(spark, asked, servers, frame_plan(spark, asked, servers, topic_ids))
     context: Any = spark.sparkContext
@@ -93,7 +92,7 @@ class _Query:
     until: Positions | None = None
     """``availableNow``: where it ends."""
     planned_at: float | None = None
-    """When its last batch was planned; None: none yet."""
+    """When its last batch was planned, or it was asked for its first; None: not yet."""
     seen: Seen | None = None
     """What brokers told last."""
     seen_at: float = 0.0
@@ -134,8 +133,7 @@ class TopicSource:
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query shall end where the topics end now."""
-        query = self._query()
-        query.until = {tp: log.next for tp, log in self._look(query).bounds.items()}
+        self._query().until = {tp: log.next for tp, log in self._brokers.look().bounds.items()}
 
     def latestOffset(self, start: Any, limit: Any) -> Any:
         """Where the next batch ends, as a Spark offset; ``start``, where the last one ended, means that there is none
@@ -148,29 +146,29 @@ class TopicSource:
         if start is None:
             seen = self._look(query)
             begin = beginning(self._brokers.starting(seen), seen)
-            end = self._next_offset(query, begin, all_of_it=all_of_it)
+            end = self._next_offset(query, begin, seen, all_of_it=all_of_it)
             return _spark_offset(self._jvm, replace(end, initial=begin.positions))
         done = StreamOffset.from_json(start.json())
         query.progress.commit(done.positions)
-        self._look(query, done, max_age_s=LOOK_EVERY_S)
-        end = self._next_offset(query, done, all_of_it=all_of_it)
+        seen = self._look(query, done)
+        end = self._next_offset(query, done, seen, all_of_it=all_of_it)
         if end is done:
             time.sleep(max(0.0, query.seen_at + LOOK_EVERY_S - time.monotonic()))
             return start
         return _spark_offset(self._jvm, end)
 
-    def _next_offset(self, query: _Query, start: StreamOffset, *, all_of_it: bool) -> StreamOffset:
-        assert query.seen is not None
+    def _next_offset(self, query: _Query, start: StreamOffset, seen: Seen, *, all_of_it: bool) -> StreamOffset:
+        """Where the next batch after ``start`` ends; ``start`` itself: there is none for now. Raises DataLoss."""
         asked, now = self._asked, time.monotonic()
-        found = backlog(start, query.seen, query.until)
+        found = backlog(start, seen, query.until)
         if found.losses and asked.fail_on_data_loss:
             raise DataLoss(f"{'; '.join(found.losses)}: {LOSS_HINT}")
         if not all_of_it and self._is_early(query, found, now):
             return start
         for loss in found.losses:
             log.warning("%s; failOnDataLoss is false, so the stream goes on without", loss)
-        end = advance(start, query.seen, found, None if all_of_it else asked.max_offsets_per_trigger)
-        if end is not start:
+        end = advance(start, seen, found, None if all_of_it else asked.max_offsets_per_trigger)
+        if end is not start or query.planned_at is None:
             query.planned_at = now
         return end
 
@@ -203,16 +201,16 @@ class TopicSource:
         )
         task = self._plan.task
         task = replace(task, reading=replace(task.reading, topic_ids=until.topic_ids))
-        frame: Any = range_frame(self._spark, self._plan._replace(task=task), pieces, self._hosts())
+        frame: Any = range_frame(self._spark, self._plan._replace(task=task), pieces, self._hosts(until))
         java_frame = frame._jdf
         rows = java_frame.queryExecution().toRdd()
         return _java(self._spark).internalCreateDataFrame(rows, java_frame.schema(), True)
 
-    def _hosts(self) -> dict[TopicPartition, tuple[str, ...]]:
+    def _hosts(self, end: StreamOffset) -> dict[TopicPartition, tuple[str, ...]]:
         """Where leaders are; reading near them is only a preference."""
         query = self._query()
         try:
-            return self._brokers.hosts(query.seen or self._look(query))
+            return self._brokers.hosts(query.seen or self._look(query, end))
         except RaylogError as error:
             log.warning("the batch is read from anywhere, since the leaders' hosts are not known: %s", error)
             return {}
@@ -274,10 +272,9 @@ class TopicSource:
             self._queries[query_id] = _Query(Progress(self._servers, group))
         return self._queries[query_id]
 
-    def _look(self, query: _Query, start: StreamOffset | None = None, *, max_age_s: float = 0.0) -> Seen:
-        """What the topics hold; asked anew when the last answer is older than ``max_age_s``."""
-        now = time.monotonic()
-        if query.seen is None or now - query.seen_at >= max_age_s:
+    def _look(self, query: _Query, start: StreamOffset | None = None) -> Seen:
+        """What the topics hold beyond ``start``, no longer ago than LOOK_EVERY_S."""
+        if query.seen is None or time.monotonic() - query.seen_at >= LOOK_EVERY_S:
             query.seen = self._brokers.look() if start is None else self._brokers.look(start.positions)
             query.seen_at = time.monotonic()
         return query.seen
