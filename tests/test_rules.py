@@ -29,7 +29,7 @@ client/config client/metadata client/partitioner client/accumulator client/produ
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 client/read_replicas client/row_partitions client/epoch_checks client/group_changes client/group_consumer_core
 client/group_batches client/group_handler client/group_handler_config client/data_plan
-client/offset_ranges client/columns client/column_batches
+client/offset_ranges client/column* client/numpy_*
 spark/columns spark/options spark/values spark/session_plan spark/write_options spark/export_plan
 spark/sink_plan spark/sink_batch spark/stream_offsets
 """.split()  # noqa: SIM905 (a list of one-word strings reads worse)
