@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from kit.cluster import InProcessCluster
 from kit.spark import SPARK_MARKS, local_spark
-from raylog.client import Consumer
+from raylog.client import Admin, Consumer
+from raylog.client.offset_ranges import DataLoss
 from raylog.client.partitioner import KeyPartitioner
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig
-from raylog.spark import write
+from raylog.spark import sink, write
+from raylog.spark.sinks import Sink
 
 pytestmark = SPARK_MARKS
 
@@ -151,3 +155,134 @@ def test_unfit_settings_are_found_before_anything_runs(spark: SparkSession) -> N
     frame = spark.range(1).selectExpr("string(id) value")
     with pytest.raises(InvalidConfig, match="nosuch"):
         write(frame, topic="t", bootstrap_servers="localhost:1", **{"kafka.nosuch.setting": 1})
+
+
+# --- the sink that writes each batch once ---
+
+
+def query_to(sink: Sink, frame: DataFrame, checkpoint: Path) -> str:
+    """Run all that there is through the sink; the query's id."""
+    query = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
+    started = query.option("checkpointLocation", str(checkpoint)).start()
+    assert started.awaitTermination(120)
+    return str(started.id)
+
+
+def values(servers: str, topic: str) -> Counter[int]:
+    return Counter(int(record.value.strip()) for record in records(servers, topic))
+
+
+def test_a_stream_s_batches_are_written_once(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    to_topic = sink(topic=topic, location=str(tmp_path / "sink"), bootstrap_servers=servers)
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    frame = (
+        spark.readStream.option("maxFilesPerTrigger", 1)
+        .text(str(lines))
+        .select("value", F.expr("string(int(value) % 97)").alias("key"))
+        .repartition(3)
+    )
+    for number in range(4):
+        (lines / f"{number}.txt").write_text("\n".join(str(row) for row in range(number * 5_000, (number + 1) * 5_000)))
+        if number != 1:  # so that the second query has several batches
+            query_id = query_to(to_topic, frame, tmp_path / "checkpoint")
+    assert values(servers, topic) == Counter(range(20_000))
+    keys = KeyPartitioner()
+    assert all(record.partition == keys.partition(record.key, PARTITIONS) for record in records(servers, topic))
+    assert sorted(path.name for path in (tmp_path / "sink" / query_id).glob("[!.]*")) == ["3.done", "3.plan"]
+
+
+def test_a_batch_that_comes_again_is_not_written_again(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
+    frame = spark.range(0, 1_000, 1, 5).selectExpr("string(id) value")
+    for batch_id in (0, 0, 1, 0):
+        to_topic(frame, batch_id)
+    assert values(servers, topic) == Counter(dict.fromkeys(range(1000), 2))
+    to_topic(spark.range(0).selectExpr("string(id) value"), 2)
+    assert len(records(servers, topic)) == 2_000
+    with pytest.raises(ValueError, match=rf"a sink to topic '{topic}' has written batch 2 here.*location of its own"):
+        sink(topic="other", location=str(tmp_path), bootstrap_servers=servers)(frame, 3)
+
+
+def test_a_batch_that_failed_halfway_goes_on_where_it_was(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    rows = "if(id = 900, rpad(id, 1100000, ' '), string(id)) value"
+    frame = spark.range(0, 1_000, 1, 4).orderBy(F.rand()).repartition(4).selectExpr(rows)
+    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
+        sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)(frame, 0)
+    before = values(servers, topic)
+    assert 0 < len(before) < 1_000
+    larger = {"kafka.max.request.size": 2_000_000}
+    wide = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers, **larger)
+    with Admin(servers) as admin:
+        admin.alter_topic_configs(topic, {"max.message.bytes": "2000000"})
+    wide(frame, 0)
+    assert values(servers, topic) == Counter(range(1_000))
+
+
+def test_rows_of_a_batch_may_go_to_several_topics(
+    spark: SparkSession, cluster: InProcessCluster, servers: str, tmp_path: Path
+) -> None:
+    even, odd = next(names), next(names)
+    for name in (even, odd):
+        cluster.create_topic(name, partitions=2)
+    to_topics = sink(location=str(tmp_path), bootstrap_servers=servers)
+    frame = spark.range(1_000).selectExpr("string(id) value", f"if(id % 2 = 0, '{even}', '{odd}') topic", "1 partition")
+    to_topics(frame, 0)
+    assert values(servers, even) + values(servers, odd) == Counter(range(1_000))
+    assert {record.partition for record in records(servers, odd)} == {1}
+    with pytest.raises(ValueError, match="batch 1: a row has no topic"):
+        to_topics(frame.withColumn("topic", F.lit(None).cast("string")), 1)
+    to_topics(frame, 1)
+    assert values(servers, odd) == Counter(dict.fromkeys(range(1, 1000, 2), 2))
+
+
+@pytest.mark.parametrize("loss", ["recreated", "deleted"])
+def test_what_is_gone_from_the_log_is_a_loud_loss(
+    spark: SparkSession, cluster: InProcessCluster, servers: str, topic: str, tmp_path: Path, loss: str
+) -> None:
+    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
+    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
+        to_topic(spark.range(1).selectExpr("lpad(id, 1100000, '0') value"), 0)
+    frame = spark.range(100).selectExpr("string(id) value")
+    with Admin(servers) as admin:
+        if loss == "recreated":
+            assert admin.delete_topics([topic]) == {topic: None}
+            admin.create_topic(topic, PARTITIONS)
+        else:
+            write(frame.withColumn("partition", F.lit(0)), topic=topic, bootstrap_servers=servers)
+            admin.delete_records({(topic, 0): -1})
+    match = "was deleted and made anew" if loss == "recreated" else f"{topic}-0.*nobody can tell what it has written"
+    with pytest.raises(DataLoss, match=match):
+        to_topic(frame, 0)
+    (tmp_path / "no-query" / "0.plan").unlink()
+    to_topic(frame, 0)
+    assert values(servers, topic) == Counter(range(100))
+
+
+def test_a_staged_file_that_is_gone_is_named(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
+    frame = spark.range(0, 100, 1, 2).selectExpr("lpad(id, 1100000, '0') value")
+    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
+        to_topic(frame, 0)
+    [first, *_] = sorted((tmp_path / "no-query").glob("rows-0-*/part-*"))
+    first.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"batch 0: {first.name} of .* is gone"):
+        to_topic(frame, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"location": "/tmp/{a,b}"}, "which Spark takes for patterns"),
+        ({"kafka.acks": "1"}, r"option 'kafka\.acks' cannot be set: each record is there once only"),
+        ({"kafka.partitioner": "roundrobin"}, r"'kafka\.partitioner' cannot be set"),
+        ({"acks": "1"}, r"unknown option 'acks': .*kafka\.acks"),
+    ],
+)
+def test_unfit_options_of_a_sink_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sink(**{"topic": "t", "location": "here", "bootstrap_servers": "localhost:1", **options})

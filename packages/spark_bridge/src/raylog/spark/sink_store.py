@@ -16,7 +16,11 @@ from pyspark.sql import SparkSession
 
 from raylog.spark.sink_plan import BatchPlan, Done
 
-_NAME = re.compile(r"(?:(?P<id>\d+)\.(?P<kind>plan|done)|rows-(?P<rows_of>\d+)-\w+)")
+_NAME = re.compile(
+    r"(?P<batch>\d+)\.(?P<kind>plan|done)"
+    r"|rows-(?P<rows_of>\d+)-\w+"
+    r"|\.(?P<begun>\d+)\.(?:plan|done)\.[\w-]+\.tmp"  # by one who died, or came second
+)
 _EXISTS = "FileAlreadyExistsException"
 
 
@@ -40,14 +44,13 @@ class HadoopStore:
         return f"{self.directory}/rows-{batch_id}-{uuid.uuid4().hex}"
 
     def files_of(self, directory: str) -> list[str]:
-        """The names of the Parquet files in it."""
-        return sorted(
-            name for name in self._names(self._jvm.org.apache.hadoop.fs.Path(directory)) if name[0] not in "._"
-        )
+        """The names of the Parquet files in it; none when it isn't there."""
+        path = self._jvm.org.apache.hadoop.fs.Path(directory)
+        return sorted(name for name in self._names(path) if name[0] not in "._") if self._files.exists(path) else []
 
     def last_done(self) -> Done | None:
         """See BatchStore."""
-        marks = [int(found["id"]) for found in self._ours() if found["kind"] == "done"]
+        marks = [int(found["batch"]) for found in self._ours() if found["kind"] == "done"]
         return Done.from_json(self._read(f"{max(marks)}.done")) if marks else None
 
     def plan(self, batch_id: int) -> BatchPlan | None:
@@ -66,8 +69,8 @@ class HadoopStore:
     def sweep(self, done: Done) -> None:
         """See BatchStore."""
         for found in self._ours():
-            older = int(found["id"] or found["rows_of"]) < done.batch_id
-            if older or (found["rows_of"] is not None and int(found["rows_of"]) == done.batch_id):
+            batch_id = int(found["batch"] or found["rows_of"] or found["begun"])
+            if batch_id < done.batch_id or (found["rows_of"] and batch_id == done.batch_id):
                 self._files.delete(self._path(found[0]))
 
     def _ours(self) -> Iterator[re.Match[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -93,7 +93,7 @@ def _send_lines(
     partition: int | None,
     source: BinaryIO,
     read: Callable[[bytes], NewRecord],
-    settings: dict[str, str],
+    settings: dict[str, Any],
     progress: Progress,
 ) -> tuple[int, list[RaylogError]]:
     """How many records were sent, and the errors of those that were not delivered.
