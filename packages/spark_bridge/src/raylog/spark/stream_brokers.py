@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 class StreamBrokers:
     """The brokers of one stream; connected when something is asked. Safe to use from the threads of several queries."""
 
-    def __init__(self, bootstrap_servers: str, asked: ReadOptions) -> None:
+    def __init__(self, bootstrap_servers: str, asked: ReadOptions, *, doubt_s: float = DOUBT_S) -> None:
         self._servers = bootstrap_servers
         self._asked = asked
+        self._doubt_s = doubt_s
         self._lock = Lock()
         self._admin: Admin | None = None
         self._gone: Set[TopicPartition] = frozenset()
@@ -50,12 +51,12 @@ class StreamBrokers:
         """
         with self._lock:
             admin = self._connected()
-            deadline = time.monotonic() + DOUBT_S
+            deadline = time.monotonic() + self._doubt_s
             while True:
                 in_doubt = time.monotonic() < deadline
                 try:
                     found = _selected(admin, self._asked.selection)
-                    bounds = log_bounds(admin, found.leaders)
+                    bounds = log_bounds(admin, found.leaders, isolation_level=self._asked.isolation_level)
                 except UnknownTopicOrPartition:  # deleted between the two
                     if not in_doubt:
                         raise
