@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -115,11 +115,15 @@ def _decoder(decoding: ValueDecoding) -> Convert:
             return bytes.decode
         case ValueFormat.JSON:
             exact = Decimal if "decimal" in str(decoding.type) else float
-            load = partial(json.loads, parse_float=exact)
+            load = partial(_load_json, json.JSONDecoder(parse_float=exact).decode)
         case ValueFormat.MSGPACK:
             load = partial(msgpack.unpackb, timestamp=_TIMESTAMP_AS_DATETIME, strict_map_key=False)
     convert = _converter(decoding.type, decoding)
     return load if convert is None else lambda row: convert(load(row))
+
+
+def _load_json(parse: Callable[[str], Any], row: bytes) -> Any:
+    return parse(row.decode())
 
 
 def _converter(type_: pa.DataType, decoding: ValueDecoding) -> Convert | None:
@@ -132,8 +136,8 @@ def _strict(type_: pa.DataType, decoding: ValueDecoding) -> Convert | None:
     """Arrow alone would read text as a list of characters and whole numbers as times, and cut fractions off."""
     is_json = decoding.format is ValueFormat.JSON
     if pa.types.is_struct(type_):
-        fields = {field.name: _converter(field.type, decoding) for field in type_}
-        return partial(_struct, {name: convert for name, convert in fields.items() if convert is not None})
+        fields = [(field.name, _strict(field.type, decoding)) for field in type_]
+        return partial(_struct, [(name, convert) for name, convert in fields if convert is not None])
     if pa.types.is_list(type_):
         return partial(_list, _converter(type_.value_type, decoding))
     if pa.types.is_map(type_):
@@ -153,9 +157,13 @@ def _strict(type_: pa.DataType, decoding: ValueDecoding) -> Convert | None:
     return None
 
 
-def _struct(fields: Mapping[str, Convert], value: Any) -> Any:
+def _struct(fields: Sequence[tuple[str, Convert]], value: Any) -> Any:
     found = _be(dict, value)
-    return {**found, **{name: convert(found[name]) for name, convert in fields.items() if name in found}}
+    for name, convert in fields:
+        inner = found.get(name)
+        if inner is not None:
+            found[name] = convert(inner)
+    return found
 
 
 def _list(convert: Convert | None, value: Any) -> Any:
