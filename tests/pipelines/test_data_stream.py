@@ -239,6 +239,36 @@ def test_what_was_deleted_unread_is_a_loud_loss(world: World) -> None:
         assert values(tables) == list(range(15, 20))
 
 
+def test_a_topic_that_is_deleted_is_a_loud_loss(world: World) -> None:
+    topic = world.topic(1, records=5)
+    loud = world.stream(topic, "loud", timeout_ms=WAIT_S * 1_000)
+    quiet = world.stream(topic, "quiet", fail_on_data_loss=False)
+    with loud, quiet:
+        assert values([next(loud)]) == values([next(quiet)]) == list(range(5))
+        with Admin(world.servers) as admin:
+            admin.delete_topics([topic])
+        with pytest.raises(DataLoss, match=f"{topic}.*deleted.*fail_on_data_loss=False"):
+            next(loud)
+        assert values(quiet) == []
+
+
+def test_a_topic_that_is_created_anew_is_another_one(world: World) -> None:
+    topic = world.topic(1, records=5)
+    loud = world.stream(topic, "anew-loud", timeout_ms=WAIT_S * 1_000)
+    quiet = world.stream(topic, "anew-quiet", fail_on_data_loss=False)
+    with loud, quiet:
+        assert values([next(loud)]) == values([next(quiet)]) == list(range(5))
+        with Admin(world.servers) as admin:
+            admin.delete_topics([topic])
+        world.cluster.create_topic(topic)
+        world.fill(topic, range(10, 20), 1)
+        with pytest.raises(DataLoss, match=f"{topic}.* deleted while it was read"):
+            values(loud)
+        read: list[int] = []
+        wait_until(lambda: read.extend(values(quiet)) or len(read) >= 10, WAIT_S, "all is read")
+        assert read == list(range(10, 20))
+
+
 def test_columns_are_checked_before_the_group_is_joined(world: World) -> None:
     with pytest.raises(InvalidRequest, match="columns"):
         world.stream(world.topic(), "unfit", columns=["nosuch"])

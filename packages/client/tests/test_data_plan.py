@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.data_plan import by_node, places
+from raylog.client.data_plan import by_node, places, tasks_at_once
 from raylog.client.offset_ranges import EARLIEST, LATEST, OffsetRange
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
@@ -74,3 +74,13 @@ def test_nodes_of_one_address_share_what_is_near() -> None:
     hosts = {tp(0): ("127.0.0.1",), tp(1): ("127.0.0.1",)}
     placed = by_node([piece(0), piece(1), piece(0, 10)], hosts, {"127.0.0.1": ["b", "a"]})
     assert placed == {"a": [piece(0), piece(0, 10)], "b": [piece(1)]}
+
+
+def test_a_node_reads_no_more_at_once_than_it_has_cpus_for() -> None:
+    assert tasks_at_once(6, 12, None, None, None) is None
+    assert tasks_at_once(6, 12, None, 4.0, None) == 4
+    assert tasks_at_once(6, 12, None, 4.0, 2) == 2
+    assert tasks_at_once(6, 12, None, 0.5, None) == 1
+    assert tasks_at_once(6, 12, 4, 4.0, None) == 2
+    assert tasks_at_once(12, 12, 4, None, None) == 4
+    assert tasks_at_once(0, 0, 4, None, None) == 1

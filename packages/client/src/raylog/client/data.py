@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.data import DataContext, Dataset, read_datasource
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.data import Dataset, read_datasource
 
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import CONSUMER_SETTINGS, client_settings
-from raylog.client.data_plan import OffsetPlace, Places, by_node, places
+from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
+from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_at_once
 from raylog.client.data_sink import TopicDatasink
 from raylog.client.data_source import TopicDatasource
 from raylog.client.data_stream import TableStream, stream
@@ -26,13 +25,14 @@ from raylog.client.offset_ranges import (
     LATEST,
     AtTime,
     DataLoss,
+    LogBounds,
     OffsetRange,
     Selection,
     resolve,
     split,
 )
 from raylog.client.producer import Producer
-from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offsets_at, select
+from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT, RangeReading
 from raylog.protocol.ids import Offset, TopicPartition
 
@@ -69,7 +69,7 @@ def read(
     ``start_offset`` and ``end_offset`` (exclusive): see :mod:`~raylog.client.data_plan`. They are resolved now, so
     that the dataset has the same records whenever it is executed. Without ``bootstrap_servers``,
     :func:`raylog.client.connect` finds the cluster, and the dataset is on its Ray. Each task reads on the node of its
-    partition's leader, elsewhere only when that node is gone; a ``label_selector``, also an empty one, replaces this.
+    partition's leader, unless that has no room or is gone; a ``label_selector``, also an empty one, replaces this.
     ``override_num_blocks``, ``concurrency``, ``num_cpus`` and ``memory`` are Ray Data's; ``config`` takes consumer
     settings with underscores.
 
@@ -78,34 +78,38 @@ def read(
     raise DataLoss for what goes while they read.
     """
     schema_of(columns)
-    client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", config)
+    isolation = isolation_level(client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", config))
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics:
         raise ValueError("read: name at least one topic")
     servers = _servers(bootstrap_servers)
     with Admin(servers) as admin:
         selected = select(admin, Selection(topics=topics))
-        pieces = _ranges(admin, selected, start_offset, end_offset, fail_on_data_loss=fail_on_data_loss)
+        bounds = log_bounds(admin, selected.leaders, isolation_level=isolation)
+        starts = _offsets(admin, "start_offset", places("start_offset", start_offset, EARLIEST, bounds))
+        ends = _offsets(admin, "end_offset", places("end_offset", end_offset, LATEST, bounds))
+        pieces = _ranges(starts, ends, bounds, fail_on_data_loss=fail_on_data_loss)
         hosts = leader_hosts(admin, selected.leaders)
     if override_num_blocks is None:
         pieces = split(pieces, max_records=OFFSETS_PER_TASK)
     else:
         pieces = split(pieces, min_partitions=override_num_blocks)
     reading = RangeReading(servers, columns, fail_on_data_loss, config, selected.topic_ids)
-    placed = by_node(pieces, hosts, _nodes()) if label_selector is None else {None: pieces}
+    nodes = _Nodes()
+    placed = by_node(pieces, hosts, nodes.at) if label_selector is None else {None: pieces}
     parts = [
-        read_at(
-            node,
+        read_datasource(
             TopicDatasource(reading, of_node),
-            concurrency=concurrency,
+            concurrency=tasks_at_once(len(of_node), len(pieces), concurrency, nodes.cpus.get(node), num_cpus),
             num_cpus=num_cpus,
             memory=memory,
             override_num_blocks=max(1, len(of_node)),
-            label_selector=dict(label_selector) if label_selector else None,
+            **({"label_selector": dict(label_selector)} if label_selector else placement(node)),
         )
         for node, of_node in (placed or {None: []}).items()
     ]
-    return parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
+    whole: Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
+    return whole
 
 
 def write(
@@ -137,21 +141,24 @@ def _servers(bootstrap_servers: str | None) -> str:
     return cluster.bootstrap_servers
 
 
+def _offsets(admin: Admin, option: str, found: Places) -> dict[TopicPartition, Offset]:
+    """Offsets alone; a time after the last record is the log's end."""
+    at_times = offsets_at(admin, option, AtTime(found.times), found.times, or_latest=True) if found.times else {}
+    assert isinstance(at_times, Mapping)
+    return {**found.offsets, **at_times}
+
+
 def _ranges(
-    admin: Admin,
-    selected: Selected,
-    start_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]],
-    end_offset: OffsetPlace | Mapping[str, Mapping[int, OffsetPlace]],
+    starts: Mapping[TopicPartition, Offset],
+    ends: Mapping[TopicPartition, Offset],
+    bounds: Mapping[TopicPartition, LogBounds],
     *,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    partitions = selected.leaders
-    starts = _looked_up(admin, "start_offset", places("start_offset", start_offset, EARLIEST, partitions))
-    ends = _looked_up(admin, "end_offset", places("end_offset", end_offset, LATEST, partitions))
-    for tp in partitions:
+    for tp in bounds:
         if 0 <= ends[tp] < starts[tp]:
             raise ValueError(f"{tp}: end_offset {ends[tp]} is before start_offset {starts[tp]}")
-    ranges, losses = resolve(starts, ends, log_bounds(admin, partitions))
+    ranges, losses = resolve(starts, ends, bounds)
     if losses and fail_on_data_loss:
         raise DataLoss(f"{'; '.join(losses)}: {LOSS_HINT}")
     for loss in losses:
@@ -159,34 +166,20 @@ def _ranges(
     return ranges
 
 
-def _looked_up(admin: Admin, option: str, found: Places) -> dict[TopicPartition, Offset]:
-    """Offsets alone; a time after the last record is the log's end."""
-    at_times = offsets_at(admin, option, AtTime(found.times), found.times, or_latest=True) if found.times else {}
-    assert isinstance(at_times, Mapping)
-    return {**found.offsets, **at_times}
+class _Nodes:
+    """Ray's living nodes that have CPUs; none where there is one alone, since all is near to it."""
+
+    def __init__(self) -> None:
+        able = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        self.at: dict[str, list[str]] = {}
+        """Their ids by address."""
+        self.cpus: dict[str | None, float] = {node["NodeID"]: node["Resources"]["CPU"] for node in able}
+        for node in able if len(able) > 1 else ():
+            self.at.setdefault(node["NodeManagerAddress"], []).append(node["NodeID"])
 
 
-def _nodes() -> dict[str, list[str]]:
-    """The ids of Ray's living nodes that have CPUs, per address."""
-    found: dict[str, list[str]] = {}
-    for node in ray.nodes():
-        if node["Alive"] and node["Resources"].get("CPU", 0) > 0:
-            found.setdefault(node["NodeManagerAddress"], []).append(node["NodeID"])
-    return found
-
-
-def read_at(node: str | None, source: TopicDatasource, **options: Any) -> Dataset:
-    """``read_datasource(source, …)``, with its tasks on the node of this id, while that lives; None: anywhere.
-
-    Operators that Ray Data fuses with a read take over its scheduling strategy, which they do not with a label selector
-    and a fallback; but a read takes one from nowhere but the context, which the other operators must not see.
-    """
+def placement(node: str | None) -> dict[str, Any]:
+    """Ray Data's arguments for tasks on the node of this id, or elsewhere when it has no room; None: anywhere."""
     if node is None:
-        return read_datasource(source, **options)
-    context = DataContext.get_current()
-    pinned = context.copy()
-    pinned.scheduling_strategy = NodeAffinitySchedulingStrategy(node, soft=True)
-    with DataContext.current(pinned):
-        dataset = read_datasource(source, **options)
-    dataset.context.scheduling_strategy = context.scheduling_strategy
-    return dataset
+        return {}
+    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}

@@ -87,3 +87,19 @@ def by_node(
         turns[near] = turn + 1
         placed.setdefault(near[turn % len(near)] if near else None, []).append(piece)
     return placed
+
+
+def tasks_at_once(
+    pieces: int, of_all: int, concurrency: int | None, node_cpus: float | None, task_cpus: float | None
+) -> int | None:
+    """How many tasks read at once on one node, which has ``pieces`` of ``of_all``; None: as Ray Data finds.
+
+    At most its share of ``concurrency``, and no more than there are CPUs for: Ray runs what a node has no room for at
+    the moment on another one.
+    """
+    limits = []
+    if concurrency is not None:
+        limits.append(concurrency * pieces // max(1, of_all))
+    if node_cpus is not None:
+        limits.append(int(node_cpus / (task_cpus or 1)))
+    return max(1, min(limits)) if limits else None

@@ -75,5 +75,4 @@ def sendable(table: pa.Table) -> pa.Table:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind)
+    return kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null())

@@ -27,7 +27,7 @@ class TopicDatasource(Datasource):
     """``pieces``, read as ``reading`` says; a projection that Ray Data pushes down narrows its columns."""
 
     def __init__(self, reading: RangeReading, pieces: Sequence[OffsetRange]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._reading = reading
         self._pieces = tuple(pieces)
         self._projection_map: dict[str, str] | None = None

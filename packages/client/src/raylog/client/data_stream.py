@@ -12,15 +12,20 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from raylog import client
+from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer import Consumer
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.results import LogTruncated, PositionLost
-from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId, UnknownTopicOrPartition
+from raylog.protocol.ids import TopicId, TopicName, TopicPartition
 
 _POLL_MS = 500
+_LOOK_S = 1.0
+
+_ACCEPT = "or accept the loss with fail_on_data_loss=False"
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +39,11 @@ class TableStream:
     """
 
     def __init__(
-        self, consumer: Consumer, start: _Start, columns: Sequence[str] | None, timeout_ms: float | None
+        self, consumer: Consumer, listener: _Listener, columns: Sequence[str] | None, timeout_ms: float | None
     ) -> None:
-        """``start`` is the consumer's listener; see :func:`stream` for the others."""
-        schema_of(columns)
+        """``listener`` is the consumer's; see :func:`stream` for the others."""
         self._consumer = consumer
-        self._start = start
+        self._listener = listener
         self._columns = columns
         self._timeout_ms = timeout_ms
         self._closed = False
@@ -62,9 +66,13 @@ class TableStream:
         while True:
             left_ms = _POLL_MS if deadline is None else max(0.0, (deadline - time.monotonic()) * 1_000)
             try:
+                self._listener.look()
                 table = self._consumer.poll_columns(min(left_ms, _POLL_MS), self._columns)
             except (PositionLost, LogTruncated) as error:
-                self._start.go_on(error)
+                self._listener.go_on(error)
+                continue
+            except UnknownTopicOrPartition as error:
+                self._listener.deleted(error)
                 continue
             if len(table):
                 self._handed_out = True
@@ -96,6 +104,7 @@ class TableStream:
                 self.commit()
         finally:
             self._consumer.close()
+            self._listener.admin.close()
 
     def __enter__(self) -> Self:
         return self
@@ -110,36 +119,86 @@ class TableStream:
             self.close(commit=False)
 
 
-class _Start(RebalanceListener):
-    """Says where a partition begins that the group has committed nothing of, and what happens to lost positions."""
+class _Listener(RebalanceListener):
+    """Says where partitions begin of which the group has committed nothing, and notices what is lost."""
 
-    def __init__(self, *, latest: bool, fail_on_data_loss: bool) -> None:
+    def __init__(self, admin: Admin, *, latest: bool, fail_on_data_loss: bool) -> None:
+        self.admin = admin
         self.consumer: Consumer | None = None
         self._latest = latest
         self._fail_on_data_loss = fail_on_data_loss
+        self._ids: dict[TopicName, TopicId] = {}
+        """Of topics that were read: one of the same name is another one."""
+        self._given_up: set[TopicName] = set()
+        """Topics that were read, and of which nothing is at the moment: deleted, or others read them."""
+        self._look_at = 0.0
 
     def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
         assert self.consumer is not None
+        new = self._created_anew({tp.topic for tp in partitions})
         for tp, committed in self.consumer.committed(partitions).items():
-            if committed is not None:
-                continue
-            if self._latest:
+            if tp.topic in new or (committed is None and not self._latest):
+                self.consumer.seek_to_beginning(tp)
+            elif committed is None:
                 self.consumer.seek_to_end(tp)
                 self.consumer.commit({tp: self.consumer.position(*tp)})  # whoever takes over begins here, too
-            else:
-                self.consumer.seek_to_beginning(tp)
+        self._given_up -= {tp.topic for tp in partitions}
+
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None:
+        assert self.consumer is not None
+        kept = self.consumer.assignment() - set(partitions)
+        self._given_up |= {tp.topic for tp in partitions} - {tp.topic for tp in kept}
+
+    on_lost = on_revoked
+
+    def look(self) -> None:
+        """See, now and then, whether the topics are still there of which nothing is read any more."""
+        if not self._given_up or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_S
+        for topic in sorted(self._given_up):
+            try:
+                self.admin.describe_topic(topic)
+            except UnknownTopicOrPartition as error:
+                self._given_up.discard(topic)
+                self.deleted(error)
 
     def go_on(self, lost: PositionLost | LogTruncated) -> None:
         """Behind the loss, with a warning; raises DataLoss unless losses are accepted."""
         assert self.consumer is not None
-        hint = "begin elsewhere with `raylog groups reset-offsets`, or accept the loss with fail_on_data_loss=False"
         if self._fail_on_data_loss:
-            raise DataLoss(f"{lost.tp}: what follows offset {lost.position} is gone: {lost}: {hint}") from lost
+            raise DataLoss(
+                f"{lost.tp}: what follows offset {lost.position} is gone: {lost}: begin elsewhere with "
+                f"`raylog groups reset-offsets`, {_ACCEPT}"
+            ) from lost
         log.warning("%s; fail_on_data_loss is false, so reading goes on", lost)
         if isinstance(lost, LogTruncated) and lost.diverging_offset >= 0:
             self.consumer.seek(*lost.tp, lost.diverging_offset)
         else:
             self.consumer.seek_to_beginning(lost.tp)
+
+    def deleted(self, gone: UnknownTopicOrPartition) -> None:
+        """A topic that was read is not there any more; raises DataLoss unless losses are accepted."""
+        if self._fail_on_data_loss:
+            raise DataLoss(f"{gone}: deleted while it was read: create it anew, {_ACCEPT}") from gone
+        log.warning("%s: deleted while it was read; fail_on_data_loss is false, so it is waited for", gone)
+
+    def _created_anew(self, topics: Iterable[TopicName]) -> set[TopicName]:
+        """Those that are not what they were when they were read last; raises DataLoss unless losses are accepted."""
+        new = set()
+        for topic in sorted(topics):
+            found = self.admin.describe_topic(topic).topic_id
+            if self._ids.get(topic, found) != found:
+                if self._fail_on_data_loss:
+                    raise DataLoss(
+                        f"topic {topic} was deleted while it was read, and created anew: start again, {_ACCEPT}"
+                    )
+                log.warning(
+                    "topic %s was created anew; fail_on_data_loss is false, so it is read from its start", topic
+                )
+                new.add(topic)
+            self._ids[topic] = found
+        return new
 
 
 def stream(
@@ -166,7 +225,13 @@ def stream(
     if auto_offset_reset not in ("earliest", "latest"):
         raise ValueError(f"auto_offset_reset={auto_offset_reset!r} must be earliest or latest")
     schema_of(columns)
-    start = _Start(latest=auto_offset_reset == "latest", fail_on_data_loss=fail_on_data_loss)
+    servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+    latest = auto_offset_reset == "latest"
+    listener = _Listener(Admin(servers), latest=latest, fail_on_data_loss=fail_on_data_loss)
     settings = {**config, "auto_offset_reset": "none", "enable_auto_commit": False}
-    start.consumer = Consumer(bootstrap_servers, topic, group_id=group, listener=start, **settings)
-    return TableStream(start.consumer, start, columns, timeout_ms)
+    try:
+        listener.consumer = Consumer(servers, topic, group_id=group, listener=listener, **settings)
+    except BaseException:
+        listener.admin.close()
+        raise
+    return TableStream(listener.consumer, listener, columns, timeout_ms)
