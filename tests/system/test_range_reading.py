@@ -123,6 +123,20 @@ def test_a_topic_of_the_same_name_is_not_taken_for_the_planned_one(
     assert offsets(quiet, piece) == []
 
 
+def test_a_range_goes_on_at_the_next_leader(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path, brokers=3, config={"default.replication.factor": "3"}) as three:
+        three.create_topic("t")
+        fill(three, "t", 20, 900)
+        with Admin(three.bootstrap_servers) as admin:
+            piece = whole(admin, "t")
+        reading = RangeReading(three.bootstrap_servers, ["offset"], consumer=SMALL_FETCHES)
+        found = read_range(reading, piece)
+        first = next(found).column("offset").to_pylist()
+        three.stop(three.leader("t", 0).broker_id)
+        rest = [offset for batch in found for offset in batch.column("offset").to_pylist()]
+        assert [*first, *rest] == list(range(20))
+
+
 def test_a_log_that_went_another_way_is_a_loss(tmp_path: Path) -> None:
     """What was read is not in the log of the new leader, as after an unclean election (KIP-320)."""
     with InProcessCluster(tmp_path, brokers=2) as pair, Admin(pair.bootstrap_servers) as admin:
