@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 
 from kit.cluster import InProcessCluster
+from kit.odd_logs import append_as_stored, control_batch
 from kit.spark import SPARK_MARKS, local_spark
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
@@ -33,9 +34,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
-        yield cluster.bootstrap_servers
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def servers(cluster: InProcessCluster) -> str:
+    return cluster.bootstrap_servers
 
 
 def create(servers: str, topic: str, *, partitions: int = 1, count: int = 0) -> None:
@@ -308,6 +314,20 @@ def test_values_are_decoded_in_a_stream(spark: SparkSession, servers: str, tmp_p
     )  # fmt: skip
     run(frame.select("partition", sf.col("value.id").alias("offset")), tmp_path)
     assert rows(spark, tmp_path) == [(0, 4), (0, 5)]
+
+
+def test_a_topic_that_ends_in_control_records_ends(
+    spark: SparkSession, cluster: InProcessCluster, servers: str, tmp_path: Path
+) -> None:
+    create(servers, "marked", count=4)
+    append_as_stored(cluster, "marked", 0, control_batch())
+    frame = stream(
+        spark, subscribe="marked", bootstrap_servers=servers, startingOffsets="earliest", maxOffsetsPerTrigger=4,
+        **{"kafka.group.id": "marked-group"},
+    )  # fmt: skip
+    run(frame, tmp_path)
+    assert rows(spark, tmp_path) == every(1, 4)
+    assert committed(servers, "marked-group") == {tp("marked", 0): 5}
 
 
 def test_what_cannot_be_streamed_is_named(spark: SparkSession, servers: str, tmp_path: Path) -> None:
