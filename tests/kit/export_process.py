@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from raylog.client.offset_ranges import OffsetRange
 from raylog.spark.export_files import Disk, sweep, topic_directory
@@ -28,11 +28,11 @@ class Job:
     wanted: OffsetRange
     at_once: int = 0
     """So many processes export into one directory; 0: one that dies, and then one that doesn't, into each of many."""
-    limit: int = 200
+    limit: int = 100
 
 
 class DyingFile(io.FileIO):
-    """A file that counts what is written to it."""
+    """A file each of whose writes, behind a buffer, is an operation."""
 
     def __init__(self, path: Path, step: Callable[[], None]) -> None:
         super().__init__(path, "x")
@@ -56,7 +56,7 @@ class DyingDisk(Disk):
 
     def create(self, path: Path) -> IO[bytes]:
         self._step()
-        return cast(IO[bytes], DyingFile(path, self._step))
+        return io.BufferedWriter(DyingFile(path, self._step))
 
     def lock(self, file: IO[bytes]) -> bool:
         self._step()

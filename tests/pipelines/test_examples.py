@@ -1,4 +1,4 @@
-"""What docs/examples shows works as shown: its Python and commands, on real data, against a cluster of broker actors."""
+"""What docs/examples shows works as shown: its Python and its commands, against a cluster of broker actors."""
 
 from __future__ import annotations
 

@@ -110,7 +110,9 @@ def export(
     on_planned(sum(wanted.size for wanted in ranges))
     if not ranges:
         return []
-    reading = RangeReading(servers, COLUMNS, fail_on_data_loss, dict(consumer or {}), {topic: asked.topic_id})
+    reading = RangeReading(
+        servers, COLUMNS, fail_on_data_loss, dict(consumer or {}), {TopicName(topic): asked.topic_id}
+    )
     with temporary_file(directory, disk) as (_, marker), watching(root, ranges, on_progress):
         try:
             task = ExportTask(reading, str(root), marker.name, max_records_per_file)
