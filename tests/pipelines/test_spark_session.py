@@ -7,18 +7,22 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import ray
+from pyspark import SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from kit.spark import SPARK_MARKS, ray_with_java
+from kit.spark_driver import driver_process
 from kit.waiting import wait_until
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.ray_token import ray_token
 from raylog.spark import SparkNotStarted, session
+from raylog.spark.session_jvm import release
 
 pytestmark = SPARK_MARKS
 
@@ -62,9 +66,11 @@ def jvms(head: RayInfo) -> set[psutil.Process]:
 
 
 def left_behind(head: RayInfo) -> list[str]:
-    """Directories that a session makes, here and in Ray's."""
-    places = [*Path(tempfile.gettempdir()).glob("raylog-spark-*"), *Path(head.temp_dir).glob("session_2*/app-*")]
-    return [str(place) for place in places]
+    """Directories that sessions on this cluster make, here and in Ray's."""
+    [cluster] = Path(head.temp_dir).glob("session_2*")
+    name = cluster.name.removeprefix("session_")
+    places = [*Path(tempfile.gettempdir()).glob(f"raylog-spark-{name}-*"), *cluster.glob("app-*")]
+    return sorted(str(place) for place in places)
 
 
 def actors(head: RayInfo) -> list[str]:
@@ -80,40 +86,121 @@ def java_and_spark_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("JAVA", "SPARK", "PYSPARK"))}
 
 
+def hold(spark: SparkSession) -> None:
+    """What a session may hold at its end: cached frames and RDDs, a stream that runs."""
+    spark.range(1000).persist(StorageLevel.MEMORY_AND_DISK).count()
+    spark.sparkContext.parallelize([1, 2]).cache().count()
+    spark.readStream.format("rate").load().writeStream.format("noop").start()
+
+
+def held(spark: SparkSession) -> tuple[int, int]:
+    """Cached RDDs (a cached frame is one), streams."""
+    return len(spark.sparkContext._jsc.getPersistentRDDs()), len(spark.streams.active)
+
+
 def use(spark: SparkSession, head: RayInfo, before: set[psutil.Process]) -> None:
     assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
     assert len(jvms(head) - before) == 4, "driver, app master's gateway, app master, executor"
     with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
         pass
+    hold(spark)
+    assert held(spark) == (2, 1)
+    release(spark)
+    assert held(spark) == (0, 0)
+    hold(spark)
     raise KeyError("oops")
+
+
+def assert_nothing_left(head: RayInfo, before: set[psutil.Process]) -> None:
+    assert left_behind(head) == []
+    assert actors(head) == []
+    wait_until(lambda: not jvms(head) - before, 10, "the JVMs are gone", instead=lambda: jvms(head) - before)
 
 
 def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(head: RayInfo) -> None:
     environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
     before = jvms(head)
-    for _ in range(2):
-        with (
-            pytest.raises(KeyError, match="oops"),
-            session(address=head.address, memory="600m") as spark,
-        ):
-            use(spark, head, before)
-        assert not ray.is_initialized()
-        assert java_and_spark_environment() == environment
-        assert signal.getsignal(signal.SIGINT) is interrupted
-        assert left_behind(head) == []
-        assert actors(head) == []
-        wait_until(lambda: not jvms(head) - before, 10, "the JVMs are gone")
-
-
-def test_too_few_cpus_are_named(head: RayInfo) -> None:
     with (
-        pytest.raises(
-            SparkNotStarted,
-            match=r"needs 10 executors of 100 CPUs .* Ray cluster has CPU for 0 of them .*: ask for less",
-        ),
-        session(address=head.address, executors=10, cores=100),
+        pytest.raises(KeyError, match="oops"),
+        session(address=head.address, memory="600m") as spark,
+    ):
+        use(spark, head, before)
+    assert not ray.is_initialized()
+    assert java_and_spark_environment() == environment
+    assert signal.getsignal(signal.SIGINT) is interrupted
+    assert_nothing_left(head, before)
+
+
+@pytest.mark.parametrize(
+    ("configs", "complaint"),
+    [
+        ({"spark.ray.raydp_app_master.extraJavaOptions": "-javaagent:/no/such.jar"}, "Java gateway process exited"),
+        ({"spark.driver.extraJavaOptions": "-javaagent:/no/such.jar"}, "JAVA_GATEWAY_EXITED"),
+        ({"spark.serializer": "no.such.Serializer"}, "no.such.Serializer"),
+        ({"spark.executor.extraJavaOptions": "-javaagent:/no/such.jar"}, "0 of 1 Spark executors started within 5 s"),
+    ],
+    ids=["app master", "driver's JVM", "SparkContext", "executor"],
+)
+def test_a_start_that_fails_leaves_nothing_behind(head: RayInfo, configs: dict[str, str], complaint: str) -> None:
+    environment, before = java_and_spark_environment(), jvms(head)
+    with (
+        pytest.raises(Exception, match=complaint),
+        session(address=head.address, memory="600m", configs=configs, timeout_s=5),
     ):
         pass
+    assert not ray.is_initialized()
+    assert SparkContext._gateway is None
+    assert SparkContext._active_spark_context is None
+    assert java_and_spark_environment() == environment
+    assert_nothing_left(head, before)
+
+
+@pytest.mark.parametrize("point", ["the app master starts", "started"])
+def test_a_driver_that_is_interrupted_leaves_nothing_behind(head: RayInfo, tmp_path: Path, point: str) -> None:
+    before, log = jvms(head), tmp_path / "driver.log"
+    with driver_process(head.address, log) as driver:
+        wait_until(
+            lambda: b"started" in log.read_bytes() if point == "started" else jvms(head) - before,
+            60, point, instead=log.read_text,
+        )  # fmt: skip
+        driver.send_signal(signal.SIGINT)
+        driver.wait(60)
+    assert "KeyboardInterrupt" in log.read_text()
+    assert_nothing_left(head, before)
+
+
+def test_two_sessions_share_the_nodes_and_a_killed_one_makes_room(head: RayInfo, tmp_path: Path) -> None:
+    before, log = jvms(head), tmp_path / "driver.log"
+    with driver_process(head.address, log) as driver:
+        wait_until(lambda: b"started" in log.read_bytes(), 60, "the other session", instead=log.read_text)
+        others = left_behind(head)
+        assert len(others) == 2
+        with session(address=head.address, memory="600m") as spark:
+            assert spark.range(10).count() == 10
+        assert left_behind(head) == others
+        with (
+            pytest.raises(SparkNotStarted, match=r"for 2 s the Ray cluster had CPU free for 1 of them .*1 of 2 CPU"),
+            session(address=head.address, executors=2, memory="600m", timeout_s=2),
+        ):
+            pass
+        driver.kill()
+        driver.wait(10)
+        with session(address=head.address, executors=2, memory="600m") as spark:
+            assert spark.range(10).count() == 10
+    assert_nothing_left(head, before)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "complaint"),
+    [
+        ({"executors": 10, "cores": 100}, r"10 executors of 100 CPUs .* has CPU for 0 of them .*ask for less"),
+        ({"memory": "100000g"}, r"1 executors of 1 CPUs and 100000g .* has memory for 0 of them .*GiB of memory free"),
+    ],
+)  # fmt: skip
+def test_too_small_nodes_are_told_at_once(head: RayInfo, wanted: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SparkNotStarted, match=complaint) as caught, session(address=head.address, **wanted):
+        pass
+    assert "\n" not in str(caught.value)
     assert left_behind(head) == []
 
 

@@ -19,6 +19,7 @@ from raylog.spark.session_plan import NodeReport, SparkNotStarted, major_version
 T = TypeVar("T")
 
 TASK_TIMEOUT_S = 60.0
+NOTE = "application"
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def dead_scratches() -> list[str]:
 def prepare_node(scratch: str, dead: Sequence[str]) -> NodeReport:
     """Look for Java as the raylet of this node will, remove dead sessions' directories, make this session's."""
     for left in dead:
-        shutil.rmtree(left, ignore_errors=True)
+        clean_node(left)
     Path(scratch).mkdir(parents=True, exist_ok=True)
     line, version = "", 0
     java = shutil.which("java")
@@ -51,18 +52,25 @@ def prepare_node(scratch: str, dead: Sequence[str]) -> NodeReport:
     return NodeReport(sys.executable, line, version)
 
 
-def clean_node(scratch: str, application: str) -> None:
-    """Remove from this node the session's directory, and RayDP's for the application's executors."""
-    shutil.rmtree(scratch, ignore_errors=True)
+def note_application(scratch: str, application: str) -> None:
+    """Keep the id of RayDP's application, to know its directory for the executors on this node."""
     if application:
+        (Path(scratch) / NOTE).write_text(application)
+
+
+def clean_node(scratch: str) -> None:
+    """Remove from this node a session's directory, and RayDP's for the executors of its application."""
+    note = Path(scratch) / NOTE
+    if note.exists():
         node: Any = ray._private.worker._global_node
-        shutil.rmtree(Path(node.get_session_dir_path()) / application, ignore_errors=True)
+        shutil.rmtree(Path(node.get_session_dir_path()) / note.read_text(), ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
-def clean_up(scratch: str, application: str) -> None:
+def clean_nodes(scratch: str) -> None:
     """Clean every node that still answers; the others are told of, since an error here would hide the user's."""
     try:
-        on_every_node(clean_node, scratch, application)
+        on_every_node(clean_node, scratch)
     except SparkNotStarted as error:
         log.warning("temporary files of Spark may be left in %s: %s", scratch, error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 from uuid import uuid4
 
 import ray
@@ -14,10 +15,9 @@ from raylog.coordination.ray_token import ray_token
 from raylog.spark.session_plan import Executors, NodeRoom, SparkNotStarted, check_total, occupied
 
 PROBE_TIMEOUT_S = 5.0
-ROOM_TIMEOUT_S = 30.0
 
 
-def connect_ray(stack: ExitStack, address: str | None) -> str:
+def connect_ray(stack: ExitStack, address: str | None, data_dir: str | Path | None) -> str:
     """Connect this process to Ray, when it isn't, in a namespace of its own until ``stack`` unwinds.
 
     Returns the namespace. Raises SparkNotStarted when this process is connected to elsewhere already, or in a
@@ -26,7 +26,7 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
     if not ray.is_initialized():
         token_path = ""
         if address is None:
-            cluster = connect()
+            cluster = connect(data_dir=data_dir)
             address, token_path = cluster.ray_address or "auto", cluster.ray_token_path
         namespace = f"spark-{uuid4().hex[:12]}"
         try:
@@ -38,6 +38,8 @@ def connect_ray(stack: ExitStack, address: str | None) -> str:
         stack.callback(ray.shutdown)
         return namespace
     context = ray.get_runtime_context()
+    if address is None and data_dir is not None:
+        address = connect(data_dir=data_dir).ray_address
     if address not in (None, "auto") and not same_ray(address, context.gcs_address):
         raise SparkNotStarted(
             f"this process is connected to Ray at {context.gcs_address}, not {address}: call ray.shutdown() first"
@@ -76,18 +78,19 @@ def node_address() -> str:
     return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id))
 
 
-def reserve(stack: ExitStack, wanted: Executors) -> str:
+def reserve(stack: ExitStack, wanted: Executors, timeout_s: float) -> str:
     """Take the executors' CPUs and memory, all or none, until ``stack`` unwinds: the placement group's id.
 
     Spread over the nodes as far as they have room, so that executors are near the data. What is reserved nobody
     else gets between here and the executors' start; a session that waits for the other half of another's would
-    wait forever. Raises SparkNotStarted saying what is missing.
+    wait forever. Raises SparkNotStarted saying what is missing: at once when the nodes are too small, after
+    ``timeout_s`` seconds when others use them.
     """
     check_total(wanted, rooms())
     group = ray.util.placement_group([dict(wanted.resources)] * wanted.count, strategy="SPREAD")
     stack.callback(ray.util.remove_placement_group, group)
-    if not group.wait(ROOM_TIMEOUT_S):
-        raise occupied(wanted, rooms(), ROOM_TIMEOUT_S)
+    if not group.wait(timeout_s):
+        raise occupied(wanted, rooms(), timeout_s)
     return str(group.id.hex())
 
 

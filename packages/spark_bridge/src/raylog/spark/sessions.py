@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import ray
 import raydp
@@ -27,13 +28,22 @@ from pyspark.sql import SparkSession
 
 from raylog.coordination.java import find_java
 from raylog.spark.session_jvm import end_jvm, environment, release, spark_configs
-from raylog.spark.session_nodes import clean_up, dead_scratches, on_every_node, prepare_node, scratch_of
+from raylog.spark.session_nodes import (
+    clean_nodes,
+    dead_scratches,
+    note_application,
+    on_every_node,
+    prepare_node,
+    scratch_of,
+)
 from raylog.spark.session_plan import Executors, SparkNotStarted, check_nodes, executors_wanted
 from raylog.spark.session_ray import actors_in, connect_ray, node_address, reserve
 
 __all__ = ["SparkNotStarted", "session"]
 
-EXECUTORS_TIMEOUT_S = 120.0
+ROOM_TIMEOUT_S = 30.0
+"""As long, at most, a session waits for CPUs and memory that others use."""
+ORDERLY_TIMEOUT_S = 10.0
 GONE_TIMEOUT_S = 30.0
 
 
@@ -48,24 +58,31 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def start_spark(app_name: str, wanted: Executors, configs: dict[str, str]) -> SparkSession:
-    """RayDP's session, once all executors have registered. Raises SparkNotStarted."""
+    """RayDP's session, without waiting for its executors."""
     spark: SparkSession = raydp.init_spark(
         app_name, wanted.count, wanted.cores, wanted.memory, fault_tolerant_mode=False, configs=configs
     )
-    context = spark.sparkContext._jsc.sc()
-    if not wait_for(lambda: context.getExecutorMemoryStatus().size() > wanted.count, EXECUTORS_TIMEOUT_S):
-        registered = context.getExecutorMemoryStatus().size() - 1
-        raise SparkNotStarted(
-            f"{registered} of {wanted.count} Spark executors started within {EXECUTORS_TIMEOUT_S:g} s, though Ray "
-            f"had {wanted.cores} CPUs and {wanted.memory} of memory for each: see java-worker-*.log among Ray's logs "
-            "on their nodes"
-        )
     return spark
 
 
-def application_of(spark: SparkSession) -> str:
+def await_executors(spark: SparkSession, wanted: Executors, timeout_s: float) -> None:
+    """Return once all executors have registered. Raises SparkNotStarted."""
+    context = spark.sparkContext._jsc.sc()
+    if not wait_for(lambda: context.getExecutorMemoryStatus().size() > wanted.count, timeout_s):
+        registered = context.getExecutorMemoryStatus().size() - 1
+        raise SparkNotStarted(
+            f"{registered} of {wanted.count} Spark executors started within {timeout_s:g} s, though Ray had "
+            f"{wanted.cores} CPUs and {wanted.memory} of memory for each: see java-worker-*.log among Ray's logs "
+            "on their nodes"
+        )
+
+
+def application() -> str:
     """RayDP's own id of the application, which names its directories; ``spark.app.id`` is another."""
-    backend = spark.sparkContext._jsc.sc().schedulerBackend()
+    context = SparkContext._active_spark_context
+    if context is None:
+        return ""  # the start failed before there was one
+    backend = context._jsc.sc().schedulerBackend()
     name = backend.getClass().getName().replace(".", "$")
     return str(getattr(backend, f"{name}$$appId")().get())
 
@@ -74,9 +91,10 @@ def stop_spark(namespace: str) -> None:
     """End RayDP's actors and the driver's JVM, and return when they are gone."""
     try:
         raydp.stop_spark()
-        if not wait_for(lambda: not actors_in(namespace), GONE_TIMEOUT_S):
+        if not wait_for(lambda: not actors_in(namespace), ORDERLY_TIMEOUT_S):
             for name in actors_in(namespace):
                 ray.kill(ray.get_actor(name, namespace=namespace))
+            wait_for(lambda: not actors_in(namespace), GONE_TIMEOUT_S)
     finally:
         end_jvm()
 
@@ -89,32 +107,37 @@ def session(
     cores: int = 1,
     memory: str = "1g",
     address: str | None = None,
+    data_dir: str | Path | None = None,
     configs: Mapping[str, str] | None = None,
+    timeout_s: float = 120.0,
 ) -> Iterator[SparkSession]:
     """A SparkSession whose executors are Ray actors; at its end, however that comes, nothing is left.
 
     ``executors`` of ``cores`` CPUs and ``memory`` (as ``1g``, ``600m``) each. ``address`` is the Ray
-    cluster's, as in ``ray.init``; without it, the one this process is connected to, else that of the only
-    raylog cluster of this machine. ``configs`` are Spark settings. One session at a time in a process; other
+    cluster's, as in ``ray.init``, or ``data_dir`` a raylog cluster's; without them, the one this process is
+    connected to, else that of the only raylog cluster of this machine. ``configs`` are Spark settings.
+    ``timeout_s``: how many seconds executors may take to start. One session at a time in a process; other
     processes may have theirs on the same Ray cluster. Raises SparkNotStarted in one sentence when a node has
-    no fit Java, CPUs or memory are missing or executors don't start.
+    no fit Java, CPUs or memory are missing or executors don't start, ValueError for an unfit argument.
     """
     if SparkContext._gateway is not None:
         raise SparkNotStarted("Spark runs in this process already: leave its session first, or use another process")
     wanted = executors_wanted(executors, cores, memory, configs or {})
     with ExitStack() as stack:
-        namespace = connect_ray(stack, address)
+        namespace = connect_ray(stack, address, data_dir)
         scratch = scratch_of(ray.get_runtime_context().get_job_id())
-        applications = [""]
-        stack.callback(lambda: clean_up(scratch, applications[-1]))
+        stack.callback(clean_nodes, scratch)
         python = check_nodes(on_every_node(prepare_node, scratch, dead_scratches()))
-        group = reserve(stack, wanted)
+        group = reserve(stack, wanted, min(timeout_s, ROOM_TIMEOUT_S))
         driver = node_address()
         stack.enter_context(environment({"JAVA_HOME": str(find_java().path), "SPARK_LOCAL_IP": driver}))
         stack.callback(stop_spark, namespace)
         settings = spark_configs(scratch, driver, configs or {})
-        spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
+        try:
+            spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
+        finally:
+            on_every_node(note_application, scratch, application())
         stack.callback(release, spark)
-        applications.append(application_of(spark))
+        await_executors(spark, wanted, timeout_s)
         spark.sparkContext.pythonExec = python
         yield spark
