@@ -27,7 +27,8 @@ class Job:
     task: ExportTask
     wanted: OffsetRange
     at_once: int = 0
-    """So many processes export into one directory; 0: one that dies, and then one that doesn't, into each of many."""
+    """So many processes export into one directory, each in files of another length; 0: one that dies, and then one that
+    doesn't, into each of many."""
     limit: int = 100
 
 
@@ -110,7 +111,8 @@ def exit_code(pid: int) -> int:
 def main(job: Job) -> None:
     """Print how many directories, or processes, there were; exit with 1 when one that was to export did not."""
     if job.at_once:
-        pids = [forked(job.task, job.wanted, Disk()) for _ in range(job.at_once)]
+        tasks = [replace(job.task, max_records_per_file=job.task.max_records_per_file + n) for n in range(job.at_once)]
+        pids = [forked(task, job.wanted, Disk()) for task in tasks]
         codes = [exit_code(pid) for pid in pids]
         print(len(codes))
         sys.exit(int(any(codes)))
