@@ -25,25 +25,28 @@ class SinkJob:
     checkpoint: str
     location: str
 
-    def start(self, directory: Path) -> SparkProcess:
-        """Run it until all lines are written; Spark's files in ``directory``."""
-        directory.mkdir()
-        arguments = [json.dumps(asdict(self)), str(directory)]
-        with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "kit.sink_process", *arguments],
-                cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
-        return SparkProcess(process, directory / "log")
+    def prepared(self, directory: Path) -> SparkProcess:
+        """A process that is to run it until all lines are written; Spark's files in ``directory``."""
+        return SparkProcess(self, directory)
 
 
 class SparkProcess:
     """The driver, its JVM and its Python workers."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process = process
-        self._log = log
+    def __init__(self, job: SinkJob, directory: Path) -> None:
+        self._job = job
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._directory.mkdir()
+        arguments = [json.dumps(asdict(self._job)), str(self._directory)]
+        with (self._directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kit.sink_process", *arguments],
+                cwd=Path(__file__).parent.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
 
     def signal(self, number: int) -> None:
         """Send a signal to all of them, until none is left that has not got it."""
@@ -57,21 +60,27 @@ class SparkProcess:
             seen |= new
 
     def kill(self) -> None:
-        """Kill all of them at once; twice does no harm."""
-        self.signal(signal.SIGKILL)
-        self._process.wait()
+        """Kill all of them at once; does no harm when they don't run."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
 
     def wait(self, timeout_s: float) -> int:
         """The driver's exit code."""
-        return self._process.wait(timeout_s)
+        return self._started.wait(timeout_s)
 
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self._started.poll() is None
 
     def log(self) -> str:
         """What it said last."""
-        return self._log.read_text(errors="replace")[-5_000:]
+        return (self._directory / "log").read_text(errors="replace")[-5_000:]
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "start it first"
+        return self._process
 
     def _members(self) -> set[int]:
         """All processes of its session: Python workers are in process groups of their own."""
@@ -79,7 +88,7 @@ class SparkProcess:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    if os.getsid(int(entry.name)) == self._process.pid:
+                    if os.getsid(int(entry.name)) == self._started.pid:
                         found.add(int(entry.name))
                 except ProcessLookupError:
                     pass

@@ -1,4 +1,4 @@
-"""Queries into a sink are killed and stopped while they send: each line is there once, whoever sends it how often."""
+"""Queries into a sink stand still, and are killed, while they send: each line is there once, whoever sends it."""
 
 from __future__ import annotations
 
@@ -66,39 +66,30 @@ def await_written(servers: str, process: SparkProcess, count: int) -> int:
     return written(servers)
 
 
-def test_a_driver_that_is_killed_while_it_sends(servers: str, job: SinkJob, tmp_path: Path) -> None:
-    chance = random.Random()
-    for batch in range(BATCHES):
-        process = job.start(tmp_path / f"spark-{batch}")
-        try:
-            wanted = batch * LINES + chance.randrange(1, LINES * 3 // 4)
-            there = await_written(servers, process, wanted)
-        finally:
-            process.kill()
-        print(f"killed with {there} records there, of which {there - batch * LINES} of batch {batch}")
-        assert there < (batch + 1) * LINES, "it was not in the middle of a batch"
-    last = job.start(tmp_path / "spark-last")
+@pytest.mark.timeout(420)  # three times Spark, each in a JVM of its own
+def test_one_driver_stands_still_the_next_is_killed_and_each_line_is_there_once(
+    servers: str, job: SinkJob, tmp_path: Path
+) -> None:
+    late, killed, last = (job.prepared(tmp_path / name) for name in ("late", "killed", "last"))
     try:
-        assert last.wait(WAIT_S) == 0, last.log()
-    finally:
-        last.kill()
-    check(servers)
-
-
-def test_a_driver_that_stands_still_while_another_takes_over(servers: str, job: SinkJob, tmp_path: Path) -> None:
-    late = job.start(tmp_path / "late")
-    other = None
-    try:
+        late.start()
         await_written(servers, late, LINES // 3)
         late.signal(signal.SIGSTOP)
-        assert written(servers) < LINES, "it was not in the middle of a batch"
-        other = job.start(tmp_path / "other")
-        assert other.wait(WAIT_S) == 0, other.log()
+        there = written(servers)
+        assert there < LINES, "it was not in the middle of the first batch"
+
+        killed.start()
+        await_written(servers, killed, LINES + random.randrange(1, LINES * 3 // 4))
+        killed.kill()
+        print(f"stopped with {there} records there, killed with {written(servers)}, of {BATCHES * LINES}")
+        assert written(servers) < BATCHES * LINES, "it was not in the middle of the second batch"
+
+        last.start()
+        assert last.wait(WAIT_S) == 0, last.log()
         check(servers)
         late.signal(signal.SIGCONT)
         late.wait(WAIT_S)
         check(servers)
     finally:
-        late.kill()
-        if other is not None:
-            other.kill()
+        for process in (late, killed, last):
+            process.kill()
