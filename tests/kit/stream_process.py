@@ -11,10 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -61,7 +63,8 @@ class StreamProcess:
         if self._process.stdout is None or self._process.stdout.closed:
             return
         if whole:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # all of them have ended by themselves
+                os.killpg(self._process.pid, signal.SIGKILL)
         else:
             self._process.kill()
         with self._process.stdout as lines:  # all of them have it, so it ends with the last one
@@ -86,11 +89,14 @@ def _run(spark: SparkSession, directory: Path, servers: str, topic: str, *, drai
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
     query = (writer.trigger(availableNow=True) if drain else writer).start(str(directory / "rows"))
     last = None
-    while not query.awaitTermination(0.05):  # type: ignore[arg-type]  (Spark takes fractions of a second)
-        batch = query.lastProgress and query.lastProgress["batchId"]
-        if batch != last:
-            last = batch
-            print(f"{BATCH}{batch}", flush=True)
+    try:
+        while not query.awaitTermination(0.05):  # type: ignore[arg-type]  (Spark takes fractions of a second)
+            batch = query.lastProgress and query.lastProgress["batchId"]
+            if batch != last:
+                last = batch
+                print(f"{BATCH}{batch}", flush=True)
+    except StreamingQueryException as error:
+        sys.exit(str(error))
     if drain:
         print(f"{RESULT}{json.dumps(_written(spark, directory))}", flush=True)
 
