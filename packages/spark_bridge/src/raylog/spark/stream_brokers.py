@@ -51,21 +51,22 @@ class StreamBrokers:
         """
         with self._lock:
             admin = self._connected()
-            deadline = time.monotonic() + self._doubt_s
+            deadline: float | None = None  # from the first doubtful answer on: it may have taken long to come
             while True:
-                in_doubt = time.monotonic() < deadline
                 try:
                     found = _selected(admin, self._asked.selection)
                     bounds = log_bounds(admin, found.leaders, isolation_level=self._asked.isolation_level)
                 except UnknownTopicOrPartition:  # deleted between the two
-                    if not in_doubt:
+                    if deadline is not None and time.monotonic() >= deadline:
                         raise
                 else:
                     missing = {tp for tp in positions.keys() - self._gone if tp not in bounds}
                     shorter = {tp for tp, position in positions.items() if tp in bounds and bounds[tp].next < position}
-                    if not in_doubt or not missing | shorter:
+                    is_certain = deadline is not None and time.monotonic() >= deadline
+                    if is_certain or not missing | shorter:
                         self._gone = (self._gone | missing) - bounds.keys()
                         return Seen(found.leaders, found.topic_ids, bounds)
+                deadline = deadline or time.monotonic() + self._doubt_s
                 time.sleep(ASK_AGAIN_S)
 
     def starting(self, seen: Seen) -> OffsetSpec:
