@@ -60,8 +60,9 @@ test-fast: setup ## unit, contract-free and property tests
 conformance: setup ## only the clients that others wrote
 	$(BIN)/pytest -q tests/conformance
 
-fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target
+fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target; the kernel under sanitizers (gcc)
 	$(BIN)/python tests/fuzz/run.py --executions $(EXECUTIONS)
+	$(BIN)/python tests/fuzz/sanitized.py --seconds 60
 
 sim: setup       ## replay one run of the simulator, SEED=n (BUG= one of the planted ones)
 	cd tests && ../$(BIN)/python -m sim.cli --seed $(SEED) $(if $(BUG),--bug $(BUG))
