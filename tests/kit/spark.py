@@ -15,7 +15,7 @@ from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
 from raylog.coordination.java import find_java
 from raylog.coordination.ray_token import ray_token
-from raylog.spark.session_jvm import LOGGING, end_jvm, environment
+from raylog.spark.session_jvm import LOGGING, end_jvm, environment, keep_texts, release
 
 SPARK_MARKS = [
     pytest.mark.system,
@@ -71,6 +71,8 @@ def local_spark(directory: Path, configs: Mapping[str, str] | None = None) -> It
     builder: SparkSession.Builder = SparkSession.builder
     with environment(variables), ExitStack() as stack:
         stack.callback(end_jvm)
+        stack.push(keep_texts)
         spark = builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
         stack.callback(spark.stop)
+        stack.callback(release, spark)
         yield spark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 import psutil
 import pytest
 import ray
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, StorageLevel
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 from kit.spark import SPARK_MARKS, ray_with_java
 from kit.spark_driver import driver_process
@@ -86,11 +90,13 @@ def java_and_spark_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("JAVA", "SPARK", "PYSPARK"))}
 
 
-def hold(spark: SparkSession) -> None:
-    """What a session may hold at its end: cached frames and RDDs, a stream that runs."""
+def hold(spark: SparkSession) -> Any:
+    """What a session may hold at its end: cached frames and RDDs (which Spark drops when nobody has them), a stream."""
     spark.range(1000).persist(StorageLevel.MEMORY_AND_DISK).count()
-    spark.sparkContext.parallelize([1, 2]).cache().count()
+    cached = spark.sparkContext.parallelize([1, 2]).cache()
+    cached.count()
     spark.readStream.format("rate").load().writeStream.format("noop").start()
+    return cached
 
 
 def held(spark: SparkSession) -> tuple[int, int]:
@@ -103,12 +109,15 @@ def use(spark: SparkSession, head: RayInfo, before: set[psutil.Process]) -> None
     assert len(jvms(head) - before) == 4, "driver, app master's gateway, app master, executor"
     with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
         pass
-    hold(spark)
+    cached = hold(spark)
     assert held(spark) == (2, 1)
     release(spark)
     assert held(spark) == (0, 0)
-    hold(spark)
-    raise KeyError("oops")
+    assert hold(spark) is not cached
+    try:
+        spark.range(3).select(sf.raise_error(sf.lit("no such luck"))).collect()
+    except Py4JJavaError:
+        spark.sql("select no_such_column")
 
 
 def assert_nothing_left(head: RayInfo, before: set[psutil.Process]) -> None:
@@ -121,10 +130,13 @@ def test_a_session_computes_and_leaves_nothing_behind_even_after_an_exception(he
     environment, interrupted = java_and_spark_environment(), signal.getsignal(signal.SIGINT)
     before = jvms(head)
     with (
-        pytest.raises(KeyError, match="oops"),
+        pytest.raises(AnalysisException, match="no_such_column") as caught,
         session(address=head.address, memory="600m") as spark,
     ):
         use(spark, head, before)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "no such luck" in told, "of the error before; the JVM that errors ask for their text is gone"
+    assert "str() failed" not in told
     assert not ray.is_initialized()
     assert java_and_spark_environment() == environment
     assert signal.getsignal(signal.SIGINT) is interrupted

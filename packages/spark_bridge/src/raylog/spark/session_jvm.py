@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 JVM_GONE_TIMEOUT_S = 30.0
@@ -102,6 +103,28 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
         if threading.current_thread() is threading.main_thread():  # elsewhere pyspark leaves it alone
             signal.signal(signal.SIGINT, interrupted)
+
+
+def keep_texts(kind: object, error: BaseException | None, trace: object) -> None:
+    """Let the errors that leave a session tell their text when its JVM, which they ask for it, is gone.
+
+    An exit callback for ``ExitStack.push``; also for what the error was raised from.
+    """
+    waiting, seen = [error], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        if isinstance(found, CapturedException | Py4JJavaError):
+            with suppress(Exception):  # the JVM died by itself
+                found.__class__ = _with_text(type(found), str(found))
+
+
+def _with_text(kind: type[Exception], text: str) -> type[Exception]:
+    """``kind`` again, but that its errors say ``text``."""
+    return type(kind.__name__, (kind,), {"__str__": lambda _: text, "__module__": kind.__module__})
 
 
 def release(spark: SparkSession) -> None:

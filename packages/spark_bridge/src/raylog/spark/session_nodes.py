@@ -24,12 +24,18 @@ NOTE = "application"
 log = logging.getLogger(__name__)
 
 
+def ray_session() -> Path:
+    """Ray's own directory on this node."""
+    node: Any = ray._private.worker._global_node
+    return Path(node.get_session_dir_path())
+
+
 def scratch_of(job: str) -> str:
     """The directory, on every node, for the temporary files of the session of a Ray job.
 
     Named by cluster and job, so that what a killed driver leaves is known to be its own.
     """
-    session = Path(ray._private.worker._global_node.get_session_dir_path()).name
+    session = ray_session().name
     return str(Path(tempfile.gettempdir()) / f"raylog-spark-{session.removeprefix('session_')}-{job}")
 
 
@@ -62,8 +68,7 @@ def clean_node(scratch: str) -> None:
     """Remove from this node a session's directory, and RayDP's for the executors of its application."""
     note = Path(scratch) / NOTE
     if note.exists():
-        node: Any = ray._private.worker._global_node
-        shutil.rmtree(Path(node.get_session_dir_path()) / note.read_text(), ignore_errors=True)
+        shutil.rmtree(ray_session() / note.read_text(), ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 

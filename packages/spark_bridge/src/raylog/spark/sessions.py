@@ -27,7 +27,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from raylog.coordination.java import find_java
-from raylog.spark.session_jvm import end_jvm, environment, release, spark_configs
+from raylog.spark.session_jvm import end_jvm, environment, keep_texts, release, spark_configs
 from raylog.spark.session_nodes import (
     clean_nodes,
     dead_scratches,
@@ -132,6 +132,7 @@ def session(
         driver = node_address()
         stack.enter_context(environment({"JAVA_HOME": str(find_java().path), "SPARK_LOCAL_IP": driver}))
         stack.callback(stop_spark, namespace)
+        stack.push(keep_texts)
         settings = spark_configs(scratch, driver, configs or {})
         try:
             spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
