@@ -110,8 +110,7 @@ def test_restarts_at_random_points_with_a_broker_killed_in_each(cluster: Replica
 
 
 def test_of_two_drivers_on_one_checkpoint_one_is_refused(cluster: ReplicatedCluster, tmp_path: Path) -> None:
-    """Whichever: Spark's logs take each batch once, that of offsets, of commits, and the sink's own. What was written is
-    exact."""
+    """Whichever: each of Spark's logs takes a batch once, also the file sink's. What was written is exact."""
     numbers = Numbers(cluster, "contended")
     where = (tmp_path, cluster.bootstrap_servers, "contended")
     with numbers.sending(), ExitStack() as stack:
