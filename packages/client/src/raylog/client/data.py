@@ -6,11 +6,13 @@ Reading and writing run as Ray tasks, near the brokers; a stream is read by the 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.data import Dataset, read_datasource
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog import client
 from raylog.client.admin import Admin
@@ -69,7 +71,7 @@ def read(
     ``start_offset`` and ``end_offset`` (exclusive): see :mod:`~raylog.client.data_plan`. They are resolved now, so
     that the dataset has the same records whenever it is executed. Without ``bootstrap_servers``,
     :func:`raylog.client.connect` finds the cluster, and the dataset is on its Ray. Each task reads on the node of its
-    partition's leader, unless that has no room or is gone; a ``label_selector``, also an empty one, replaces this.
+    partition's leader, elsewhere only when that is gone; a ``label_selector``, also an empty one, replaces this.
     ``override_num_blocks``, ``concurrency``, ``num_cpus`` and ``memory`` are Ray Data's; ``config`` takes consumer
     settings with underscores.
 
@@ -95,16 +97,16 @@ def read(
     else:
         pieces = split(pieces, min_partitions=override_num_blocks)
     reading = RangeReading(servers, columns, fail_on_data_loss, config, selected.topic_ids)
+    asked = _given(num_cpus=num_cpus, memory=memory, label_selector=label_selector or None)
     nodes = _Nodes()
     placed = by_node(pieces, hosts, nodes.at) if label_selector is None else {None: pieces}
     parts = [
-        read_datasource(
+        read_at(
+            node,
             TopicDatasource(reading, of_node),
             concurrency=tasks_at_once(len(of_node), len(pieces), concurrency, nodes.cpus.get(node), num_cpus),
-            num_cpus=num_cpus,
-            memory=memory,
             override_num_blocks=max(1, len(of_node)),
-            **({"label_selector": dict(label_selector)} if label_selector else placement(node)),
+            **asked,
         )
         for node, of_node in (placed or {None: []}).items()
     ]
@@ -166,6 +168,10 @@ def _ranges(
     return ranges
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 class _Nodes:
     """Ray's living nodes that have CPUs; none where there is one alone, since all is near to it."""
 
@@ -178,8 +184,18 @@ class _Nodes:
             self.at.setdefault(node["NodeManagerAddress"], []).append(node["NodeID"])
 
 
-def placement(node: str | None) -> dict[str, Any]:
-    """Ray Data's arguments for tasks on the node of this id, or elsewhere when it has no room; None: anywhere."""
+def read_at(node: str | None, source: TopicDatasource, **options: Any) -> Dataset:
+    """``read_datasource(source, …)`` whose tasks run on the node of this id while it lives; None: anywhere.
+
+    Ray Data's own arguments for this, a label selector with a fallback, run an eighth of the tasks elsewhere or more, since Ray
+    takes the fallback whenever it believes a node to be busy; and it fuses no operator with such a read. So this is
+    ``ray_remote_args``, which warns that Ray 2.64 is without it.
+    """
     if node is None:
-        return {}
-    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}
+        anywhere: Dataset = read_datasource(source, **options)
+        return anywhere
+    near = {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`?ray_remote_args", category=Warning)
+        dataset: Dataset = read_datasource(source, ray_remote_args=near, **options)
+    return dataset

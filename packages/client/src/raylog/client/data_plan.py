@@ -94,8 +94,7 @@ def tasks_at_once(
 ) -> int | None:
     """How many tasks read at once on one node, which has ``pieces`` of ``of_all``; None: as Ray Data finds.
 
-    At most its share of ``concurrency``, and no more than there are CPUs for: Ray runs what a node has no room for at
-    the moment on another one.
+    At most its share of ``concurrency``, and no more than the node has CPUs for: others would only wait for it.
     """
     limits = []
     if concurrency is not None:
