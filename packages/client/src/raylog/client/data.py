@@ -187,9 +187,9 @@ class _Nodes:
 def read_at(node: str | None, source: TopicDatasource, **options: Any) -> Dataset:
     """``read_datasource(source, …)`` whose tasks run on the node of this id while it lives; None: anywhere.
 
-    Ray Data's own arguments for this, a label selector with a fallback, run an eighth of the tasks elsewhere or more, since Ray
-    takes the fallback whenever it believes a node to be busy; and it fuses no operator with such a read. So this is
-    ``ray_remote_args``, which warns that Ray 2.64 is without it.
+    Ray Data's own arguments for this, a label selector with a fallback, were tried: an eighth to a fifth of the tasks
+    ran elsewhere, since Ray takes the fallback whenever it believes a node to be busy, and no operator is fused with
+    such a read. So this is ``ray_remote_args``, which warns that Ray 2.64 is without it.
     """
     if node is None:
         anywhere: Dataset = read_datasource(source, **options)
