@@ -155,9 +155,9 @@ def test_a_stream_starts_at_the_end_and_shows_its_progress(spark: SparkSession, 
 
 def test_batches_are_bounded_and_available_now_ends(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """Also where each batch makes more records: what was there at the start is the end."""
-    create(servers, "bounded", partitions=2, count=25)
+    create(servers, "bounded", partitions=2, count=30)
     frame = stream(
-        spark, subscribe="bounded", bootstrap_servers=servers, startingOffsets="earliest", maxOffsetsPerTrigger=20,
+        spark, subscribe="bounded", bootstrap_servers=servers, startingTimestamp=5_000, maxOffsetsPerTrigger="20",
         minPartitions=4, columns=["value", "partition", "offset"], **{"kafka.group.id": "bounded-group"},
     )  # fmt: skip
     seen: list[tuple[int, int]] = []
@@ -170,7 +170,7 @@ def test_batches_are_bounded_and_available_now_ends(spark: SparkSession, servers
     started = query.trigger(availableNow=True).start()
     assert started.awaitTermination(int(WAIT_S))
     assert seen == [(4, 20), (4, 20), (4, 10)]
-    assert committed(servers, "bounded-group") == {tp("bounded", 0): 25, tp("bounded", 1): 25}
+    assert committed(servers, "bounded-group") == {tp("bounded", 0): 30, tp("bounded", 1): 30}
     once = query.trigger(once=True).start()
     assert once.awaitTermination(int(WAIT_S))
     assert [size for _, size in seen[3:]] == [3]
