@@ -44,15 +44,13 @@ def sink(*, topic: str | None = None, location: str, bootstrap_servers: str | No
         raise ValueError(
             f"location={location!r} has one of []{{}}*?,\\, which Spark takes for patterns: give another one"
         )
-    return Sink(
-        topic, location.rstrip("/"), bootstrap_servers, write_options(options, bootstrap_servers, exactly_once=True)
-    )
+    return Sink(topic, location.rstrip("/"), write_options(options, bootstrap_servers, exactly_once=True))
 
 
 class Sink:
     """What :func:`sink` gives."""
 
-    def __init__(self, topic: str | None, location: str, bootstrap_servers: str | None, options: WriteOptions) -> None:
+    def __init__(self, topic: str | None, location: str, options: WriteOptions) -> None:
         self._topic = topic
         self._location = location
         self._options = options
