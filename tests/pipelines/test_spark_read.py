@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -173,8 +174,10 @@ def test_what_goes_after_planning_fails_the_task(spark: SparkSession, servers: s
 
 
 def test_unfit_options_and_topics_are_named(spark: SparkSession, servers: str) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'nosuch': create it"):
         read(spark, subscribe="nosuch", bootstrap_servers=servers)
+    with pytest.raises(UnknownTopicOrPartition, match="there is no partition numbers-9: see which there are"):
+        read(spark, assign='{"numbers": [0, 9]}', bootstrap_servers=servers)
     with pytest.raises(ValueError, match="unknown option 'startingoffset': did you mean startingOffsets"):
         read(spark, subscribe="numbers", bootstrap_servers=servers, startingoffset="earliest")
     with pytest.raises(ValueError, match="names no topic"):
@@ -247,8 +250,42 @@ def test_a_value_that_does_not_decode_is_dropped_and_counted(spark: SparkSession
     assert dropped.value == 2
 
 
-def test_an_unfit_schema_is_refused(spark: SparkSession, servers: str, clicks: str) -> None:
-    with pytest.raises(ValueError, match="schema='id lng' is no schema"):
-        read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id lng")
-    with pytest.raises(ValueError, match="schema=7 must be DDL"):
-        read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema=7)
+@pytest.mark.parametrize("zone", ["+09:00", "GMT+9", "JST", "Asia/Tokyo"])
+def test_times_without_a_zone_are_in_the_session_s(spark: SparkSession, servers: str, zone: str) -> None:
+    topic = f"times-{zone.lower().translate(str.maketrans('+:/', '---'))}"
+    with Producer(servers) as producer:
+        producer.send(topic, b'{"t": "1970-01-01T10:00:00"}')
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = read(spark, subscribe=topic, bootstrap_servers=servers, value="json", schema="t timestamp")
+        assert frame.selectExpr("cast(value.t as long) seconds").collect() == [(3_600,)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ("id lng", "schema='id lng' is no schema"),
+        ("i interval", "schema='i interval' is no schema"),
+        (7, "schema=7 must be DDL"),
+        ("a long, b struct<c: int, c: string>", "schema.b has the field c 2 times"),
+        ("a array<map<long, string>>", r"schema.a\[\] is map<bigint,string>: in JSON, keys are texts"),
+        ("a array<void>", r"schema.a\[\] is void"),
+        ("a varchar(3)", "schema: values are not decoded to such a type: .*VarcharType"),
+    ],
+)
+def test_an_unfit_schema_is_refused(
+    spark: SparkSession, servers: str, clicks: str, schema: Any, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read(spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema=schema)
+
+
+def test_what_counts_the_dropped_is_an_accumulator(spark: SparkSession, servers: str, clicks: str) -> None:
+    with pytest.raises(ValueError, match="dropped=0 must be an accumulator"):
+        read(
+            spark, subscribe=clicks, bootstrap_servers=servers, value="json", schema="id long", mode="DROPMALFORMED",
+            dropped=0,
+        )  # fmt: skip

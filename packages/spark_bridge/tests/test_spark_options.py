@@ -102,6 +102,9 @@ def test_values_are_decoded_on_demand() -> None:
         ({"assign": '{"flights": [0]}'}, "give one of subscribe, subscribePattern, assign, not subscribe and assign"),
         ({"subscribe": None}, "give one of subscribe, subscribePattern, assign, not none"),
         ({"subscribe": " ,"}, "subscribe=' ,' names no topic"),
+        ({"subscribe": 7}, 'subscribe=7 must be topics, as "a,b"'),
+        ({"subscribe": b"t"}, "subscribe=b't' must be topics"),
+        ({"subscribe": ["t", 7]}, r"subscribe=\['t', 7\] must be topics"),
         ({"subscribe": None, "subscribePattern": "("}, r"subscribePattern='\(' is no regular expression"),
         ({"startingOffsets": "latest"}, "leaves nothing to read"),
         ({"endingOffsets": "earliest"}, "leaves nothing to read"),
@@ -116,6 +119,7 @@ def test_values_are_decoded_on_demand() -> None:
         ({"schema": "a int"}, "option 'schema' goes with value="),
         ({"value": "string", "mode": "ignore"}, "must be one of failfast, permissive, dropmalformed"),
         ({"value": "string", "mode": "permissive", "columnNameOfCorruptRecord": "key"}, "the name of another column"),
+        ({"value": "string", "mode": "permissive", "columnNameOfCorruptRecord": "Value"}, "name of another column"),
         ({"value": "string", "dropped": object()}, "counts what mode=DROPMALFORMED leaves out"),
     ],
 )

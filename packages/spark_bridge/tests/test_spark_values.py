@@ -21,10 +21,14 @@ TIME = pa.timestamp("us", tz="UTC")
 
 
 def decode(
-    format_: str, type_: pa.DataType, *values: bytes | None, mode: ParseMode = ParseMode.PERMISSIVE
+    format_: str,
+    type_: pa.DataType,
+    *values: bytes | None,
+    mode: ParseMode = ParseMode.PERMISSIVE,
+    time_zone: str = "Asia/Tokyo",
 ) -> tuple[list[Any], list[bool]]:
     """What the values become, and which do not fit."""
-    decoding = ValueDecoding(ValueFormat(format_), type_, mode, "Asia/Tokyo")
+    decoding = ValueDecoding(ValueFormat(format_), type_, mode, time_zone)
     offsets = pa.array(range(40, 40 + len(values)), pa.int64())
     found, unfit = decode_values(decoding, TP, pa.array(values, pa.binary()), offsets)
     assert found.type == type_
@@ -124,6 +128,13 @@ def test_times_are_instants() -> None:
     ]
     assert decode("json", type_, zoned)[0][0]["t"] == midnight.replace(microsecond=1)
     assert decode("msgpack", type_, packed)[0][0]["t"] == midnight
+
+
+def test_a_time_zone_may_be_an_offset() -> None:
+    type_ = pa.struct([("t", TIME)])
+    text = b'{"t": "2024-01-01T09:00:00"}'
+    assert decode("json", type_, text, time_zone="+09:00")[0] == [{"t": datetime(2024, 1, 1, tzinfo=UTC)}]
+    assert decode("json", type_, text, time_zone="-03:30")[0] == [{"t": datetime(2024, 1, 1, 12, 30, tzinfo=UTC)}]
 
 
 def test_decimals_are_exact() -> None:

@@ -36,7 +36,9 @@ def select(admin: Admin, selection: Selection) -> Selected:
     if selection.partitions:
         missing = [tp for tp in selection.partitions if tp not in leaders]
         if missing:
-            raise UnknownTopicOrPartition(f"there is no partition {missing[0]}")
+            raise UnknownTopicOrPartition(
+                f"there is no partition {missing[0]}: see which there are (`raylog topics describe`)"
+            )
         leaders = {tp: leaders[tp] for tp in selection.partitions}
     return Selected(dict(sorted(leaders.items())), {topic.name: topic.topic_id for topic in topics})
 
@@ -44,9 +46,19 @@ def select(admin: Admin, selection: Selection) -> Selected:
 def _topics(admin: Admin, selection: Selection) -> list[TopicDescription]:
     if selection.pattern is None:
         names = selection.topics or sorted({tp.topic for tp in selection.partitions})
-        return [admin.describe_topic(name) for name in names]
+        return [_described(admin, name) for name in names]
     matching = re.compile(selection.pattern)
     return [t for t in admin.list_topics() if not t.is_internal and matching.fullmatch(t.name)]
+
+
+def _described(admin: Admin, name: TopicName | str) -> TopicDescription:
+    try:
+        return admin.describe_topic(name)
+    except UnknownTopicOrPartition as error:
+        raise UnknownTopicOrPartition(
+            f"there is no topic {name!r}: create it (`raylog topics create`), or see which there are (`raylog topics "
+            "list`)"
+        ) from error
 
 
 def log_bounds(

@@ -7,10 +7,12 @@ not offer and is called through py4j); ``mapInArrow`` over it is what reads.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from pyspark.accumulators import Accumulator
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
@@ -21,6 +23,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -58,7 +61,8 @@ class FramePlan(NamedTuple):
 def frame_plan(
     spark: SparkSession, asked: ReadOptions, bootstrap_servers: str, topic_ids: Mapping[TopicName, TopicId]
 ) -> FramePlan:
-    """The plan for what was asked for, of topics with these ids. Raises ValueError for an unfit ``schema``."""
+    """The plan for what was asked for, of topics with these ids. Raises ValueError for an unfit ``schema`` and
+    ``dropped``."""
     reading = RangeReading(
         bootstrap_servers, client_columns(asked.columns), asked.fail_on_data_loss, asked.consumer, topic_ids
     )
@@ -69,11 +73,13 @@ def frame_plan(
     types["value"] = StringType() if value.format is ValueFormat.STRING else struct_type(spark, value.schema)
     decoding = ValueDecoding(
         value.format,
-        to_arrow_type(types["value"]),
+        _arrow_type(types["value"], value.format),
         value.mode,
-        spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        time_zone(spark),
         value.corrupt_column,
     )
+    if not isinstance(value.dropped, Accumulator | None):
+        raise ValueError(f"dropped={value.dropped!r} must be an accumulator, as spark.sparkContext.accumulator(0)")
     count_dropped = None if value.dropped is None else value.dropped.add
     names = asked.columns
     if value.mode is ParseMode.PERMISSIVE:
@@ -111,6 +117,15 @@ def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) 
     return DataFrame(session.createDataset(rdd, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark)
 
 
+def time_zone(spark: SparkSession) -> str:
+    """The session's, by a name that Python knows, or as an offset like +03:00. Spark takes Java's names: PST, GMT+3."""
+    context: Any = spark.sparkContext
+    name = spark.conf.get("spark.sql.session.timeZone")
+    zone = context._jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(name).normalized()
+    found: str = zone.getId()
+    return "UTC" if found == "Z" else found
+
+
 def struct_type(spark: SparkSession, schema: str | StructType) -> DataType:
     """A schema from DDL or Spark's type, all nullable: any field may be missing. Raises ValueError."""
     if isinstance(schema, StructType):
@@ -119,11 +134,11 @@ def struct_type(spark: SparkSession, schema: str | StructType) -> DataType:
         raise ValueError(f"schema={schema!r} must be DDL, as 'id long, name string', or a StructType")
     jvm: Any = spark.sparkContext._jvm
     try:
-        text = jvm.org.apache.spark.sql.types.StructType.fromDDL(schema).json()
+        found = StructType.fromJson(json.loads(jvm.org.apache.spark.sql.types.StructType.fromDDL(schema).json()))
     except PySparkException as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"schema={schema!r} is no schema like 'id long, name string': {reason:.200}") from error
-    return _all_nullable(StructType.fromJson(json.loads(text)))
+    return _all_nullable(found)
 
 
 def _all_nullable(type_: DataType) -> DataType:
@@ -135,6 +150,34 @@ def _all_nullable(type_: DataType) -> DataType:
         case MapType():
             return MapType(_all_nullable(type_.keyType), _all_nullable(type_.valueType))
     return type_
+
+
+def _arrow_type(type_: DataType, format_: ValueFormat) -> Any:
+    """What values are decoded to. Raises ValueError for a type that none can have, and says where it is."""
+    _check_type("schema", type_, format_)
+    try:
+        return to_arrow_type(type_)
+    except PySparkException as error:
+        raise ValueError(f"schema: values are not decoded to such a type: {error}") from error
+
+
+def _check_type(where: str, type_: DataType, format_: ValueFormat) -> None:
+    """Raises ValueError for a type that no value fits: all would be null, or left out, before anybody wonders why."""
+    match type_:
+        case StructType():
+            [(name, times)] = Counter(type_.names).most_common(1) or [("", 0)]
+            if times > 1:
+                raise ValueError(f"{where} has the field {name} {times} times: give each a name of its own")
+            for field in type_.fields:
+                _check_type(f"{where}.{field.name}", field.dataType, format_)
+        case ArrayType():
+            _check_type(f"{where}[]", type_.elementType, format_)
+        case MapType():
+            if format_ is ValueFormat.JSON and not isinstance(type_.keyType, StringType):
+                raise ValueError(f"{where} is {type_.simpleString()}: in JSON, keys are texts; declare map<string, …>")
+            _check_type(f"{where}[]", type_.valueType, format_)
+        case NullType():
+            raise ValueError(f"{where} is void, which only null is: leave the field out, or give its type")
 
 
 def _schema(columns: Sequence[str], types: Mapping[str, DataType]) -> StructType:

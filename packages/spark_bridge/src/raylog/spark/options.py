@@ -184,6 +184,9 @@ def _selection(plain: Mapping[str, Any]) -> Selection:
 def topic_names(subscribe: str | Iterable[str]) -> tuple[str, ...]:
     """The topics that ``subscribe`` lists, comma-separated or one by one. Raises ValueError when it lists none."""
     listed = subscribe.split(",") if isinstance(subscribe, str) else subscribe
+    listed = tuple(listed) if isinstance(listed, Iterable) else (listed,)
+    if not all(isinstance(name, str) for name in listed):
+        raise ValueError(f'subscribe={subscribe!r} must be topics, as "a,b" or ["a", "b"]')
     names = tuple(sorted({name.strip() for name in listed} - {""}))
     if not names:
         raise ValueError(f"subscribe={subscribe!r} names no topic")
@@ -204,7 +207,7 @@ def _value(plain: Mapping[str, Any], columns: Sequence[str]) -> ValueOptions | N
         raise ValueError(f"value={str(format_)!r} {needs}")
     if "value" not in columns:
         raise ValueError(f"value={str(format_)!r} decodes the column value, which columns={list(columns)!r} leaves out")
-    if mode is ParseMode.PERMISSIVE and corrupt_column in columns:
+    if mode is ParseMode.PERMISSIVE and corrupt_column.lower() in map(str.lower, columns):  # as Spark compares them
         raise ValueError(f"columnNameOfCorruptRecord={corrupt_column!r} is the name of another column")
     if "dropped" in plain and mode is not ParseMode.DROPMALFORMED:
         raise ValueError("option 'dropped' counts what mode=DROPMALFORMED leaves out, which is not given")

@@ -10,7 +10,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, tzinfo
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import partial
@@ -64,7 +64,7 @@ class ValueDecoding:
     """What they become: string, or the struct of the schema."""
     mode: ParseMode
     time_zone: str
-    """Of Spark's session: what a time without a zone is in."""
+    """Of Spark's session, what a time without a zone is in: a name of the tz database, or as far from UTC as +03:00."""
     corrupt_column: str = "_corrupt_record"
     """Where ``PERMISSIVE`` keeps the bytes of values that do not fit."""
 
@@ -143,7 +143,7 @@ def _strict(type_: pa.DataType, decoding: ValueDecoding) -> Convert | None:
     if pa.types.is_map(type_):
         return partial(_map, _converter(type_.item_type, decoding))
     if pa.types.is_timestamp(type_):
-        return partial(_time, None if type_.tz is None else ZoneInfo(decoding.time_zone))
+        return partial(_time, None if type_.tz is None else _zone(decoding.time_zone))
     if pa.types.is_date(type_):
         return lambda day: date.fromisoformat(day) if isinstance(day, str) else _be(date, day)
     if pa.types.is_decimal(type_):
@@ -176,7 +176,11 @@ def _map(convert: Convert | None, value: Any) -> Any:
     return list(items) if convert is None else [(key, convert(item)) for key, item in items]
 
 
-def _time(zone: ZoneInfo | None, value: Any) -> datetime:
+def _zone(name: str) -> tzinfo | None:
+    return datetime.strptime(name, "%z").tzinfo if name[0] in "+-" else ZoneInfo(name)
+
+
+def _time(zone: tzinfo | None, value: Any) -> datetime:
     """A time from a datetime or ISO 8601 text. ``zone``: what it is in where it says nothing; None: it must not say."""
     time: datetime = datetime.fromisoformat(value) if isinstance(value, str) else _be(datetime, value)
     if zone is None and time.tzinfo is not None:
