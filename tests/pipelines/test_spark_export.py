@@ -157,15 +157,16 @@ def test_a_damaged_last_file_is_named(spark: SparkSession, servers: str, topic: 
 
 
 def test_what_is_no_mounted_file_system_is_refused(spark: SparkSession, servers: str, topic: str) -> None:
-    with pytest.raises(ExportRefused, match="hdfs://lake: files are published by hard links"):
-        export(spark, topic, to="hdfs://lake", bootstrap_servers=servers)
+    for address in ("hdfs://lake", "s3:/lake"):
+        with pytest.raises(ExportRefused, match=f"{address}: files are published by hard links"):
+            export(spark, topic, to=address, bootstrap_servers=servers)
 
 
 def test_two_runs_at_once_write_each_record_once(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     produce(servers, topic, range(200))
 
     def run(_: int) -> list[PartitionExport]:
-        return export(spark, topic, to=tmp_path, bootstrap_servers=servers, max_records_per_file=10)
+        return export(spark, topic, to=f"file://{tmp_path}", bootstrap_servers=servers, max_records_per_file=10)
 
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(run, range(2)))

@@ -33,9 +33,7 @@ from raylog.client.cli.common import (
     tell,
 )
 from raylog.client.cli.progress import Progress
-from raylog.client.registry import cluster_in
 from raylog.coordination.java import find_java
-from raylog.coordination.ray_token import ray_token
 
 __all__ = ["register"]
 
@@ -182,14 +180,9 @@ def local_session(master: str) -> Iterator[Any]:
             jvm.end_jvm()
 
 
-@contextmanager
-def ray_session(data_dir: Path | None, **wanted: Any) -> Iterator[Any]:
+def ray_session(data_dir: Path | None, **wanted: Any) -> Any:
     """Spark on the Ray cluster of the brokers of ``data_dir``, or of the only ones that run here."""
-    found = cluster_in(data_dir) if data_dir is not None else None
     configs = {"spark.ui.showConsoleProgress": "false"}
-    start = import_module("raylog.spark.sessions").session
-    with (
-        ray_token(found.ray_token_path if found is not None else ""),
-        start(app_name=APP_NAME, address=found and found.ray_address, configs=configs, **wanted) as session,
-    ):
-        yield session
+    return import_module("raylog.spark.sessions").session(
+        app_name=APP_NAME, data_dir=data_dir, configs=configs, **wanted
+    )

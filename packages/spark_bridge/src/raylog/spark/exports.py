@@ -8,6 +8,7 @@ are there and by nothing else, so offsets and data can't come apart.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
+from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
@@ -86,8 +88,8 @@ def export(
     ``on_planned`` is told how many offsets there are to export.
 
     Raises ExportRefused where records would be left out, repeated or mixed up; DataLoss for what was deleted before it
-    was exported, unless ``fail_on_data_loss`` is false; ValueError, UnknownTopicOrPartition, BrokerNotAvailable; and
-    what Spark raises for a failed task.
+    was exported, unless ``fail_on_data_loss`` is false; ValueError, InvalidConfig, UnknownTopicOrPartition,
+    BrokerNotAvailable; and what Spark raises for a failed task.
     """
     if max_records_per_file < 1:
         raise ValueError(f"max_records_per_file={max_records_per_file} must be at least 1")
@@ -96,7 +98,9 @@ def export(
     servers = bootstrap_servers or connect().bootstrap_servers
     root, disk = local_directory(to), Disk()
     directory = topic_directory(root, topic)
-    asked = ask_brokers(servers, topic, since_ms, until_ms)
+    settings = dict(consumer or {})
+    isolation = isolation_level(client_settings(CONSUMER_SETTINGS, servers, settings))
+    asked = ask_brokers(servers, topic, since_ms, until_ms, isolation)
     directory.mkdir(parents=True, exist_ok=True)
     sweep(directory, disk)
     ranges, losses = plan_export(asked.bounds, exported_offsets(root, asked), asked.since, asked.until)
@@ -110,9 +114,7 @@ def export(
     on_planned(sum(wanted.size for wanted in ranges))
     if not ranges:
         return []
-    reading = RangeReading(
-        servers, COLUMNS, fail_on_data_loss, dict(consumer or {}), {TopicName(topic): asked.topic_id}
-    )
+    reading = RangeReading(servers, COLUMNS, fail_on_data_loss, settings, {TopicName(topic): asked.topic_id})
     with temporary_file(directory, disk) as (_, marker), watching(root, ranges, on_progress):
         try:
             task = ExportTask(reading, str(root), marker.name, max_records_per_file)
@@ -131,8 +133,8 @@ def _summary(wanted: OffsetRange, files: list[ExportedFile]) -> PartitionExport:
 
 def local_directory(to: str | Path) -> Path:
     """``to`` as an absolute path. Raises ExportRefused for the address of what is no mounted file system."""
-    text = str(to).removeprefix("file://")
-    if "://" in text:
+    text = str(to).removeprefix("file://").removeprefix("file:")
+    if re.match(r"\w+:/", text):
         raise ExportRefused(
             f"{to}: files are published by hard links, which only mounted file systems have (local disks, NFS): export "
             "to one, and copy the files from there"
@@ -151,11 +153,13 @@ class TopicNow(NamedTuple):
     """Of the leaders."""
 
 
-def ask_brokers(bootstrap_servers: str, topic: str, since_ms: int | None, until_ms: int | None) -> TopicNow:
+def ask_brokers(
+    bootstrap_servers: str, topic: str, since_ms: int | None, until_ms: int | None, isolation: int
+) -> TopicNow:
     """Where the topic's logs begin and end, and where records at or after the times do; empty for None."""
     with Admin(bootstrap_servers) as admin:
         leaders, topic_ids = select(admin, Selection((topic,)))
-        bounds = log_bounds(admin, leaders)
+        bounds = log_bounds(admin, leaders, isolation_level=isolation)
 
         def since(option: str, when: int | None) -> dict[TopicPartition, Offset]:
             if when is None:
