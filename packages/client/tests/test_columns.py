@@ -212,6 +212,12 @@ def test_unknown_columns_are_refused() -> None:
             schema_of(wrong)
 
 
+def test_a_name_alone_is_one_column() -> None:
+    assert schema_of("value").names == ["value"]
+    with pytest.raises(InvalidRequest, match=r"columns=\['values'\] must be some of"):
+        schema_of("values")
+
+
 @pytest.mark.parametrize("encode", ENCODERS.values(), ids=ENCODERS)
 @example(found=[Record(b"", None, (), 2**62), Record(None, b"", [("é", None)], 0)], batch_size=100)
 @given(found=st.lists(records, max_size=80), batch_size=st.integers(80, 20_000))

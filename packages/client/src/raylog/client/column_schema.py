@@ -35,6 +35,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """The schema of the named columns, in that order; of all for None. Raises InvalidRequest for unknown ones."""
     if columns is None:
         return SCHEMA
+    if isinstance(columns, str):  # a sequence, too, but none of names
+        columns = (columns,)
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InvalidRequest(f"columns={list(columns)!r} must be some of {', '.join(SCHEMA.names)}, each once")
