@@ -97,6 +97,10 @@ def test_values_are_decoded_on_demand() -> None:
     [
         ({"startingoffset": "earliest"}, "unknown option 'startingoffset': did you mean startingOffsets?"),
         ({"fetch_max_bytes": 3}, "unknown option 'fetch_max_bytes': .* as kafka.fetch.max.bytes"),
+        (
+            {"fetchOffset.numRetries": 3},
+            "'fetchOffset.numRetries' is of Spark's Kafka connector alone, .* leave it out",
+        ),
         ({"maxOffsetsPerTrigger": 3}, "option 'maxOffsetsPerTrigger' is only for stream"),
         ({"kafka.auto.offset.reset": "earliest"}, "'kafka.auto.offset.reset' cannot be set: say where to start by"),
         ({"assign": '{"flights": [0]}'}, "give one of subscribe, subscribePattern, assign, not subscribe and assign"),

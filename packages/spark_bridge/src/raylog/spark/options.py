@@ -36,6 +36,9 @@ _BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")
 
+_KAFKA_CONNECTOR_S = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+"""How patient Spark's Kafka source is; here clients have one time for all that they try (default.api.timeout.ms)."""
+
 _NOT_OURS = {
     "auto.offset.reset": "say where to start by startingOffsets",
     "enable.auto.commit": "Spark's checkpoint is the progress",
@@ -147,6 +150,8 @@ def _check_known(plain: Mapping[str, Any], *, streaming: bool) -> None:
     for name in sorted(plain.keys() - set(known)):
         if name in elsewhere:
             raise ValueError(f"option {name!r} is only for {'read' if streaming else 'stream'}")
+        if name in _KAFKA_CONNECTOR_S:
+            raise ValueError(f"option {name!r} is of Spark's Kafka connector alone, and not needed here: leave it out")
         if (dotted := name.replace("_", ".")) in CONSUMER_SETTINGS:
             raise ValueError(f"unknown option {name!r}: consumer settings begin with kafka., as kafka.{dotted}")
         by_case = {option.lower(): option for option in known}
