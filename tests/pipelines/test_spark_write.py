@@ -19,7 +19,7 @@ from raylog.client import Admin, Consumer
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.partitioner import KeyPartitioner
 from raylog.client.results import ConsumerRecord
-from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.errors import InvalidConfig, InvalidTopic
 from raylog.spark import sink, write
 from raylog.spark.sinks import Sink
 
@@ -137,6 +137,7 @@ def test_settings_reach_the_producers(spark: SparkSession, servers: str, topic: 
         (["string(id) value", "id key"], {}, "column key is bigint"),
         (["string(id) value", "'1' partition"], {}, "column partition is string, not integer"),
         (["string(id) value", "array('h') headers"], {}, r"column headers is array<string>, not array<struct<key:"),
+        (["string(id) value", "'k' KEY"], {}, "column KEY would be left out: rename it to key"),
         (["string(id) value"], {"topic": None}, "where to"),
         (["string(id) value", "id topic"], {"topic": None}, "column topic is bigint"),
         (["string(id) value"], {"linger_ms": 5}, r"unknown option 'linger_ms': .* as kafka\.linger\.ms"),
@@ -149,6 +150,13 @@ def test_unfit_columns_and_options_are_named(
     frame = spark.range(1).selectExpr(*columns)
     with pytest.raises(ValueError, match=message):
         write(frame, **{"topic": "t", "bootstrap_servers": "localhost:1", **options})
+
+
+def test_an_unfit_topic_is_found_before_anything_runs(spark: SparkSession) -> None:
+    with pytest.raises(InvalidTopic, match="a/b"):
+        write(spark.range(1).selectExpr("string(id) value"), topic="a/b", bootstrap_servers="localhost:1")
+    with pytest.raises(InvalidTopic, match="a/b"):
+        sink(topic="a/b", location="here", bootstrap_servers="localhost:1")
 
 
 def test_unfit_settings_are_found_before_anything_runs(spark: SparkSession) -> None:
@@ -278,6 +286,9 @@ def test_a_staged_file_that_is_gone_is_named(spark: SparkSession, servers: str, 
     ("options", "message"),
     [
         ({"location": "/tmp/{a,b}"}, "which Spark takes for patterns"),
+        ({"location": Path("/tmp/a?")}, "which Spark takes for patterns"),
+        ({"location": ""}, "location='' must be a directory of this sink"),
+        ({"location": "/"}, "location='/' must be a directory of this sink"),
         ({"kafka.acks": "1"}, r"option 'kafka\.acks' cannot be set: each record is there once only"),
         ({"kafka.partitioner": "roundrobin"}, r"'kafka\.partitioner' cannot be set"),
         ({"acks": "1"}, r"unknown option 'acks': .*kafka\.acks"),

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.cluster import InProcessCluster
-from raylog.client import Consumer
+from raylog.client import Admin, Consumer
 from raylog.client.producer_state import Identity
+from raylog.protocol.errors import UnknownTopicOrPartition
 from raylog.spark.sink_batch import Staged, Written, write_batch
 from raylog.spark.sink_plan import BatchPlan, Done, Target
 from raylog.spark.sink_task import FILE, SinkTask, send_files
@@ -243,3 +245,14 @@ def test_two_at_once_write_each_record_once(cluster: InProcessCluster) -> None:
         list(both.map(lambda each: each[0].send(plan, each[1]), [(ours, written), (others, {})]))
     assert world.live(0)
     world.check(1)
+
+
+def test_a_topic_is_created_where_brokers_create_topics(tmp_path: Path) -> None:
+    config = {"num.partitions": "2"}
+    with InProcessCluster(tmp_path, config=config) as cluster:
+        topics = BrokerTopics(cluster.bootstrap_servers)
+        assert topics.targets(["first-seen"])["first-seen"].ends == [0, 0]
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.alter_broker_configs(None, {"auto.create.topics.enable": "false"})
+        with pytest.raises(UnknownTopicOrPartition, match=r"'nosuch' is not there.*`raylog topics create nosuch`"):
+            topics.targets(["nosuch"])

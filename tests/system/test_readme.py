@@ -13,7 +13,7 @@ import pytest
 
 from kit.cli import RunningCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(360)]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -24,13 +24,13 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def run(cluster: RunningCluster, *command: str) -> str:
+def run(cluster: RunningCluster, *command: str, timeout_s: float = 60) -> str:
     environment = {
         **os.environ,
         "RAYLOG_HOME": str(cluster.home),
         "PATH": f"{BIN}:{os.environ['PATH']}",
     }
-    done = subprocess.run(command, env=environment, cwd=cluster.home, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, cwd=cluster.home, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
 
@@ -43,7 +43,7 @@ def test_the_tour(three_brokers: RunningCluster) -> None:
     assert "bootstrap_servers" in printed
 
     address = three_brokers.status()["bootstrap_servers"].partition(",")[0]
-    confluent, ours, columns, groups, handles, spark = blocks("python")
+    confluent, ours, columns, groups, handles, spark, datasets = blocks("python")
     run(three_brokers, sys.executable, "-c", confluent.replace("127.0.0.1:9092", address))
     printed = run(three_brokers, sys.executable, "-c", ours)
     assert len(printed.splitlines()) == 100
@@ -55,4 +55,16 @@ def test_the_tour(three_brokers: RunningCluster) -> None:
     assert sum(partition["committed"] for partition in described["partitions"]) > 100_000
     printed = run(three_brokers, sys.executable, "-c", handles + "print(high_watermark - offsets[-1])")
     assert printed == "1\n"
-    assert "spark.read(session, subscribe=" in spark  # the quickstart and tests/system/test_spark_read.py run it
+    printed = run(three_brokers, sys.executable, "-c", spark, timeout_s=180)
+    assert "|partition|" in printed
+    pages = [
+        json.loads(line)["page"]
+        for line in run(
+            three_brokers, "raylog", "consume", "even-visits", "--from-beginning", "--until-end"
+        ).splitlines()
+    ]
+    assert sorted(pages) == list(range(0, 100, 2))
+    printed = run(three_brokers, sys.executable, "-c", datasets, timeout_s=120)
+    *_, clicks, visits = printed.splitlines()
+    assert int(clicks) > 100_000
+    assert visits == "100"

@@ -7,13 +7,18 @@ from collections.abc import Collection
 from raylog.client.admin import Admin
 from raylog.client.identity import new_identities
 from raylog.client.offset_ranges import DataLoss
+from raylog.client.producer import Producer
 from raylog.client.producer_state import Identity
 from raylog.client.producer_traces import next_sequences
+from raylog.client.results import TopicDescription
 from raylog.client.subscription import LATEST
-from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.errors import OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.spark.sink_batch import Written
 from raylog.spark.sink_plan import BatchPlan, Target
+
+CREATION_TIMEOUT_MS = 10_000
+"""How long a topic that is written to for the first time may take to appear."""
 
 _AGAIN = "delete that batch's plan in the sink's location to write the whole batch again"
 
@@ -27,7 +32,7 @@ class BrokerTopics:
     def targets(self, topics: Collection[str]) -> dict[str, Target]:
         """See Topics."""
         with Admin(self._servers) as admin:
-            described = [admin.describe_topic(topic) for topic in sorted(topics)]
+            described = [self._describe(admin, topic) for topic in sorted(topics)]
             places = [
                 TopicPartition(topic.name, PartitionIndex(index))
                 for topic in described
@@ -44,6 +49,22 @@ class BrokerTopics:
             )
             for topic in described
         }
+
+    def _describe(self, admin: Admin, topic: str) -> TopicDescription:
+        """The topic, which is created where it is not there yet and brokers create topics for who writes."""
+        try:
+            return admin.describe_topic(topic)
+        except UnknownTopicOrPartition:
+            pass
+        try:
+            with Producer(self._servers, max_block_ms=CREATION_TIMEOUT_MS) as producer:
+                producer.partitions_for(topic)
+            return admin.describe_topic(topic)
+        except (RequestTimedOut, UnknownTopicOrPartition) as error:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} is not there, and brokers do not create it (auto.create.topics.enable): create "
+                f"it, as by `raylog topics create {topic}`, and start the query again"
+            ) from error
 
     def new_producers(self, count: int) -> list[Identity]:
         """See Topics."""

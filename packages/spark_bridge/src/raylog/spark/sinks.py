@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import re
 from functools import partial
+from os import PathLike, fspath
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from raylog.client import connect
+from raylog.coordination.topic_names import check_topic_name
 from raylog.spark.sink_batch import Staged, Written, write_batch
 from raylog.spark.sink_plan import BatchPlan
 from raylog.spark.sink_store import HadoopStore
@@ -31,20 +33,25 @@ _NEVER_SPLIT = str(1 << 44)
 """In bytes. As the largest part of a file and as the cost of opening one: each file makes one Spark partition."""
 
 
-def sink(*, topic: str | None = None, location: str, bootstrap_servers: str | None = None, **options: Any) -> Sink:
+def sink(
+    *, topic: str | None = None, location: str | PathLike[str], bootstrap_servers: str | None = None, **options: Any
+) -> Sink:
     """A function for ``foreachBatch`` that writes each batch once, whatever dies in between.
 
     ``location`` is a directory of this sink alone, on a file system that outlives the processes and that all executors
     reach, best beside the query's checkpoint: batches wait there while they are written. Columns, ``topic`` and
     ``options`` are as ``write``'s, but acks, idempotence and partitioner are the sink's to decide.
 
-    Raises ValueError for an unfit option or location, and InvalidConfig for an unfit setting.
+    Raises ValueError for an unfit option or location, InvalidTopic, and InvalidConfig for an unfit setting.
     """
-    if _GLOB.search(location):
-        raise ValueError(
-            f"location={location!r} has one of []{{}}*?,\\, which Spark takes for patterns: give another one"
-        )
-    return Sink(topic, location.rstrip("/"), write_options(options, bootstrap_servers, exactly_once=True))
+    place = fspath(location).rstrip("/")
+    if not place:
+        raise ValueError(f"location={fspath(location)!r} must be a directory of this sink alone")
+    if _GLOB.search(place):
+        raise ValueError(f"location={place!r} has one of []{{}}*?,\\, which Spark takes for patterns: give another one")
+    if topic is not None:
+        check_topic_name(topic)
+    return Sink(topic, place, write_options(options, bootstrap_servers, exactly_once=True))
 
 
 class Sink:

@@ -24,10 +24,12 @@ from pyspark.sql.types import (
 )
 
 from raylog.client import connect
+from raylog.coordination.topic_names import check_topic_name
 from raylog.spark.write_options import write_options
 from raylog.spark.write_task import WriteTask, send_rows
 
 _BYTES = (BinaryType, StringType)
+_COLUMNS = ("value", "key", "headers", "partition", "topic")
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
@@ -39,9 +41,12 @@ def write(frame: DataFrame, *, topic: str | None = None, bootstrap_servers: str 
     ``options`` are ``kafka.*`` producer settings, as ``**{"kafka.compression.type": "zstd"}``. ``connect`` finds the
     cluster without ``bootstrap_servers``.
 
-    Raises ValueError for unfit columns and options, InvalidConfig for an unfit setting, and PySparkException for a
-    job that failed, with what its task raised: the error of the first record that was not delivered.
+    Raises ValueError for unfit columns and options, InvalidTopic, InvalidConfig for an unfit setting, and
+    PySparkException for a job that failed, with what its task raised: the error of the first record that was not
+    delivered.
     """
+    if topic is not None:
+        check_topic_name(topic)
     chosen = write_options(options, bootstrap_servers, exactly_once=False)
     records = records_of(frame, topic)
     servers = chosen.bootstrap_servers or connect().bootstrap_servers
@@ -57,6 +62,9 @@ def total_of(counts: DataFrame) -> int:
 def records_of(frame: DataFrame, topic: str | None) -> DataFrame:
     """The frame's columns that make records, in the types that tasks take. Raises ValueError for unfit ones."""
     schema = frame.schema
+    for name in schema.names:
+        if name not in _COLUMNS and name.lower() in _COLUMNS:
+            raise ValueError(f"column {name} would be left out: rename it to {name.lower()}, or drop it")
     if "value" not in schema.names:
         raise ValueError(f"the rows have no column value, only {', '.join(schema.names) or 'none'}: name what to send")
     if topic is None and "topic" not in schema.names:
