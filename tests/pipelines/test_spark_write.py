@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from raylog.client.partitioner import KeyPartitioner
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidTopic
 from raylog.spark import sink, write
-from raylog.spark.sinks import Sink
 
 pytestmark = SPARK_MARKS
 
@@ -168,7 +167,7 @@ def test_unfit_settings_are_found_before_anything_runs(spark: SparkSession) -> N
 # --- the sink that writes each batch once ---
 
 
-def query_to(sink: Sink, frame: DataFrame, checkpoint: Path) -> str:
+def query_to(sink: Callable[[DataFrame, int], None], frame: DataFrame, checkpoint: Path) -> str:
     """Run all that there is through the sink; the query's id."""
     query = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
     started = query.option("checkpointLocation", str(checkpoint)).start()
@@ -212,6 +211,23 @@ def test_a_batch_that_comes_again_is_not_written_again(
     assert len(records(servers, topic)) == 2_000
     with pytest.raises(ValueError, match=rf"a sink to topic '{topic}' has written batch 2 here.*location of its own"):
         sink(topic="other", location=str(tmp_path), bootstrap_servers=servers)(frame, 3)
+
+
+def test_a_batch_comes_whole_in_one_call(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    """The second call would find the batch done, and drop its rows. But a query that goes on may bring it again."""
+    to_topic = sink(topic=topic, location=str(tmp_path / "sink"), bootstrap_servers=servers)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "0.txt").write_text("0\n1\n2\n3")
+    frame = spark.readStream.text(str(tmp_path / "lines"))
+
+    def in_halves(rows: DataFrame, batch_id: int) -> None:
+        to_topic(rows.where("value < 2"), batch_id)
+        to_topic(rows.where("value >= 2"), batch_id)
+
+    with pytest.raises(PySparkException, match="the sink was called twice for batch 0, and the rows of the second"):
+        query_to(in_halves, frame, tmp_path / "checkpoint")
+    query_to(to_topic, frame, tmp_path / "checkpoint")
+    assert values(servers, topic) == Counter([0, 1])
 
 
 def test_a_batch_that_failed_halfway_goes_on_where_it_was(

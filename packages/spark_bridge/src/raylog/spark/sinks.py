@@ -61,12 +61,21 @@ class Sink:
         self._topic = topic
         self._location = location
         self._options = options
+        self._last: dict[str, tuple[str, int]] = {}
+        """Per query its run and the batch that was written last."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write the batch unless that is done. Raises ValueError for unfit columns, DataLoss when nobody can tell any
-        more what an earlier try has written, and PySparkException for a job that failed."""
+        """Write the batch unless that is done. Raises ValueError for unfit columns and for further rows of a batch,
+        DataLoss when nobody can tell any more what an earlier try has written, and PySparkException for a job that
+        failed."""
         spark = frame.sparkSession
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "no-query"
+        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id")  # a query's, as StreamExecution sets it
+        if run is not None and self._last.get(query) == (run, batch_id):
+            raise ValueError(
+                f"the sink was called twice for batch {batch_id}, and the rows of the second call are not written: "
+                "union them first, or give each a sink with a location of its own; then begin with a new checkpoint"
+            )
         store = HadoopStore(spark, f"{self._location}/{query}")
         servers = self._options.bootstrap_servers or connect().bootstrap_servers
         rows = SparkRows(frame, batch_id, store, servers, self._topic, self._options)
@@ -75,6 +84,8 @@ class Sink:
         )
         if sent is None:
             log.info("batch %d of query %s was written before", batch_id, query)
+        if run is not None:
+            self._last[query] = (run, batch_id)
 
 
 class SparkRows:
