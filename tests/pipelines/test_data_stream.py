@@ -269,6 +269,11 @@ def test_a_topic_that_is_created_anew_is_another_one(world: World) -> None:
         assert read == list(range(10, 20))
 
 
+def test_a_stream_without_a_group_is_refused(world: World) -> None:
+    with pytest.raises(ValueError, match="group=None must be a name"):
+        world.stream("any", None)  # type: ignore[arg-type]
+
+
 def test_columns_are_checked_before_the_group_is_joined(world: World) -> None:
     with pytest.raises(InvalidRequest, match="columns"):
         world.stream(world.topic(), "unfit", columns=["nosuch"])

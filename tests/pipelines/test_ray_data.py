@@ -286,6 +286,8 @@ def test_unfit_arguments_are_named(servers: str) -> None:
         read("numbers", bootstrap_servers=servers, no_such=1)
     with pytest.raises(ValueError, match="no partition numbers-9"):
         read("numbers", bootstrap_servers=servers, start_offset={"numbers": {9: 0}})
+    with pytest.raises(ValueError, match="override_num_blocks=0 must be at least 1"):
+        read("numbers", bootstrap_servers=servers, override_num_blocks=0)
     with pytest.raises(ValueError, match="end_offset 3 is before start_offset 5"):
         read("numbers", bootstrap_servers=servers, start_offset=5, end_offset=3)
 

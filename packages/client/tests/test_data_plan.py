@@ -52,6 +52,8 @@ def test_what_is_no_place_is_named(given: Any) -> None:
 def test_unknown_partitions_and_wrong_shapes_are_named() -> None:
     with pytest.raises(ValueError, match="start_offset: there is no partition t-3"):
         places("start_offset", {"t": {3: 0}}, EARLIEST, PARTITIONS)
+    with pytest.raises(ValueError, match="start_offset: '0' is no partition of t; partitions are numbers"):
+        places("start_offset", {"t": {"0": 1}}, EARLIEST, PARTITIONS)  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="end_offset: there is no partition u-0"):
         places("end_offset", {"u": {0: 0}}, EARLIEST, PARTITIONS)
     with pytest.raises(ValueError, match="must be like"):

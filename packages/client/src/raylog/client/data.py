@@ -84,6 +84,8 @@ def read(
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics:
         raise ValueError("read: name at least one topic")
+    if override_num_blocks is not None and override_num_blocks < 1:
+        raise ValueError(f"override_num_blocks={override_num_blocks} must be at least 1")
     servers = _servers(bootstrap_servers)
     with Admin(servers) as admin:
         selected = select(admin, Selection(topics=topics))

@@ -44,6 +44,8 @@ def places(
         if not isinstance(of_topic, Mapping):
             raise ValueError(f'{option}={given!r} must be like {{"flights": {{0: 1500, 1: "earliest"}}}}')
         for partition, place in of_topic.items():
+            if type(partition) is not int:
+                raise ValueError(f"{option}: {partition!r} is no partition of {topic}; partitions are numbers")
             by_partition[TopicPartition(TopicName(topic), PartitionIndex(partition))] = place
     unknown = by_partition.keys() - set(wanted)
     if unknown:

@@ -224,6 +224,8 @@ def stream(
     """
     if auto_offset_reset not in ("earliest", "latest"):
         raise ValueError(f"auto_offset_reset={auto_offset_reset!r} must be earliest or latest")
+    if not isinstance(group, str):
+        raise ValueError(f"group={group!r} must be a name: the group's offsets are the stream's progress")
     schema_of(columns)
     servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     latest = auto_offset_reset == "latest"
