@@ -107,10 +107,10 @@ def export(
     if losses and fail_on_data_loss:
         raise DataLoss(
             f"{'; '.join(losses)}: export more often, let the topic keep them for longer (retention.ms), or accept the "
-            "loss with failOnDataLoss=false"
+            "loss with fail_on_data_loss=False (--no-fail-on-data-loss)"
         )
     for loss in losses:
-        log.warning("%s; failOnDataLoss is false, so they are left out", loss)
+        log.warning("%s; the loss is accepted, so they are left out", loss)
     on_planned(sum(wanted.size for wanted in ranges))
     if not ranges:
         return []
@@ -132,7 +132,10 @@ def _summary(wanted: OffsetRange, files: list[ExportedFile]) -> PartitionExport:
 
 
 def local_directory(to: str | Path) -> Path:
-    """``to`` as an absolute path. Raises ExportRefused for the address of what is no mounted file system."""
+    """``to`` as an absolute path. Raises ExportRefused for the address of what is no mounted file system, and for no
+    path at all."""
+    if not str(to):
+        raise ExportRefused("to which directory? The path is empty: give one, . for the current directory")
     text = str(to).removeprefix("file://").removeprefix("file:")
     if re.match(r"\w+:/", text):
         raise ExportRefused(
