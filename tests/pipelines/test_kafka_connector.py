@@ -5,7 +5,6 @@ options.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from kit.cluster import InProcessCluster
 from kit.demanded import java_left_out
 from kit.kafka_connector import connector_jars
-from kit.spark import SPARK_MARKS, local_spark
+from kit.spark import SPARK_MARKS
 from raylog.client import Admin, Producer
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.spark import read, stream, write
@@ -38,33 +37,31 @@ Rows = list[tuple[Any, ...]]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_spark(tmp_path_factory.mktemp("spark"), {"spark.jars": connector_jars()}) as started:
-        yield started
+def spark_configs() -> dict[str, str]:
+    return {"spark.jars": connector_jars()}
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two brokers with topics of every kind that the tests read."""
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
-        cluster.create_topic("numbers", partitions=PARTITIONS)
-        for codec in CODECS:
-            with Producer(cluster.bootstrap_servers, compression_type=codec, linger_ms=5) as producer:
-                for number in range(COUNT // len(CODECS)):
-                    producer.send("numbers", b"%d" % number, b"%d" % (number % 50), timestamp=FIRST_MS + number)
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
-            admin.create_topic("with-headers", 1)
-            admin.create_topic("shortened", 1)
-        with Producer(cluster.bootstrap_servers) as producer:
-            producer.send("stamped", b"late", timestamp=1)
-            producer.send("with-headers", None, b"k", headers=[("h", b"1"), ("h", None), ("ü", b"")])
-            producer.send("with-headers", b"")
-            for number in range(20):
-                producer.send("shortened", b"%d" % number)
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.delete_records({partition("shortened"): 15})
-        yield cluster.bootstrap_servers
+def servers(cluster: InProcessCluster) -> str:
+    """Topics of every kind that the tests read."""
+    cluster.create_topic("numbers", partitions=PARTITIONS)
+    for codec in CODECS:
+        with Producer(cluster.bootstrap_servers, compression_type=codec, linger_ms=5) as producer:
+            for number in range(COUNT // len(CODECS)):
+                producer.send("numbers", b"%d" % number, b"%d" % (number % 50), timestamp=FIRST_MS + number)
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
+        admin.create_topic("with-headers", 1)
+        admin.create_topic("shortened", 1)
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("stamped", b"late", timestamp=1)
+        producer.send("with-headers", None, b"k", headers=[("h", b"1"), ("h", None), ("ü", b"")])
+        producer.send("with-headers", b"")
+        for number in range(20):
+            producer.send("shortened", b"%d" % number)
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.delete_records({partition("shortened"): 15})
+    return cluster.bootstrap_servers
 
 
 def partition(topic: str, number: int = 0) -> TopicPartition:

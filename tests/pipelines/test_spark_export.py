@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.cluster import InProcessCluster
-from kit.spark import SPARK_MARKS, local_spark
+from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.client.offset_ranges import DataLoss
@@ -29,18 +27,6 @@ pytestmark = SPARK_MARKS
 
 PARTITIONS = 2
 EXPORT_TIMEOUT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_spark(tmp_path_factory.mktemp("spark")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers")) as cluster:
-        yield cluster.bootstrap_servers
 
 
 @pytest.fixture

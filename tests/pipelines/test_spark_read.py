@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kit.cluster import InProcessCluster
 from kit.odd_logs import append_as_stored, compacted, control_batch
-from kit.spark import SPARK_MARKS, local_spark
+from kit.spark import SPARK_MARKS
 from raylog.client import Admin, Producer
 from raylog.client.offset_ranges import DataLoss
 from raylog.protocol.errors import UnknownTopicOrPartition
@@ -26,16 +25,8 @@ PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    configs = {"spark.sql.session.timeZone": "Asia/Tokyo"}  # timestamps are instants, wherever Spark is
-    with local_spark(tmp_path_factory.mktemp("spark"), configs) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as running:
-        yield running
+def spark_configs() -> dict[str, str]:
+    return {"spark.sql.session.timeZone": "Asia/Tokyo"}  # timestamps are instants, wherever Spark is
 
 
 @pytest.fixture(scope="module")

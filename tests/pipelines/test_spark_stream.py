@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kit.cluster import InProcessCluster
 from kit.odd_logs import append_as_stored, control_batch
-from kit.spark import SPARK_MARKS, local_spark
+from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
 from raylog.protocol.errors import UnknownTopicOrPartition
@@ -25,23 +25,6 @@ from raylog.spark import stream
 pytestmark = SPARK_MARKS
 
 WAIT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_spark(tmp_path_factory.mktemp("spark")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def servers(cluster: InProcessCluster) -> str:
-    return cluster.bootstrap_servers
 
 
 def create(servers: str, topic: str, *, partitions: int = 1, count: int = 0) -> None:

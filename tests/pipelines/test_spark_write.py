@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from kit.cluster import InProcessCluster
-from kit.spark import SPARK_MARKS, local_spark
+from kit.spark import SPARK_MARKS
 from raylog.client import Admin, Consumer
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.partitioner import KeyPartitioner
@@ -26,23 +26,6 @@ pytestmark = SPARK_MARKS
 
 PARTITIONS = 3
 names = (f"written-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_spark(tmp_path_factory.mktemp("spark")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
-    with InProcessCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as running:
-        yield running
-
-
-@pytest.fixture
-def servers(cluster: InProcessCluster) -> str:
-    return cluster.bootstrap_servers
 
 
 @pytest.fixture
