@@ -27,6 +27,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from raylog.coordination.java import find_java
+from raylog.spark.session_interrupts import interrupts_heeded
 from raylog.spark.session_jvm import end_jvm, environment, keep_texts, release, spark_configs
 from raylog.spark.session_nodes import (
     clean_nodes,
@@ -127,18 +128,19 @@ def session(
         namespace = connect_ray(stack, address, data_dir)
         scratch = scratch_of(ray.get_runtime_context().get_job_id())
         stack.callback(clean_nodes, scratch)
-        python = check_nodes(on_every_node(prepare_node, scratch, dead_scratches()))
-        group = reserve(stack, wanted, min(timeout_s, ROOM_TIMEOUT_S))
         driver = node_address()
         stack.enter_context(environment({"JAVA_HOME": str(find_java().path), "SPARK_LOCAL_IP": driver}))
-        stack.callback(stop_spark, namespace)
-        stack.push(keep_texts)
-        settings = spark_configs(scratch, driver, configs or {})
-        try:
-            spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
-        finally:
-            on_every_node(note_application, scratch, application())
-        stack.callback(release, spark)
+        with interrupts_heeded():
+            python = check_nodes(on_every_node(prepare_node, scratch, dead_scratches()))
+            group = reserve(stack, wanted, min(timeout_s, ROOM_TIMEOUT_S))
+            stack.callback(stop_spark, namespace)
+            stack.push(keep_texts)
+            settings = spark_configs(scratch, driver, configs or {})
+            try:
+                spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
+            finally:
+                on_every_node(note_application, scratch, application())
+            stack.callback(release, spark)
         await_executors(spark, wanted, timeout_s)
         spark.sparkContext.pythonExec = python
         yield spark
