@@ -245,9 +245,9 @@ def tally(table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([{"rows": len(table), **found}])
 
 
-def tallied(dataset: Dataset, tally_cpus: float) -> dict[str, int]:
+def tallied(dataset: Dataset, **resources: int) -> dict[str, int]:
     """Reads all of a dataset and tallies it."""
-    rows = dataset.map_batches(tally, batch_format="pyarrow", batch_size=None, num_cpus=tally_cpus).take_all()
+    rows = dataset.map_batches(tally, batch_format="pyarrow", batch_size=None, **resources).take_all()
     return {name: sum(row[name] for row in rows) for name in rows[0]}
 
 
@@ -255,7 +255,7 @@ def measure_ray_data(servers: str, rates: Rates, rounds: int) -> None:
     """Both readers with one CPU for tasks, a round to warm up first.
 
     Our tasks tally what they read. Ray Data does not let read_kafka's do so; with one CPU its reading and its tallying
-    tasks can wait for each other without end, so the latter get theirs beside it.
+    tasks can wait for each other without end, so one of the latter runs beside it.
     """
     context = DataContext.get_current()
     context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=1)
@@ -263,8 +263,10 @@ def measure_ray_data(servers: str, rates: Rates, rounds: int) -> None:
     wanted = {"rows": rates.count} | expected(rates.count)
     del wanted["timestampType"]
     readers: dict[str, Callable[[], dict[str, int]]] = {
-        "ray.data.read_kafka": lambda: tallied(ray.data.read_kafka(TOPIC, bootstrap_servers=servers), 0),
-        "raylog.client.data.read": lambda: tallied(data.read(TOPIC, bootstrap_servers=servers), 1),
+        "ray.data.read_kafka": lambda: tallied(
+            ray.data.read_kafka(TOPIC, bootstrap_servers=servers), num_cpus=0, concurrency=1
+        ),
+        "raylog.client.data.read": lambda: tallied(data.read(TOPIC, bootstrap_servers=servers)),
     }
     for measured in [False] + [True] * rounds:
         for name, reader in readers.items():

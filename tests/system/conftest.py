@@ -10,7 +10,7 @@ from kit.cli import RunningCluster
 from raylog.broker.local_ray import temp_dir_of
 from raylog.broker.processes import end_session, sessions_at
 
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 360
 """Of a test on the shared cluster: whichever comes first brings it up, on whatever machine."""
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kit.cli import RunningCluster
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(360)]
+pytestmark = pytest.mark.system
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BIN = Path(sys.executable).parent
