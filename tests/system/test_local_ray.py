@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
+from raylog.broker import local_ray
+from raylog.broker.cluster_file import RayInfo
 from raylog.broker.local_ray import temp_dir_of
 from raylog.broker.processes import end_session, session_members, sessions_at
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+METRICS_S = 60.0
 
 
 def test_up_after_an_up_that_was_killed(tmp_path: Path) -> None:
@@ -86,3 +92,34 @@ def kill(name: str, session: int) -> None:
     [victim] = [process for process in session_members(session) if process.name().startswith(name)]
     victim.kill()
     victim.wait(10)
+
+
+def test_side_by_side_each_has_its_own_metrics(tmp_path: Path) -> None:
+    """What Ray lists for Prometheus answers, and none of it is a neighbour's."""
+    heads: list[RayInfo] = []
+
+    def listed(head: RayInfo) -> set[str]:
+        """The targets once all three are there: Ray's autoscaler, its dashboard and its agent."""
+        file = Path(head.temp_dir) / "prom_metrics_service_discovery.json"
+        targets = json.loads(file.read_text())[0]["targets"] if file.exists() else []
+        return set(targets) if len(targets) == 3 else set()
+
+    def answers(target: str) -> bool:
+        try:
+            return b"# TYPE" in urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
+        except OSError:
+            return False
+
+    try:
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            heads.append(local_ray.start(tmp_path / name, os.environ))
+        targets = [
+            wait_until(lambda head=head: listed(head), METRICS_S, "its targets", interval_s=0.5) for head in heads
+        ]
+        assert targets[0] & targets[1] == set()
+        for target in targets[0] | targets[1]:
+            wait_until(lambda target=target: answers(target), METRICS_S, f"{target} answers", interval_s=0.5)
+    finally:
+        for head in heads:
+            local_ray.stop(head)

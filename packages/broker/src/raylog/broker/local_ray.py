@@ -30,6 +30,9 @@ PLACE_LABEL = "raylog.io/place"
 LOCAL_PLACE = "local"
 LOOPBACK = "127.0.0.1"
 
+METRIC_PORTS = ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT")
+"""Ports that Ray takes from the environment alone; by default they are the same for all heads of a machine."""
+
 TRIES = 3
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 1.0
@@ -154,9 +157,11 @@ def _new_token(path: Path) -> str:
 
 
 def _environment(base: Mapping[str, str], token_path: str) -> dict[str, str]:
-    """``base`` with the cluster's own token, and without what would change the cluster behind our back."""
+    """``base`` with the cluster's own token and ports, and without what would change the cluster behind our back."""
     environment = {**base, "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("RAY_ADDRESS", None)
+    for name in METRIC_PORTS:
+        environment[name] = str(free_port(LOOPBACK))
     if token_path:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_path}
         environment.pop("RAY_AUTH_TOKEN", None)  # would go before the file
