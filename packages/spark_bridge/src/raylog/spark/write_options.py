@@ -42,12 +42,11 @@ def write_options(options: Mapping[str, Any], bootstrap_servers: str | None, *, 
         example = dotted if dotted in PRODUCER_SETTINGS else "compression.type"
         raise ValueError(f"unknown option {name!r}: producer settings begin with kafka., as kafka.{example}")
     given = {name.removeprefix("kafka."): value for name, value in options.items()}
-    servers = bootstrap_servers or given.pop("bootstrap.servers", None)
-    given.pop("bootstrap.servers", None)
+    servers = given.pop("bootstrap.servers", None)
     for name, why in {**_NOT_OURS, **(_SETTLED if exactly_once else {})}.items():
         if name in given:
             raise ValueError(f"option 'kafka.{name}' cannot be set: {why}")
     producer = {name.replace(".", "_"): value for name, value in given.items()}
     settings = client_settings(PRODUCER_SETTINGS, "checked-elsewhere:1", producer)
     producer_guarantees(settings)
-    return WriteOptions(servers, producer, settings[BATCH_SIZE])
+    return WriteOptions(bootstrap_servers or servers, producer, settings[BATCH_SIZE])
