@@ -33,20 +33,9 @@ class BrokerTopics:
         """See Topics."""
         with Admin(self._servers) as admin:
             described = [self._describe(admin, topic) for topic in sorted(topics)]
-            places = [
-                TopicPartition(topic.name, PartitionIndex(index))
-                for topic in described
-                for index in range(len(topic.partitions))
-            ]
-            ends = admin.list_offsets(dict.fromkeys(places, LATEST))
+            ends = admin.list_offsets({tp: LATEST for topic in described for tp in _partitions(topic)})
         return {
-            topic.name: Target(
-                str(topic.topic_id),
-                [
-                    ends[TopicPartition(topic.name, PartitionIndex(index))].offset
-                    for index in range(len(topic.partitions))
-                ],
-            )
+            topic.name: Target(str(topic.topic_id), [ends[tp].offset for tp in _partitions(topic)])
             for topic in described
         }
 
@@ -86,3 +75,8 @@ class BrokerTopics:
                 f"{error}; batch {plan.batch_id} begins there, and nobody can tell what it has written: {_AGAIN}, "
                 "and parts of it twice if they are still there"
             ) from error
+
+
+def _partitions(topic: TopicDescription) -> list[TopicPartition]:
+    """Those of the topic, in order."""
+    return [TopicPartition(topic.name, PartitionIndex(index)) for index in range(len(topic.partitions))]
