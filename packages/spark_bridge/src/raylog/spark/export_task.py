@@ -19,6 +19,7 @@ from raylog.client.columns import schema_of
 from raylog.client.offset_ranges import OffsetRange
 from raylog.client.range_reader import RangeReading, read_range
 from raylog.protocol.ids import Offset, TopicId
+from raylog.spark.columns import SPARK_COLUMNS, client_columns
 from raylog.spark.export_files import (
     Coverage,
     Disk,
@@ -31,8 +32,11 @@ from raylog.spark.export_files import (
 from raylog.spark.export_plan import ExportRefused
 from raylog.spark.reader import parse_range
 
-COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type", "headers")
-"""What the files have; topic and partition are in the directories' names."""
+_FILE_COLUMNS = tuple(name for name in SPARK_COLUMNS if name not in ("topic", "partition"))
+"""What the files have, by Spark's names; topic and partition are in the directories' names."""
+
+COLUMNS = client_columns(_FILE_COLUMNS)
+"""What is read for that, by the client's names."""
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of records that make a row group: what a task holds in memory, and what readers take in at once."""
@@ -103,11 +107,7 @@ def _write(file: IO[bytes], batches: Iterator[pa.RecordBatch], coverage: Coverag
 
 def _file_schema() -> pa.Schema:
     """The client's columns under the names that Spark knows."""
-    schema = schema_of(COLUMNS)
-    return pa.schema([field.with_name(_SPARK_NAMES.get(field.name, field.name)) for field in schema])
-
-
-_SPARK_NAMES = {"timestamp_type": "timestampType"}
+    return pa.schema([field.with_name(name) for name, field in zip(_FILE_COLUMNS, schema_of(COLUMNS), strict=True)])
 
 
 def check_run(marker: Path) -> None:
