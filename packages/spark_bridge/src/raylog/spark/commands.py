@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib import import_module
@@ -160,9 +160,7 @@ class Bar:
 def local_session(master: str) -> Iterator[Any]:
     """Spark at the given master, without Ray; its JVM ends with it."""
     jvm = import_module("raylog.spark.session_jvm")
-    os.environ.setdefault("JAVA_HOME", str(find_java().path))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with TemporaryDirectory(prefix="raylog-spark-") as scratch:
+    with jvm.environment(local_environment(os.environ)), TemporaryDirectory(prefix="raylog-spark-") as scratch:
         log4j = Path(scratch) / "log4j2.properties"
         log4j.write_text(jvm.LOGGING)
         settings = {
@@ -178,6 +176,11 @@ def local_session(master: str) -> Iterator[Any]:
         finally:
             session.stop()
             jvm.end_jvm()
+
+
+def local_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """What Spark without Ray needs in its environment, where there is ``given``. Raises NoJava."""
+    return {"JAVA_HOME": str(find_java(given).path), "PYSPARK_PYTHON": given.get("PYSPARK_PYTHON", sys.executable)}
 
 
 def ray_session(data_dir: Path | None, **wanted: Any) -> Any:
