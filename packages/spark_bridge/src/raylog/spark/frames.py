@@ -36,6 +36,7 @@ from raylog.protocol.ids import TopicId, TopicName, TopicPartition
 from raylog.spark.columns import client_columns
 from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RangeTask, range_text, read_ranges
+from raylog.spark.scala_objects import scala_object
 from raylog.spark.values import ParseMode, ValueDecoding, ValueFormat
 
 _TYPES: Mapping[str, DataType] = {
@@ -110,7 +111,7 @@ def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) 
     to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
     places = {hosts: to_seq(list(hosts)) for hosts in {tuple(hosts) for _, hosts in rows}}
     pairs = [jvm.scala.Tuple2(text, places[tuple(hosts)]) for text, hosts in rows]
-    class_tags = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$")
+    class_tags = scala_object(jvm.scala.reflect, "ClassTag")
     string = class_tags.apply(jvm.java.lang.Class.forName("java.lang.String"))
     rdd = context._jsc.sc().makeRDD(to_seq(pairs), string)
     session: Any = spark._jsparkSession

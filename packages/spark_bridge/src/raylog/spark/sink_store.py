@@ -14,6 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from raylog.spark.scala_objects import scala_object
 from raylog.spark.sink_plan import BatchPlan, Done
 
 _NAME = re.compile(
@@ -31,9 +32,7 @@ class HadoopStore:
         context: Any = spark.sparkContext
         session: Any = spark._jsparkSession
         self._jvm = context._jvm
-        managers = getattr(
-            getattr(self._jvm.org.apache.spark.sql.execution.streaming, "CheckpointFileManager$"), "MODULE$"
-        )
+        managers = scala_object(self._jvm.org.apache.spark.sql.execution.streaming, "CheckpointFileManager")
         self.directory = directory
         self._files = managers.create(self._path(), session.sessionState().newHadoopConf())
         if not self._files.exists(self._path()):

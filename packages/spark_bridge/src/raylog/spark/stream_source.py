@@ -30,6 +30,7 @@ from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.spark.frames import FramePlan, frame_plan, range_frame
 from raylog.spark.options import ReadOptions, read_options
+from raylog.spark.scala_objects import scala_object
 from raylog.spark.stream_brokers import Progress, StreamBrokers
 from raylog.spark.stream_offsets import (
     Backlog,
@@ -79,8 +80,8 @@ def stream(
     context: Any = spark.sparkContext
     ensure_callback_server_started(context._gateway)
     jvm, session = context._jvm, _java(spark)
-    relations = _scala_object(jvm.org.apache.spark.sql.execution.streaming, "StreamingExecutionRelation")
-    datasets = _scala_object(jvm.org.apache.spark.sql, "Dataset")
+    relations = scala_object(jvm.org.apache.spark.sql.execution.streaming, "StreamingExecutionRelation")
+    datasets = scala_object(jvm.org.apache.spark.sql, "Dataset")
     return DataFrame(datasets.ofRows(session, relations.apply(source, session)), spark)
 
 
@@ -286,8 +287,3 @@ def _spark_offset(jvm: Any, offset: StreamOffset) -> Any:
 
 def _java(spark: Any) -> Any:
     return spark._jsparkSession
-
-
-def _scala_object(package: Any, name: str) -> Any:
-    """The object of that name, of which Java sees a class with a field."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
