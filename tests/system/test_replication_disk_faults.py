@@ -71,8 +71,8 @@ def test_a_followers_full_disk(
     [(path, reason)] = cluster.brokers[victim].describe()["offline_log_dirs"].items()
     assert f"broker-{victim}" in path
     assert "append to t-0" in reason
-    told = [record.getMessage() for record in caplog.records]
-    assert any("log directory offline" in line and f"broker-{victim}" in line for line in told)
+    wait_told(caplog, "log directory offline")
+    assert any("log directory offline" in line and f"broker-{victim}" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -162,10 +162,14 @@ def wait_mended(cluster: InProcessCluster) -> None:
     )
 
 
-def told_in_order(caplog: pytest.LogCaptureFixture, *events: str) -> bool:
-    """Whether these were told, each after the one before it."""
-    told = iter([record.getMessage() for record in caplog.records])
-    return all(any(event in line for line in told) for event in events)
+def wait_told(caplog: pytest.LogCaptureFixture, *events: str) -> None:
+    """These are told, each after the one before it; a broker tells of a change after it can be seen."""
+
+    def told_in_order() -> bool:
+        told = iter(list(caplog.messages))
+        return all(any(event in line for line in told) for event in events)
+
+    wait_until(told_in_order, WAIT_S, "all of it is told, in this order", instead=lambda: caplog.messages)
 
 
 def read_back(cluster: InProcessCluster) -> list[object]:
@@ -208,7 +212,7 @@ def test_a_follower_that_was_damaged_while_it_did_not_run_mends_itself(
     filled.start(victim)
     wait_until(lambda: leader_epoch_of(filled) > epoch, WAIT_S, "it is out, in a new leader epoch")
     wait_mended(filled)
-    assert told_in_order(
+    wait_told(
         caplog, "replica damaged", "replicas are damaged: others lead", "damaged log truncated", "in-sync replicas"
     )
     broker = filled.brokers[victim].describe()
@@ -232,7 +236,7 @@ def test_a_leader_that_is_damaged_gives_way_before_it_is_mended(
     assert read_back(filled) == EXPECTED
     assert state_of(filled.controller)[0] != victim
     wait_mended(filled)
-    assert told_in_order(caplog, "corrupt batch", "replica damaged", "damaged log truncated")
+    wait_told(caplog, "corrupt batch", "replica damaged", "damaged log truncated")
 
 
 @ON_DEMAND

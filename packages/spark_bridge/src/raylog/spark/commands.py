@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -160,7 +160,9 @@ class Bar:
 def local_session(master: str) -> Iterator[Any]:
     """Spark at the given master, without Ray; its JVM ends with it."""
     jvm = import_module("raylog.spark.session_jvm")
-    with jvm.environment(local_environment(os.environ)), TemporaryDirectory(prefix="raylog-spark-") as scratch:
+    with ExitStack() as stack:
+        stack.enter_context(jvm.environment(local_environment(os.environ)))
+        scratch = stack.enter_context(TemporaryDirectory(prefix="raylog-spark-"))
         log4j = Path(scratch) / "log4j2.properties"
         log4j.write_text(jvm.LOGGING)
         settings = {
@@ -170,12 +172,11 @@ def local_session(master: str) -> Iterator[Any]:
             "spark.ui.showConsoleProgress": "false",
         }
         builder = import_module("pyspark.sql").SparkSession.builder
+        stack.callback(jvm.end_jvm)
+        stack.push(jvm.keep_texts)
         session = builder.master(master).appName(APP_NAME).config(map=settings).getOrCreate()
-        try:
-            yield session
-        finally:
-            session.stop()
-            jvm.end_jvm()
+        stack.callback(session.stop)
+        yield session
 
 
 def local_environment(given: Mapping[str, str]) -> dict[str, str]:
