@@ -155,7 +155,7 @@ def test_members_share_what_there_is_and_whoever_leaves_is_followed_where_he_sto
             got += read_until(lambda got: len(second.assignment()) == 2, first, second, max_records=10)
             assert first.assignment() | second.assignment() == {tp_of(topic, number) for number in range(4)}
             assert not first.assignment() & second.assignment()
-            assert first.generation == second.generation
+            wait_until(lambda: first.generation == second.generation, WAIT_S, "both are in one generation")
             got += read_until(lambda more: (got + more).total() >= 300, first, second, max_records=10)
         got += read_until(lambda more: (got + more).total() >= 400, first)
         assert len(first.assignment()) == 4

@@ -149,7 +149,12 @@ def test_members_share_the_records_and_commit_when_they_stop(cluster: InProcessC
         assert one.status.owned | other.status.owned == {
             TopicPartition(TopicName(topic), PartitionIndex(partition)) for partition in range(PARTITIONS)
         }
-        assert one.status.generation == other.status.generation
+        wait_until(  # each tells of its own with its next step
+            lambda: one.status.generation == other.status.generation,
+            WAIT_S,
+            "both are in one generation",
+            instead=lambda: (one.status, other.status),
+        )
     assert set(seen.values.values()) == {1}
     assert committed(cluster, plan, topic) == ENDS
     assert (one.status.state, other.status.state) == (State.STOPPED, State.STOPPED)
