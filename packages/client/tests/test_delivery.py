@@ -4,7 +4,7 @@ from threading import Thread
 
 import pytest
 
-from raylog.client.delivery import BatchOutcome, Delivery
+from raylog.client.delivery import BatchDelivery, BatchOutcome, Deliveries, Delivery
 from raylog.protocol.errors import MessageTooLarge
 
 
@@ -62,3 +62,24 @@ def test_callbacks_run_once_each_whenever_they_come(caplog: pytest.LogCaptureFix
     delivery.add_done_callback(lambda _: called.append("late"))
     assert called == ["broken", "early True", "late"]
     assert "the user's mistake" in caplog.text
+
+
+def batch_of(outcome: BatchOutcome, rows: int) -> BatchDelivery:
+    delivery = BatchDelivery()
+    delivery.add(outcome, rows)
+    return delivery
+
+
+def test_a_task_hears_of_a_failed_delivery_with_the_next_one() -> None:
+    first, second, third = (BatchOutcome("t", 0) for _ in range(3))
+    deliveries = Deliveries()
+    deliveries.add(batch_of(first, 2))
+    first.succeed(0)
+    deliveries.add(batch_of(second, 3))
+    assert deliveries.delivered == 2
+    second.fail(MessageTooLarge("t-0: too large"))
+    with pytest.raises(MessageTooLarge, match="t-0: too large"):
+        deliveries.add(batch_of(third, 4))
+    third.succeed(2)
+    deliveries.finish()
+    assert deliveries.delivered == 6

@@ -9,6 +9,7 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import Datasink, WriteResult
 
+from raylog.client.delivery import Deliveries
 from raylog.client.producer import Producer
 
 _COLUMNS = ("value", "key", "headers", "partition", "timestamp")
@@ -33,17 +34,18 @@ class TopicDatasink(Datasink[int]):
             check_columns(schema)
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> int:
-        """Send the blocks of one task, and wait until all is delivered. Raises the first error."""
-        deliveries = []
+        """Send the blocks of one task, and wait until all is delivered. Raises the first error, and asks for no more
+        blocks once it is known.
+        """
+        deliveries = Deliveries()
         with Producer(self._bootstrap_servers, **self._config) as producer:
             for block in blocks:
                 table = BlockAccessor.for_block(block).to_arrow()
                 if len(table):
-                    deliveries.append(producer.send_batch(self._topic, sendable(table)))
+                    deliveries.add(producer.send_batch(self._topic, sendable(table)))
             producer.flush()
-        for delivery in deliveries:
-            delivery.result()
-        return sum(map(len, deliveries))
+            deliveries.finish()
+        return deliveries.delivered
 
     def on_write_complete(self, write_result: WriteResult[int]) -> None:
         self.written = sum(write_result.write_returns)

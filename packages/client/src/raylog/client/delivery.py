@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import Event, Lock, Thread, current_thread
 from typing import NamedTuple
@@ -196,3 +197,28 @@ class BatchDelivery:
     def failed(self) -> int:
         """How many rows are known to have failed; the others were delivered, or are under way."""
         return sum(count for outcome, count in self._outcomes if outcome.done and outcome.error is not None)
+
+
+class Deliveries:
+    """The deliveries of one task, of which only those are kept that are not known to be there."""
+
+    def __init__(self) -> None:
+        self._awaited: deque[BatchDelivery] = deque()
+        self.delivered = 0
+        """How many rows are known to be there."""
+
+    def add(self, delivery: BatchDelivery) -> None:
+        """Raises the error of what was added before and is known to have failed: nothing more needs to be sent."""
+        self._awaited.append(delivery)
+        while self._awaited and self._awaited[0].done():
+            self._settle_first()
+
+    def finish(self) -> None:
+        """Wait for all, and raise the first error; producers bound that by ``delivery.timeout.ms``."""
+        while self._awaited:
+            self._settle_first()
+
+    def _settle_first(self) -> None:
+        first = self._awaited.popleft()
+        first.result()
+        self.delivered += len(first)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from raylog.client.column_batches import check_partitions
 from raylog.client.columns import Integers
+from raylog.client.delivery import Deliveries
 from raylog.client.partitioner import KeyPartitioner
 from raylog.client.producer import Producer
 from raylog.client.producer_state import Continuation
@@ -22,7 +23,7 @@ from raylog.protocol.errors import OutOfOrderSequence, UnknownTopicOrPartition
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.spark.sink_batch import Written
 from raylog.spark.sink_plan import BatchPlan
-from raylog.spark.write_task import Deliveries, count_of, rows_by_topic
+from raylog.spark.write_task import count_of, rows_by_topic
 
 FILE = "raylog_sink_file"
 """The column with the name of the file that a row lies in."""

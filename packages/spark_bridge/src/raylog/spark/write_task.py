@@ -5,7 +5,6 @@ Runs in executors' Python workers, and so imports neither pyspark nor Ray.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raylog.client.delivery import BatchDelivery
+from raylog.client.delivery import Deliveries
 from raylog.client.producer import Producer
 from raylog.protocol.errors import InvalidRecord
 from raylog.protocol.ids import TopicName
@@ -28,30 +27,6 @@ class WriteTask:
     """None: each row names its own."""
     producer: Mapping[str, Any]
     """Settings with underscores."""
-
-
-class Deliveries:
-    """What was sent and is not known to be there; the first that fails is raised when the next ones are added."""
-
-    def __init__(self) -> None:
-        self._awaited: deque[BatchDelivery] = deque()
-        self.delivered = 0
-        """How many records are known to be there."""
-
-    def add(self, delivery: BatchDelivery) -> None:
-        self._awaited.append(delivery)
-        while self._awaited and self._awaited[0].done():
-            self._settle_first()
-
-    def finish(self) -> None:
-        """Wait for all; producers bound that by ``delivery.timeout.ms``."""
-        while self._awaited:
-            self._settle_first()
-
-    def _settle_first(self) -> None:
-        first = self._awaited.popleft()
-        first.result()
-        self.delivered += len(first)
 
 
 def send_rows(task: WriteTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
