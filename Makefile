@@ -11,7 +11,7 @@ SEED   ?= 1
 CORE   := packages tests/property tests/sim tests/fuzz tests/test_rules.py tests/test_infra.py
 BUG    ?=
 
-.PHONY: help setup quickstart down check format test test-core-and-pipelines test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,15 +44,16 @@ format: setup    ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup      ## all tests: those that only compute, then Spark's, beside those with processes, sockets and clocks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-core-and-pipelines test-system
+test: setup      ## all tests: those that only compute, then other clients and Spark, beside those with processes, sockets and clocks
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-core-and-others test-system
 
-test-core-and-pipelines: setup
+test-core-and-others: setup
 	nice -n 19 $(BIN)/pytest -q $(CORE)
+	$(BIN)/pytest -q tests/conformance
 	$(BIN)/pytest -q tests/pipelines
 
 test-system: setup
-	$(BIN)/pytest -q tests $(CORE:%=--ignore=%) --ignore=tests/pipelines
+	$(BIN)/pytest -q tests $(CORE:%=--ignore=%) --ignore=tests/conformance --ignore=tests/pipelines
 
 test-fast: setup ## unit, contract-free and property tests
 	$(BIN)/pytest -q packages tests/property tests/test_rules.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from kit.cluster import InProcessCluster
 from kit.ray_nodes import NODES, ray_nodes
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
-from raylog.client import Producer
-from raylog.spark import read, session, stream
+from raylog.client import Admin, Consumer, Producer
+from raylog.client.subscription import LATEST
+from raylog.spark import read, session, sink, stream
 
 pytestmark = SPARK_MARKS
 
@@ -29,6 +31,8 @@ COUNT = 6_000
 PARTITIONS = 6
 RANGES = 48
 WAIT_S = 90.0
+SLOW = 100
+"""Bytes of a batch of which the sink sends so many that there is time to kill in the middle."""
 
 
 @pytest.fixture(scope="module")
@@ -197,4 +201,31 @@ def test_an_executor_killed_under_a_stream_changes_nothing(
         query.stop()
     assert len(query.recentProgress) >= 3
     assert summary(spark.read.parquet(str(rows))) == EXACTLY
+    await_all(spark)
+
+
+def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
+    spark: SparkSession, cluster: InProcessCluster, tmp_path: Path
+) -> None:
+    """In the middle of sending: another one goes on with its file, behind what the brokers have of it."""
+    cluster.create_topic("sunk", partitions=PARTITIONS)
+    servers, rows = cluster.bootstrap_servers, 6 * COUNT
+    write = sink(topic="sunk", location=str(tmp_path), bootstrap_servers=servers, **{"kafka.batch.size": SLOW})
+    numbers = spark.range(0, rows, numPartitions=len(NODES)).select(sf.col("id").cast("string").alias("value"))
+
+    def written() -> int:
+        with Admin(servers) as admin:
+            ends = admin.list_offsets({("sunk", partition): LATEST for partition in range(PARTITIONS)})
+        return sum(end.offset for end in ends.values())
+
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(write, numbers, 0)
+        wait_until(lambda: written() > COUNT, WAIT_S, "records", instead=result.done)
+        kill_one(spark)
+        there = written()
+        result.result(WAIT_S)
+    print(f"killed with {there} of {rows} records there")
+    assert there < rows, "it was not in the middle"
+    with Consumer(servers, ["sunk"], auto_offset_reset="earliest") as consumer:
+        assert Counter(int(record.value) for record in consumer.iterate(until_end=True)) == Counter(range(rows))
     await_all(spark)
