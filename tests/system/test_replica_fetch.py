@@ -42,7 +42,7 @@ class Leader:
 
     def peer(self) -> PeerConnection:
         """A new connection of the follower."""
-        peer = PeerConnection("follower", timeout_ms=5_000, max_answer_bytes=1 << 20)
+        peer = PeerConnection("follower", timeout_ms=15_000, max_answer_bytes=1 << 20)
         peer.connect(*self.address)
         self.peers.append(peer)
         return peer
@@ -106,7 +106,7 @@ def test_acks_all_waits_for_the_follower_and_acks_1_does_not(leader: Leader, cli
     found = leader.fetch(peer, 0, wait_ms=LONG_MS)
     wait_until(lambda: leader.node.partition("t").log_end_offset == 2, WAIT_S, "both are appended")
     assert values(found)[0] == b"one"
-    assert leader.node.produces.waiting == 1
+    wait_until(lambda: leader.node.produces.waiting == 1, WAIT_S, "the one with acks=all waits")
     leader.fetch(peer, 2)
     assert receive(client)[:3] == (0, 0, 1)
     assert leader.high_watermark == 2

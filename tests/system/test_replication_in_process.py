@@ -23,7 +23,6 @@ TP = TopicPartition(TopicName("t"), PartitionIndex(0))
 CONFIG = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
-    "replica.lag.time.max.ms": "1000",
     "replica.fetch.backoff.ms": "50",
     "auto.create.topics.enable": "false",
 }
@@ -75,7 +74,12 @@ def test_what_all_acknowledged_is_in_every_log_byte_for_byte(cluster: InProcessC
     first, *others = log_bytes(cluster)
     assert first
     assert others == [first, first]
-    assert all(isr_of(broker) == {0, 1, 2} for broker in cluster.brokers.values())
+    wait_until(
+        lambda: all(isr_of(broker) == {0, 1, 2} for broker in cluster.brokers.values()),
+        WAIT_S,
+        "all are in sync, as each broker knows",
+        instead=lambda: list(map(isr_of, cluster.brokers.values())),
+    )
 
 
 def test_nothing_is_lost_when_leaders_stop_one_after_another(cluster: InProcessCluster) -> None:
