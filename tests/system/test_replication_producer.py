@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ IN_FLIGHT = 5
 BACKOFF_MS = 1_500
 """Of the first retry. As a backoff for each of five lost batches it would be 24 s in the end."""
 NEXT_ACK_S = 12.0
+IMPATIENT_MS = 4_000
+"""Time enough to connect, and to be told once at least what is in the way."""
 
 Proxied = tuple[ReplicatedCluster, list[FrameProxy], str]
 
@@ -112,31 +115,45 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
             codes.update(partition.error_code for topic in response.topics for partition in topic.partitions)
         return frame
 
+    both = Barrier(3, timeout=WAIT_S)
+    """The producers are connected before the follower stops: the leader counts on it for a second and a half."""
+
     def send() -> RecordMetadata:
         with Producer(servers, linger_ms=0) as producer:
+            producer.send("strict", b"thread").result(WAIT_S)
+            both.wait(), both.wait()
             return producer.send("strict", b"thread").result(WAIT_S)
 
     async def send_in_a_loop() -> RecordMetadata:
         async with AsyncProducer(servers, linger_ms=0) as producer:
+            await (await producer.aiosend("strict", b"loop"))
+            await asyncio.to_thread(lambda: (both.wait(), both.wait()))
             return await (await producer.aiosend("strict", b"loop"))
 
     proxies[leader].edit_answer = note
-    cluster.pause(follower)
     try:
         with ThreadPoolExecutor(2) as pool:
             sent = [pool.submit(send), pool.submit(lambda: asyncio.run(send_in_a_loop()))]
-            wait_until(lambda: codes[NOT_ENOUGH] and codes[AFTER_APPEND], WAIT_S, "it is told both errors")
-            with Producer(servers, linger_ms=0, delivery_timeout_ms=500) as impatient:
+            both.wait()
+            cluster.pause(follower)
+            both.wait()
+            wait_until(
+                lambda: codes[NOT_ENOUGH] and codes[AFTER_APPEND],
+                WAIT_S,
+                "it is told both errors",
+                instead=codes.copy,
+            )
+            with Producer(servers, linger_ms=0, delivery_timeout_ms=IMPATIENT_MS) as impatient:
                 delivery = impatient.send("strict", b"never mind")
-                with pytest.raises(RequestTimedOut, match=r"500 ms \(strict-0: .*min\.insync\.replicas"):
+                with pytest.raises(RequestTimedOut, match=rf"{IMPATIENT_MS} ms \(strict-0: .*min\.insync\.replicas"):
                     delivery.result(WAIT_S)
             cluster.resume(follower)
             offsets = sorted(future.result(WAIT_S).offset for future in sent)
     finally:
         cluster.resume(follower)
     print(f"\nanswers until there were enough replicas, by error code: {dict(codes)}")
-    assert offsets == [0, 1]
-    assert sorted(values(servers, "strict"), key=repr) == [b"loop", b"thread"]
+    assert offsets == [2, 3]
+    assert sorted(values(servers, "strict"), key=repr) == [b"loop"] * 2 + [b"thread"] * 2
     cluster.wait_in_sync("strict", 1)
 
 
