@@ -46,6 +46,11 @@ def state_paths(name: str) -> list[str]:
     return [paths.partition_state(TopicPartition(TopicName(name), PartitionIndex(index))) for index in range(MANY)]
 
 
+def written(cluster: ReplicatedCluster, name: str) -> int:
+    """How many partitions of the topic ZooKeeper has."""
+    return sum(state is not None for state in cluster.store.get_many(state_paths(name)))
+
+
 def led_everywhere(cluster: ReplicatedCluster, name: str) -> int | None:
     """How many partitions the topic has, by each broker that runs and all led; None if they do not agree."""
     counts = {partitions_at(cluster, broker_id, name) for broker_id in cluster.running}
@@ -72,12 +77,18 @@ def test_a_creation_is_finished_or_was_not_begun(cluster: ReplicatedCluster, whe
         wait_until(lambda: cluster.store.exists(first), WAIT_S, "the first partitions are written", interval_s=0)
     victim = cluster.controller()
     cluster.kill(victim)
-    seen = sum(state is not None for state in cluster.store.get_many(state_paths(name)))
-    wait_until(lambda: led_everywhere(cluster, name) in (0, MANY), WAIT_S, "all partitions are led, or there are none")
+    seen = written(cluster, name)
+    settled = {MANY} if seen else {0, MANY}
+    wait_until(lambda: led_everywhere(cluster, name) in settled, WAIT_S, "all partitions are led, or there are none")
     cluster.start(victim)
     cluster.wait_serving(victim)
-    wait_until(lambda: led_everywhere(cluster, name) in (0, MANY), WAIT_S, "the killed broker agrees")
-    finished = led_everywhere(cluster, name)
+    finished = MANY if written(cluster, name) else 0  # by now what the killed one had sent has arrived
+    wait_until(
+        lambda: led_everywhere(cluster, name) == finished,
+        WAIT_S,
+        f"every broker, the killed one, too, knows {finished} partitions",
+        instead=lambda: [partitions_at(cluster, broker_id, name) for broker_id in cluster.running],
+    )
     print(f"\ncontroller killed with {seen} of {MANY} partitions written: {finished} of them are there in the end")
     if seen:
         assert finished == MANY, "what a broker could have seen is not taken back"
