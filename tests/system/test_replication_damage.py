@@ -153,6 +153,8 @@ def damage_one(
     wait_until(lambda: closed_segments_are_the_leaders(cluster, victim), WAIT_S, f"{kind} {damage.__name__}: mended")
     if files:
         tally.done.append(what)
+        if path.suffix == ".log":  # of each of these something is told, of a segment in use only when it was read
+            wait_until(lambda: is_told(cluster, victim, before, path), WAIT_S, f"{what}: told")
         if is_told(cluster, victim, before, path):
             tally.told.append(what)
 

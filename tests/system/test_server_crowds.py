@@ -223,10 +223,13 @@ def test_max_connections_is_altered_without_a_restart(tmp_path: Path) -> None:
         host, port = cluster.bootstrap_servers.split(":")
         with WireClient((host, int(port))) as before:
             assert not refused(before)
+
+            def refuses() -> bool:
+                with WireClient((host, int(port))) as another:
+                    return refused(another)
+
             admin.alter_broker_configs(0, {"max.connections": "1"})
-            with WireClient((host, int(port))) as after:
-                assert refused(after)
+            wait_until(refuses, 10, "no more connections are taken")
             assert not refused(before)
             admin.alter_broker_configs(0, {"max.connections": None})
-            with WireClient((host, int(port))) as again:
-                assert not refused(again)
+            wait_until(lambda: not refuses(), 10, "they are taken again")
