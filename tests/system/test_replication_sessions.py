@@ -20,20 +20,22 @@ from kit.waiting import wait_until
 from kit.workload import Workload
 from raylog.client.admin import Admin
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.model import PartitionState
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, LeaderEpoch
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 PARTITIONS = 3
 WAIT_S = 30.0
 SESSION_MS = 4_000
+CONFIG = {"replica.lag.time.max.ms": "20000"}
+"""No follower leaves the in-sync replicas for being slow: what changes, sessions have changed."""
 OUTAGE_S = float(os.environ.get("RAYLOG_OUTAGE_S", 2.5 * SESSION_MS / 1000))
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(tmp_path_factory.mktemp("cluster"), session_ms=SESSION_MS) as running:
+    with ReplicatedCluster(tmp_path_factory.mktemp("cluster"), session_ms=SESSION_MS, config=CONFIG) as running:
         yield running
 
 
@@ -60,10 +62,8 @@ def epochs(cluster: ReplicatedCluster) -> list[int]:
     return [cluster.epoch(broker_id) for broker_id in range(cluster.size)]
 
 
-def leaderships(cluster: ReplicatedCluster, topic: str) -> list[tuple[BrokerId, LeaderEpoch]]:
-    """Of each partition: who leads, and in which leader epoch. A follower that is slow for 1.5 s loses neither."""
-    states = [cluster.state(topic, partition) for partition in range(PARTITIONS)]
-    return [(state.leader, state.leader_epoch) for state in states]
+def states(cluster: ReplicatedCluster, topic: str) -> list[PartitionState]:
+    return [cluster.state(topic, partition) for partition in range(PARTITIONS)]
 
 
 def seconds_to_serve(load: Workload, since: float) -> float:
@@ -142,15 +142,14 @@ def test_a_bounce_shorter_than_the_session(cluster: ReplicatedCluster, topic: st
     """Nobody loses an epoch or a leadership; a change made right after it reaches every broker."""
     with load_on(cluster, topic) as load:
         load.wait_acked_everywhere()
-        before, led = epochs(cluster), leaderships(cluster, topic)
+        before, led = epochs(cluster), states(cluster, topic)
         bounced = time.monotonic()
         kill_server(cluster.zookeeper, with_owner=False)
         change_a_setting(cluster, topic)
         changed = time.monotonic() - bounced
         back = seconds_to_serve(load, time.monotonic())
     check_the_change_is_known(cluster, topic)
-    cluster.wait_in_sync(topic, PARTITIONS)
-    assert (epochs(cluster), leaderships(cluster, topic)) == (before, led)
+    assert (epochs(cluster), states(cluster, topic)) == (before, led)
     checked(
         f"ZooKeeper bounced: writes again after {changed:.1f} s, sessions of {SESSION_MS / 1000:g} s; acknowledged "
         f"{back:.2f} s after",
