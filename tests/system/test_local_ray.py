@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kit.cli import RunningCluster
@@ -89,9 +92,18 @@ def test_up_after_a_part_of_ray_has_died(tmp_path: Path) -> None:
 
 def kill(name: str, session: int) -> None:
     """kill -9 of the session's process of this name."""
-    [victim] = [process for process in session_members(session) if process.name().startswith(name)]
+
+    def found() -> list[psutil.Process]:
+        named = []
+        for process in session_members(session):
+            with suppress(psutil.NoSuchProcess):  # a worker that has ended since
+                if process.name().startswith(name):
+                    named.append(process)
+        return named if len(named) == 1 else []  # a child has its parent's name until it runs something else
+
+    [victim] = wait_until(found, 10, f"one process is the {name}")
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
 
 
 def test_side_by_side_each_has_its_own_metrics(tmp_path: Path) -> None:
@@ -107,7 +119,7 @@ def test_side_by_side_each_has_its_own_metrics(tmp_path: Path) -> None:
     def answers(target: str) -> bool:
         try:
             return b"# TYPE" in urllib.request.urlopen(f"http://{target}/metrics", timeout=10).read()
-        except OSError:
+        except (OSError, HTTPException):
             return False
 
     try:

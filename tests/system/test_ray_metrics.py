@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: Runnin
     def arrived() -> Page | None:
         try:
             page = scrape(three_brokers)
-        except OSError:
+        except (OSError, HTTPException):
             return None  # Ray's agent starts after the brokers do
         counted, offsets = page.total(MESSAGES, topic=topic), page.total(OFFSETS, topic=topic)
         # Each broker tells in its own time, and what a killed one told stays for a while.

@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def run(cluster: RunningCluster, *command: str, timeout_s: float = 60) -> str:
+def run(cluster: RunningCluster, *command: str, timeout_s: float = 120) -> str:
     environment = {
         **os.environ,
         "RAYLOG_HOME": str(cluster.home),
