@@ -56,7 +56,7 @@ def test_partitions_are_spread_evenly_and_served_by_their_leaders(tmp_path: Path
 def test_calls_are_refused_with_the_fitting_error(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path) as cluster:
         cluster.create_topic("t")
-        broker = cluster.brokers[0]
+        broker = cluster.leader("t", 0)
         with pytest.raises(UnknownTopicOrPartition):
             broker.produce("t", 1, batch(b"a"))
         with pytest.raises(InvalidRequiredAcks):
@@ -161,9 +161,9 @@ def test_a_broker_whose_id_was_taken_says_so_until_it_is_free(tmp_path: Path) ->
 
 
 def test_without_the_store_the_lease_lapses_and_the_broker_refuses(tmp_path: Path) -> None:
-    with InProcessCluster(tmp_path, session_timeout_ms=1_500) as cluster:
+    with InProcessCluster(tmp_path, session_timeout_ms=4_000) as cluster:
         cluster.create_topic("t")
-        broker = cluster.brokers[0]
+        broker = cluster.leader("t", 0)
         broker.produce("t", 0, batch(b"a"))
         cluster.stores[0].suspend()
         wait_until(lambda: not broker.describe()["lease_held"], WAIT_S, "the lease lapses")
@@ -221,7 +221,7 @@ def test_a_log_dir_that_is_emptied_under_the_broker_goes_offline(tmp_path: Path,
     """Its lock is on a file that nobody finds any more, so another broker could take the directory."""
     with InProcessCluster(tmp_path) as cluster:
         cluster.create_topic("t")
-        broker, log_dir = cluster.brokers[0], tmp_path / "broker-0/log"
+        broker, log_dir = cluster.leader("t", 0), tmp_path / "broker-0/log"
         broker.produce("t", 0, batch(b"a"))
         shutil.rmtree(log_dir)
         if replaced:
@@ -234,9 +234,9 @@ def test_a_log_dir_that_is_emptied_under_the_broker_goes_offline(tmp_path: Path,
 
 def test_an_append_that_outlives_the_lease_is_not_acknowledged(tmp_path: Path) -> None:
     """The lease is asked again before the reply (D9c): the write may be what took so long."""
-    with InProcessCluster(tmp_path, session_timeout_ms=2_000) as cluster, ThreadPoolExecutor(1) as pool:
+    with InProcessCluster(tmp_path, session_timeout_ms=4_000) as cluster, ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
-        broker = cluster.brokers[0]
+        broker = cluster.leader("t", 0)
         [partition] = broker.partitions.led().values()
         with partition.log.lock:
             answer = pool.submit(broker.produce, "t", 0, batch(b"a"))

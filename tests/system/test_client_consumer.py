@@ -30,6 +30,7 @@ from raylog.protocol.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from raylog.protocol.ids import TopicName
 from raylog.protocol.records import HEADER_SIZE, Record, batch_headers, encode_batch
 
 FETCH = 1
@@ -99,7 +100,7 @@ def test_whoever_stops_iterating_goes_on_where_he_left(filled: InProcessCluster)
 def test_a_poll_between_two_records_of_an_iteration_skips_none(filled: InProcessCluster) -> None:
     with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
         consumer.assign([("t", 1)])
-        records = consumer.iterate(timeout_ms=500)
+        records = consumer.iterate(timeout_ms=4_000)  # more than it takes to connect, also where the machine stalls
         values = [next(records).value for _ in range(3)]
         (polled,) = consumer.poll(5_000, max_records=5).values()
         values += [record.value for record in polled]
@@ -264,6 +265,11 @@ def test_admin_creates_describes_and_deletes(cluster: InProcessCluster) -> None:
         assert described.controller in (0, 1)
         assert admin.delete_topics(["new"]) == {"new": None}
         wait_until(lambda: [found.name for found in admin.list_topics()] == ["t"], 10, "the topic is gone")
+        wait_until(  # the other broker may be asked, too
+            lambda: not any(b.partitions.state().topic(TopicName("new")) for b in cluster.brokers.values()),
+            10,
+            "every broker has forgotten it",
+        )
         with pytest.raises(UnknownTopicOrPartition):
             admin.describe_topic("new")
 

@@ -41,7 +41,7 @@ def test_others_lead_what_a_broker_led_that_the_controller_does_not_reach(tmp_pa
             return all(state is not None and cut.broker_id in state.isr for state in states)
 
         wait_until(is_back, WAIT_S, "it is in sync everywhere")
-        assert cut.describe()["lease_held"]
+        wait_until(lambda: cut.describe()["lease_held"], WAIT_S, "it serves", instead=cut.describe)
 
 
 def test_a_controller_that_reaches_nobody_makes_way(tmp_path: Path) -> None:
@@ -52,7 +52,8 @@ def test_a_controller_that_reaches_nobody_makes_way(tmp_path: Path) -> None:
         cluster.cut_off.update(broker.broker_id for broker in others)
         wait_until(lambda: any(broker.is_controller for broker in others), WAIT_S, "another controller")
         cluster.cut_off.clear()
-        assert not controller.is_controller
+        # It lets go of its office in the store, where others see it, before it has counted itself out.
+        wait_until(lambda: not controller.is_controller, WAIT_S, "the old one knows")
         assert [broker.describe()["broker_epoch"] for broker in others] == epochs, "it has fenced nobody"
         new = cluster.controller
         wait_until(
