@@ -68,10 +68,14 @@ def test_a_killed_server_is_back_with_its_data_its_port_and_its_sessions(zookeep
         store.create("/kept", b"x")
         store.create("/ephemeral", ephemeral=True)
         session = store.session
-        os.kill(jvm.pid, signal.SIGKILL)
-        states_until(events, SessionState.SUSPENDED)
-        with pytest.raises(StoreUnavailable):
-            store.get("/kept")
+        os.kill(owner.pid, signal.SIGSTOP)  # so that it is not back before it was missed
+        try:
+            os.kill(jvm.pid, signal.SIGKILL)
+            states_until(events, SessionState.SUSPENDED)
+            with pytest.raises(StoreUnavailable):
+                store.get("/kept")
+        finally:
+            os.kill(owner.pid, signal.SIGCONT)
         assert [event.state for event in states_until(events, SessionState.CONNECTED)] == [SessionState.CONNECTED]
         assert store.session == session
         assert store.get("/kept") == (b"x", 0)
@@ -109,7 +113,7 @@ def test_sigterm_ends_the_owner_and_its_server(zookeeper: EmbeddedZooKeeper) -> 
     with ZkStore(address) as store:
         store.create("/kept", b"x")
     os.kill(owner.pid, signal.SIGTERM)
-    wait_until(lambda: not owner.is_alive, 10, "the owner ends")
+    wait_until(lambda: not owner.is_alive, 30, "the owner ends")
     assert not jvm.is_alive
     assert not zookeeper.is_running
     zookeeper.start()

@@ -42,7 +42,8 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 WAIT_S = 30.0
-SESSION_MS = 3_000
+SESSION_MS = 10_000
+"""No test waits for its end, and no stall of the machine may end it: several prove that nothing was lost."""
 
 
 class World:
@@ -157,8 +158,7 @@ def test_members_share_what_there_is_and_whoever_leaves_is_followed_where_he_sto
             assert not first.assignment() & second.assignment()
             wait_until(lambda: first.generation == second.generation, WAIT_S, "both are in one generation")
             got += read_until(lambda more: (got + more).total() >= 300, first, second, max_records=10)
-        got += read_until(lambda more: (got + more).total() >= 400, first)
-        assert len(first.assignment()) == 4
+        got += read_until(lambda more: (got + more).total() >= 400 and len(first.assignment()) == 4, first)
     assert got == Counter(range(400)), "each record once: no member failed"
     with world.consumer(topic, "share") as later:
         settle(later, partitions=4)
@@ -183,7 +183,9 @@ def test_without_addresses_it_joins_on_the_only_cluster_here(
 def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: World) -> None:
     topic = world.topic(records=60)
     with world.consumer(topic, "rows") as consumer:
-        assert sorted(record.value for record in consumer.iterate(timeout_ms=2_000)) == list(range(60))
+        first = islice(consumer.iterate(timeout_ms=int(WAIT_S * 1_000)), 60)  # joining may take its time
+        assert sorted(record.value for record in first) == list(range(60))
+        assert list(consumer.iterate(timeout_ms=500)) == []
         with pytest.raises(InvalidRequest, match="until_end"):
             next(consumer.iterate(until_end=True))
     with world.consumer(topic, "columns") as consumer:
@@ -205,7 +207,7 @@ def test_iterating_and_columns_and_batches_read_a_group_s_partitions(world: Worl
 def test_who_iterates_gives_a_partition_up_in_the_middle_of_a_batch(world: World) -> None:
     topic = world.topic(records=2_000)
     with world.consumer(topic, "iterate", max_poll_records=1) as first:
-        records = first.iterate(timeout_ms=1_000)
+        records = first.iterate(timeout_ms=5_000)  # longer than joining and a stall of the machine
         got = Counter(next(records).value for _ in range(10))
         with world.consumer(topic, "iterate") as second:
 
@@ -449,7 +451,7 @@ def test_what_makes_no_member(world: World, arguments: dict[str, Any], error: ty
 
 
 def test_a_zookeeper_that_cannot_be_reached_is_named(world: World) -> None:
-    here = {"zookeeper_connect": "127.0.0.1:1", "default_api_timeout_ms": 1_000}
+    here = {"zookeeper_connect": "127.0.0.1:1", "default_api_timeout_ms": 3_000}
     with pytest.raises(BrokerNotAvailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1, as zookeeper\.connect says"):
         world.consumer("t", "unreachable", **here)
 
@@ -486,7 +488,7 @@ def test_a_group_is_of_one_kind(world: World) -> None:
 def test_who_does_not_poll_is_put_out_and_comes_back_by_polling(world: World) -> None:
     topic = world.topic(records=100)
     heard = Heard()
-    stuck = world.consumer(topic, "stuck", listener=heard, max_poll_interval_ms=1_500, enable_auto_commit=False)
+    stuck = world.consumer(topic, "stuck", listener=heard, max_poll_interval_ms=4_000, enable_auto_commit=False)
     with stuck:
         settle(stuck)
         values_of(stuck, 1_000)
@@ -542,15 +544,16 @@ def test_a_session_that_ended_unnoticed_is_lost_aloud_and_nothing_of_it_is_misse
             got += read_while_stopped(world.zookeeper, 2.5, consumer)
             assert set(got.values()) == {1}
             back = time.monotonic()
-            got += read_until(lambda _, by=back + 3: heard.of("lost") == [0, 1] or time.monotonic() > by, consumer)
+            got += read_until(lambda _, by=back + 3: {*heard.of("lost")} == {0, 1} or time.monotonic() > by, consumer)
             if heard.of("lost"):
                 break
         world.fill(topic, range(200, 400))
-        got += read_until(lambda more: heard.of("lost") == [0, 1] and len(got + more) == 400, consumer)
-    assert heard.of("assigned") == [0, 0, 1, 1]
+        got += read_until(lambda more: {*heard.of("lost")} == {0, 1} and len(got + more) == 400, consumer)
+    lost = heard.of("lost")  # once, or again where the machine stalled for as long as the short session lasts
+    assert heard.of("assigned") == sorted([0, 1, *lost])
     again = got.total() - 400
     print(f"{again} records again")
-    assert max(got.values()) <= 2, "at least once, and once more for what was not committed"
+    assert max(got.values()) <= 1 + len(lost) // 2, "at least once, and once more for what was not committed"
 
 
 def test_a_broker_that_restarts_is_not_noticed_by_the_group(world: World) -> None:

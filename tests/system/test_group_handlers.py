@@ -347,17 +347,22 @@ def test_a_handler_that_does_not_return_loses_its_partitions(cluster: InProcessC
         late.add([int(record.value) for record in records])
 
     seen = Seen()
-    plan = plan_of(cluster, topic, hang, max_poll_interval_ms=1_000, max_poll_records=10)
+    plan = plan_of(cluster, topic, hang, max_poll_interval_ms=4_000, max_poll_records=10)
     try:
         with running(plan) as hanging:
             wait_until(stuck.is_set, WAIT_S, "the handler hangs")
             with running(replace(plan, handler=handler_of(seen))) as other:
                 wait_until(lambda: everything(seen), WAIT_S, "another member handles all")
-                assert hanging.status.handling is not None
+                assert hanging.status.handling is not None  # told before the handler was called
                 go_on.set()
                 wait_until(lambda: hanging.status.handling is None, WAIT_S, "the handler returns")
                 wait_until(lambda: committed_sum(cluster, plan, topic) == COUNT, WAIT_S, "all is committed")
-                assert other.status.counts.handled == COUNT
+                wait_until(  # it tells so with its next step
+                    lambda: other.status.counts.handled == COUNT,
+                    WAIT_S,
+                    "the other tells that it handled all",
+                    instead=lambda: other.status,
+                )
     finally:
         go_on.set()
     assert committed(cluster, plan, topic) == ENDS
@@ -373,7 +378,7 @@ def test_a_handler_that_exits_is_not_taken_for_one_that_runs(cluster: InProcessC
 def test_a_member_waits_for_a_cluster_that_is_away_and_says_so(cluster: InProcessCluster, topic: str) -> None:
     """Nobody listens at its bootstrap address; then a proxy to a broker does."""
     seen, port = Seen(), free_port("127.0.0.1")
-    plan = plan_of(cluster, topic, handler_of(seen), default_api_timeout_ms=100)
+    plan = plan_of(cluster, topic, handler_of(seen), default_api_timeout_ms=2_000)
     host, _, broker_port = cluster.bootstrap_servers.partition(",")[0].partition(":")
     with running(replace(plan, bootstrap_servers=f"127.0.0.1:{port}")) as member:
         wait_until(lambda: member.status.trouble, WAIT_S, "it tells its trouble")
