@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
 
 from kit.cli import RunningCluster
+from kit.waiting import wait_until
 from raylog.client import Admin, Cluster, connect
 from raylog.coordination.ray_token import ray_token
-from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, UnknownTopicOrPartition
+from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, NotLeaderOrFollower, UnknownTopicOrPartition
 from raylog.protocol.records import Batches, Record
 
 pytestmark = pytest.mark.system
@@ -36,6 +38,15 @@ def test_a_cluster_is_found_by_its_directory_and_through_ray(three_brokers: Runn
     assert ray.get_runtime_context().namespace != facts["namespace"]
 
 
+def leads(broker: Any, topic: str) -> bool:
+    """Whether it leads the first partition: a broker knows of a topic a moment before that."""
+    try:
+        ray.get(broker.fetch.remote(topic, 0))
+    except (NotLeaderOrFollower, UnknownTopicOrPartition):
+        return False
+    return True
+
+
 def test_batches_go_through_the_actor_and_come_out_of_the_socket(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         admin.create_topic("by-handle", 3)
@@ -44,6 +55,7 @@ def test_batches_go_through_the_actor_and_come_out_of_the_socket(cluster: Cluste
     assert broker.broker_id == leaders[0]
     with pytest.raises(UnknownTopicOrPartition, match="by-handle-3"):
         cluster.leader("by-handle", 3)
+    wait_until(lambda: leads(broker, "by-handle"), 20, "the broker leads, as all know already")
     rows = [Record(b"1", b"UA", [("h", None)], 5), Record(None, None)]
     assert ray.get(broker.produce.remote("by-handle", 0, rows, acks="all", compression="zstd")) == (0, 1)
     assert ray.get(broker.produce.remote("by-handle", 0, [Record(b"3")])) == (2, 2)

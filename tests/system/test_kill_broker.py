@@ -107,8 +107,12 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
     config = {"flush.messages": "1"}
     admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(WAIT_S)
     broker = next(b for b in status["brokers"] if b["controller"] == (victim == "controller"))
-    leaders = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-    partition = next(index for index, state in leaders.items() if state.leader == broker["id"])
+
+    def led() -> list[int]:
+        leaders = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        return [index for index, state in leaders.items() if state.leader == broker["id"]]
+
+    partition = wait_until(led, WAIT_S, "the broker leads")[0]
 
     load = Load(servers, topic)
     try:
@@ -133,9 +137,13 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
     for p in range(PARTITIONS):
         values = [int(found[p, offset]) for offset in range(ends[p])]
         assert values == sorted(set(values)), "in order, and none twice"
-    again = next(b for b in cluster.status()["brokers"] if b["id"] == broker["id"])
-    assert (again["port"], again["state"]) == (broker["port"], "serving")
-    assert again["pid"] != broker["pid"]
+
+    def again() -> Any:
+        return next(b for b in cluster.status()["brokers"] if b["id"] == broker["id"])
+
+    wait_until(lambda: again()["state"] == "serving", WAIT_S, "it is told to serve", interval_s=0.5, instead=again)
+    assert again()["port"] == broker["port"]
+    assert again()["pid"] != broker["pid"]
     return gap
 
 
