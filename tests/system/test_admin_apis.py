@@ -53,6 +53,15 @@ def describe(broker: Broker, kind: int, name: str, setting: str) -> tuple[str, i
     return config.value, config.config_source
 
 
+def await_described(broker: Broker, kind: int, name: str, setting: str, wanted: tuple[str, int]) -> None:
+    """Until the broker tells of it: a change is answered when it is stored, even if it takes long to be heard of."""
+
+    def told() -> tuple[str, int]:
+        return describe(broker, kind, name, setting)
+
+    wait_until(lambda: told() == wanted, WAIT_S, f"{setting} is told as {wanted}", instead=told)
+
+
 def in_force_everywhere(cluster: InProcessCluster, setting: Any, value: object) -> None:
     wait_until(
         lambda: all(broker.partitions.broker()[setting] == value for broker in cluster.brokers.values()),
@@ -79,7 +88,7 @@ def test_a_setting_for_all_brokers_holds_everywhere_over_restarts_and_controller
     with InProcessCluster(tmp_path, brokers=3, config={"num.partitions": "2"}) as cluster:
         somewhere = others(cluster)[0]
         assert alter(somewhere, BROKER, "", num_partitions="5", max_connections="77").error_code is ErrorCode.none
-        assert describe(somewhere, BROKER, str(somewhere.broker_id), "num.partitions") == ("5", 3)
+        await_described(somewhere, BROKER, str(somewhere.broker_id), "num.partitions", ("5", 3))
         in_force_everywhere(cluster, NUM_PARTITIONS, 5)
         in_force_everywhere(cluster, MAX_CONNECTIONS, 77)
         assert create(cluster.controller, "five").num_partitions == 5
@@ -116,7 +125,7 @@ def test_a_topics_setting_takes_effect_on_its_leader_wherever_it_was_changed(tmp
         leader = cluster.leader("t", 0)
         elsewhere = next(broker for broker in cluster.brokers.values() if broker is not leader)
         assert alter(elsewhere, TOPIC, "t", max_message_bytes="100").error_code is ErrorCode.none
-        assert describe(elsewhere, TOPIC, "t", "max.message.bytes") == ("100", 1)
+        await_described(elsewhere, TOPIC, "t", "max.message.bytes", ("100", 1))
         log = next(iter(leader.partitions.led().values())).log
         wait_until(lambda: log.config.max_message_bytes == 100, WAIT_S, "the leader's log has it")
         big = encode_batch([Record(b"x" * 200, timestamp=1)])
@@ -168,7 +177,7 @@ def test_overrides_that_nobody_can_read_count_as_none_and_can_be_set_again(tmp_p
         cluster.restart(old)
         cluster.create_topic("after")
         assert alter(cluster.brokers[old], TOPIC, "t", flush_ms="7").error_code is ErrorCode.none
-        assert describe(cluster.brokers[old], TOPIC, "t", "flush.ms") == ("7", 1)
+        await_described(cluster.brokers[old], TOPIC, "t", "flush.ms", ("7", 1))
 
 
 def test_a_controller_that_cannot_read_a_topic_says_so_and_goes_on_once_it_can(
@@ -244,6 +253,7 @@ def test_no_topic_comes_by_itself_where_broker_or_client_forbids_it(tmp_path: Pa
 
         assert ask_for("client-forbids", allow=False) is unknown
         assert alter(broker, BROKER, "", auto_create_topics_enable="false").error_code is ErrorCode.none
+        in_force_everywhere(cluster, AUTO_CREATE_TOPICS_ENABLE, False)
         assert ask_for("broker-forbids", allow=True) is unknown
         assert alter(broker, BROKER, "", auto_create_topics_enable="true").error_code is ErrorCode.none
         assert ask_for("comes", allow=True) is unknown

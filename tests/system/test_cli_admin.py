@@ -55,6 +55,11 @@ def overrides(admin: Admin) -> dict[str, str | None]:
     return {entry.name: entry.value for entry in admin.describe_topic_configs("t") if not entry.is_default}
 
 
+def wait_overridden(admin: Admin, wanted: dict[str, str]) -> None:
+    """Until the broker that is asked has heard of it: who changed it may have asked another one."""
+    wait_until(lambda: overrides(admin) == wanted, 10, f"{wanted} is set", instead=lambda: overrides(admin))
+
+
 def test_a_topic_grows(cluster: InProcessCluster, admin: Admin) -> None:
     admin.create_partitions("t", 5, validate_only=True)
     assert len(admin.describe_topic("t").partitions) == 2
@@ -72,10 +77,10 @@ def test_a_topic_grows(cluster: InProcessCluster, admin: Admin) -> None:
 
 def test_settings_of_a_topic_are_set_deleted_and_checked(admin: Admin) -> None:
     admin.alter_topic_configs("t", {"retention.ms": "1000", "segment.bytes": "2000000"})
-    assert overrides(admin) == {"retention.ms": "1000", "segment.bytes": "2000000"}
+    wait_overridden(admin, {"retention.ms": "1000", "segment.bytes": "2000000"})
     admin.alter_topic_configs("t", {"retention.ms": None, "flush.messages": "1"}, validate_only=True)
     admin.alter_topic_configs("t", {"retention.ms": None})
-    assert overrides(admin) == {"segment.bytes": "2000000"}
+    wait_overridden(admin, {"segment.bytes": "2000000"})
     with pytest.raises(InvalidConfig):
         admin.alter_topic_configs("t", {"retention.ms": "soon"})
     with pytest.raises(InvalidConfig):
@@ -147,14 +152,15 @@ def test_topics_and_settings_are_altered_by_commands(cluster: InProcessCluster) 
     assert "t has 3 partitions now" in done.stderr
     done = call(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=2", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "can alter the settings of topic t: retention.ms\n")
-    (row,) = as_json(cluster, "configs", "describe", "--topic", "t")
+    (row,) = wait_until(lambda: as_json(cluster, "configs", "describe", "--topic", "t"), 10, "that broker knows, too")
     assert {key: row[key] for key in ("name", "value", "source", "type")} == {
         "name": "retention.ms", "value": "1", "source": "topic", "type": "long",
     }  # fmt: skip
     table = call(cluster, "configs", "describe", "--topic", "t", "--all").stdout
     assert len(table.splitlines()) > 10
     assert call(cluster, "configs", "alter", "--all-brokers", "--config", "num.partitions=4").returncode == 0
-    assert [row["name"] for row in as_json(cluster, "configs", "describe", "--all-brokers")] == ["num.partitions"]
+    rows = wait_until(lambda: as_json(cluster, "configs", "describe", "--all-brokers"), 10, "that broker knows, too")
+    assert [row["name"] for row in rows] == ["num.partitions"]
     one_line(call(cluster, "configs", "alter", "--topic", "t", "--config", "retention.ms=soon"), "retention.ms")
     one_line(call(cluster, "configs", "alter", "--broker", "1", "--config", "broker.id=2"), "broker.id")
     one_line(call(cluster, "topics", "alter", "t", "--partitions", "1"), "INVALID_PARTITIONS")
