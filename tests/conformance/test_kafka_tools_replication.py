@@ -30,7 +30,7 @@ TOPICS, ELECTION, OFFSETS = "TopicCommand", "LeaderElectionCommand", "GetOffsetS
 REASSIGN = "reassign.ReassignPartitionsCommand"
 CONFIG = {
     "min.insync.replicas": "2",
-    "replica.lag.time.max.ms": "1000",
+    "replica.lag.time.max.ms": "30000",
     "replica.fetch.backoff.ms": "50",
     "auto.create.topics.enable": "false",
 }

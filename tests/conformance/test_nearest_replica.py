@@ -24,7 +24,7 @@ BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
 CONFIG = {
     "default.replication.factor": "3",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    "replica.lag.time.max.ms": "1500",
+    "replica.lag.time.max.ms": "30000",
 }
 
 

@@ -98,8 +98,8 @@ class ForeignMember:
         for line in self._process.stdout:
             match line.split():
                 case ["owns", *partitions]:
-                    self.owned = frozenset(map(int, partitions))
                     self.assigned += 1
+                    self.owned = frozenset(map(int, partitions))  # last: it is waited for
                 case ["gave", *partitions]:
                     given = [int(partition) for partition in partitions]
                     self.gave += given

@@ -294,7 +294,7 @@ class Members:
         counts.update(owners.values())
         return len(owners) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
-    def wait_stable(self, partitions: int, timeout_s: float = WAIT_S) -> None:
+    def wait_stable(self, partitions: int, timeout_s: float = 2 * WAIT_S) -> None:
         def stable() -> bool:
             dead = [name for name, process in self._processes.items() if not process.is_alive]
             assert not dead, f"{dead} ended by themselves: {self.output(*dead)}"

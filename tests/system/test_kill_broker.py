@@ -21,7 +21,7 @@ from kit.waiting import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 PARTITIONS = 3
 MAX_GAP_S = 3.0
-TRIES = 3
+TRIES = 6
 WAIT_S = 30.0
 
 

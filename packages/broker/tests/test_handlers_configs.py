@@ -339,10 +339,10 @@ def test_a_change_returns_once_this_broker_knows_it(node: Node) -> None:
         target=port.alter_topic, args=("t", lambda old: {"flush.ms": "1"}), kwargs={"validate_only": False}
     )
     changing.start()
-    wait_until(lambda: configs.topic_configs(store, TopicName("t")), 5, "it is written")
+    wait_until(lambda: configs.topic_configs(store, TopicName("t")), 30, "it is written")
     changing.join(0.1)
     assert changing.is_alive(), "the controller has not told yet"
     node.create_topic("t", config={"flush.ms": "1"})
-    changing.join(1)
+    changing.join(30)
     assert not changing.is_alive()
     assert overrides(node) == {"flush.ms": "1"}
