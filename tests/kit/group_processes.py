@@ -205,6 +205,7 @@ class Members:
         self._read: dict[str, int] = {}
         """How many bytes of each member's file are in ``_events``."""
         self._owners: dict[int, str] = {}
+        self._owners_since: dict[int, float] = {}
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         self._nursery = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -330,11 +331,20 @@ class Members:
         self._read[name] = self._read.get(name, 0) + len(whole)
         self._events += (events := parse(name, whole.decode()))
         for event in events:
-            partition = event.v.get("partition")
-            if event.what == "assigned":
-                self._owners[partition] = name
-            elif event.what in ("revoked", "lost") and self._owners.get(partition) == name:
-                del self._owners[partition]
+            self._take_ownership(event)
+
+    def _take_ownership(self, event: Event) -> None:
+        """One member's file is read after another's, so an event may be older than what is known of its partition."""
+        if event.what not in ("assigned", "revoked", "lost"):
+            return
+        partition = event.v["partition"]
+        if event.t < self._owners_since.get(partition, 0.0):
+            return
+        self._owners_since[partition] = event.t
+        if event.what == "assigned":
+            self._owners[partition] = event.member
+        elif self._owners.get(partition) == event.member:
+            del self._owners[partition]
 
     def _stop(self, name: str, number: signal.Signals) -> None:
         process = self._processes[name]
