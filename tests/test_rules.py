@@ -22,7 +22,7 @@ SANS_IO = tuple(
     """
 protocol/*
 coordination/model coordination/paths coordination/assignors coordination/group* coordination/controller*
-coordination/peer_control coordination/store coordination/lease
+coordination/peer_control coordination/store coordination/lease coordination/topic_patterns
 broker/config/* broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
 broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic*
 client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
@@ -50,6 +50,7 @@ ONLY_IN = {
         "spark/sessions", "spark/session_nodes", "spark/session_ray",
     },
     "kazoo": {"coordination/zk_store"},
+    "re2": {"coordination/topic_patterns"},
     "raydp": {"spark/sessions"},
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 from uuid import UUID
 
@@ -290,6 +291,18 @@ def test_the_elected_one_sees_what_others_want(tree: MemoryTree, a: Side) -> Non
     Side(tree, B, pattern="u.").registered()
     assert a.look() == View(None, -1, {A: frozenset({TOPIC}), B: frozenset({TopicName("u1")})}, {TOPIC: 2, "u1": 1})
     assert a.registry.elected == A
+
+
+@pytest.mark.timeout(30)
+def test_stored_hostile_pattern_does_not_hold_up_the_elected(tree: MemoryTree, a: Side) -> None:
+    put_topic(a.store, 2)
+    put_topic(a.store, 2, "a" * 60 + "-")
+    a.look()
+    Side(tree, B, pattern="(a+)+$").registered()
+    Side(tree, MemberId("c"), pattern=r"(a)\1").registered()
+    begun = time.thread_time()
+    assert a.look().members == {A: {TOPIC}, B: frozenset(), "c": frozenset()}
+    assert time.thread_time() - begun < 0.5
 
 
 def test_members_know_those_whose_death_concerns_them(tree: MemoryTree, a: Side, b: Side) -> None:

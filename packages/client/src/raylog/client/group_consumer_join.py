@@ -31,6 +31,7 @@ from raylog.coordination.liveness import address_towards
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import StoreUnavailable
 from raylog.coordination.topic_names import check_topic_name
+from raylog.coordination.topic_patterns import pattern_text
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGroupId
 from raylog.protocol.ids import GroupId, TopicName
@@ -55,6 +56,7 @@ def subscribed(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Top
     if not given or (patterns and len(given) > 1):
         raise InvalidConfig("topics: a group reads topics by name, at least one, or one compiled pattern")
     if patterns:
+        pattern_text(patterns[0])
         return patterns[0]
     for name in names:
         check_topic_name(name)

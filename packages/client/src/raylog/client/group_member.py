@@ -24,6 +24,7 @@ from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import greeting_of
 from raylog.coordination.liveness import LivenessListener, machine_id
 from raylog.coordination.store import MetadataStore
+from raylog.coordination.topic_patterns import pattern_text
 from raylog.protocol.errors import RequestTimedOut
 from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
 
@@ -62,7 +63,7 @@ class GroupMember:
             store,
             group,
             Member(self.member_id, assignor, random.random),
-            Registered(frozenset(), _text(topics), *where)
+            Registered(frozenset(), pattern_text(topics), *where)
             if isinstance(topics, re.Pattern)
             else Registered(topics, None, *where),
             max_poll_interval_ms,
@@ -169,7 +170,3 @@ class GroupMember:
     def describe(self) -> Mapping[str, object]:
         """What a person who looks for a fault wants to know."""
         return self._thread.describe()
-
-
-def _text(pattern: re.Pattern[str]) -> str:
-    return f"(?i:{pattern.pattern})" if pattern.flags & re.IGNORECASE else pattern.pattern

@@ -17,6 +17,7 @@ from raylog.client.group_handler_config import HandlerOptions, split_config
 from raylog.client.group_runner import HandlerRunner
 from raylog.client.group_user_handler import check_handler
 from raylog.client.serde import Deserializer, deserializer
+from raylog.coordination.topic_patterns import matching_topics, pattern_text
 from raylog.protocol.errors import InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
 from raylog.protocol.ids import GroupId
 
@@ -61,7 +62,9 @@ class GroupPlan:
             raise InvalidConfig("batch_format=pyarrow hands out binary columns: no deserializer applies")
         deserializer(key_deserializer)
         deserializer(value_deserializer)
-        if not isinstance(topics, Pattern):
+        if isinstance(topics, Pattern):
+            pattern_text(topics)
+        else:
             topics = (topics,) if isinstance(topics, str) else tuple(topics)
             if not topics:
                 raise InvalidConfig("topics: name at least one, or give a compiled pattern")
@@ -85,7 +88,7 @@ class GroupPlan:
     def subscribes(self, topic: str) -> bool:
         """True for a topic that the group reads, or would if there were one of that name."""
         if isinstance(self.topics, Pattern):
-            return self.topics.fullmatch(topic) is not None
+            return bool(matching_topics(pattern_text(self.topics), [topic]))
         return topic in self.topics
 
     def prepare(self) -> None:

@@ -14,7 +14,6 @@ is there, the elected one alone reads what the newcomers want, and topics only w
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
@@ -58,6 +57,8 @@ from raylog.coordination.store import (
     Stat,
     StoreError,
 )
+from raylog.coordination.topic_patterns import matching_topics
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Generation, GroupId, MemberId, TimestampMs, TopicName, TopicPartition
 
 __all__ = ["GroupRegistry", "StoreEffect", "greeting_of"]
@@ -321,11 +322,10 @@ def _topics_of(member: Member, topics: Sequence[TopicName]) -> frozenset[TopicNa
     if member.pattern is None:
         return member.topics
     try:
-        pattern = re.compile(member.pattern)
-    except re.error as error:
-        log.error("the subscription %r is no regular expression, and matches nothing: %s", member.pattern, error)
+        return frozenset(matching_topics(member.pattern, topics))
+    except InvalidConfig as error:
+        log.error("a subscription matches nothing: %s", error)
         return frozenset()
-    return frozenset(topic for topic in topics if pattern.fullmatch(topic))
 
 
 def greeting_of(member: MemberId) -> bytes:

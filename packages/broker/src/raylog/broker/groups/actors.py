@@ -5,7 +5,6 @@ What a member reads is what it owns now, not what it should: while these differ,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from raylog.broker.groups.classic import GroupState
@@ -13,7 +12,9 @@ from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import Registered
 from raylog.coordination.store import MetadataStore
+from raylog.coordination.topic_patterns import matching_topics
 from raylog.protocol import consumer_protocol
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import GroupId, MemberId, TopicName, TopicPartition
 
 __all__ = ["describe_actors"]
@@ -75,6 +76,6 @@ def _subscribed(about: Registered, topics: Collection[TopicName]) -> Collection[
     if about.pattern is None:
         return about.topics
     try:
-        return [topic for topic in topics if re.fullmatch(about.pattern, topic)]
-    except re.error:  # an old tool's, in another language's words
+        return matching_topics(about.pattern, topics)
+    except InvalidConfig:  # an old tool's, in another language's words
         return ()
