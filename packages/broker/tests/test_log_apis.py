@@ -16,7 +16,9 @@ from kit.faulty_files import FailingFileSystem
 from kit.node import Node
 from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
+from raylog.broker.handlers.context import DelayedReply
 from raylog.broker.storage.files import RealFileSystem
+from raylog.coordination.model import PartitionState
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
 from raylog.protocol.messages import decode_response
@@ -283,19 +285,42 @@ def produce(node: Node, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_producer_goes_on_over_a_restart(tmp_path: Path, clean: bool) -> None:
-    """Its next batch is taken; retries of former ones are answered, though a snapshot keeps the last one only."""
+    """Its next batch is taken, retries of the last five are answered with their offsets, older ones as duplicates."""
     node = Node(tmp_path)
     node.create_topic("t")
     assert [produce(node, sequence) for sequence in range(8)] == [(0, offset) for offset in range(8)]
     logs, topics = node.ports.log_dirs, node.table.state().topics
     logs.close() if clean else logs.abandon()
     with Node(tmp_path, topics=topics.values()) as again:
-        assert produce(again, 7) == (0, 7)
-        assert produce(again, 4)[0] in ((ErrorCode.duplicate_sequence_number,) if clean else (0,))
+        assert [produce(again, sequence) for sequence in range(3, 8)] == [(0, offset) for offset in range(3, 8)]
+        assert produce(again, 2) == (ErrorCode.duplicate_sequence_number, -1)
         assert produce(again, 8) == (0, 8)
         assert produce(again, 10)[0] == ErrorCode.out_of_order_sequence_number
         assert produce(again, 9) == (0, 9)
         assert again.partition("t").log_end_offset == 10
+
+
+def test_acks_all_answers_duplicates_once_they_are_committed(node: Node) -> None:
+    """Also one whose offsets are no longer known, whose answer counts as success."""
+    members = (BrokerId(1), BrokerId(2))
+    partition = node.partition("t")
+    partition.become_leader(PartitionState(members, members[0], LeaderEpoch(1), members), MonotonicMs(0))
+
+    def send(sequence: int) -> DelayedReply:
+        batch = encode_batch([Record(b"x", timestamp=1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        reply = node.answer(produce_request("t", batch, acks=-1, timeout_ms=60_000)[4:])
+        assert isinstance(reply, DelayedReply)
+        return reply
+
+    replies = [send(sequence) for sequence in (*range(7), 0, 6)]
+    assert not any(reply.is_ready() for reply in replies), "nothing is committed"
+    end = partition.log_end_offset
+    partition.replica_fetched(members[1], BrokerEpoch(0), end, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1))
+    assert all(reply.is_ready() for reply in replies)
+    answers = [parse_produce_response(9, reply.finish())[1].topics[0].partitions[0] for reply in replies]
+    told = [(part.error_code, part.base_offset) for part in answers]
+    assert told == [*((0, offset) for offset in range(7)), (ErrorCode.duplicate_sequence_number, -1), (0, 6)]
+    assert end == 7
 
 
 def test_a_producer_goes_on_after_it_was_forgotten(node: Node) -> None:

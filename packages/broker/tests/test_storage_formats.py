@@ -91,7 +91,8 @@ def test_a_log_directory_holds_what_kafka_expects(tmp_path: Path) -> None:
     assert (log / "00000000000000000000.index").read_bytes() == struct.pack(">ii", 3, sizes[0])
     assert (log / "00000000000000000000.timeindex").read_bytes() == struct.pack(">qi", 1001, 3)
     assert (log / "00000000000000000004.timeindex").read_bytes() == struct.pack(">qi", 1003, 3)
-    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 9, 3, 7, 7, 1, 1000, -1, -1)
+    entries = [struct.pack(">qhiqiqiq", 9, 3, last, last, 1, 1000, -1, -1) for last in (1, 3, 5, 7)]
+    body = struct.pack(">i", 4) + b"".join(entries)
     assert (log / "00000000000000000008.snapshot").read_bytes() == struct.pack(">hI", 1, crc32c(body)) + body
 
 

@@ -19,8 +19,9 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
     """Append a whole record batch; the offsets of the first and the last record.
 
     ``acks`` is as in Kafka: -1 all in-sync replicas, 1 the leader, 0 nobody; an actor call always answers. Raises what
-    Partition.append raises, NotLeaderOrFollower without a lease or when the leadership was lost before the records were
-    committed, NotEnoughReplicasAfterAppend, and RequestTimedOut when they were not committed in time.
+    Partition.append raises, DuplicateSequence for a retry whose offsets are no longer known, NotLeaderOrFollower
+    without a lease or when the leadership was lost before the records were committed, NotEnoughReplicasAfterAppend, and
+    RequestTimedOut when they were not committed in time.
     """
     if acks not in ACKS:
         raise InvalidRequiredAcks(f"acks={acks} must be -1 (all), 0 or 1")
@@ -35,6 +36,9 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
         for error in wait.errors.values():
             raise error
     ports.lease.check()
+    duplicate = info.failure(tp)
+    if duplicate is not None:
+        raise duplicate
     return info.base_offset, info.last_offset
 
 

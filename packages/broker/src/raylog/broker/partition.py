@@ -55,8 +55,8 @@ class Partition(Replica):
         skips that check. ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
         Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
         InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
-        DuplicateSequence, InvalidProducerEpoch, StorageError. Nothing was appended when it raises, except
-        after StorageError, where it is unknown.
+        InvalidProducerEpoch, StorageError. Nothing was appended when it raises, except after StorageError, where it is
+        unknown.
         """
         headers = checked_headers(batches, self.tp)
         config = self.log.config
@@ -68,23 +68,23 @@ class Partition(Replica):
             leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)
             if acks == ACKS_ALL:
                 leadership.check_enough()
-            if headers[0].producer_id >= 0:
-                known = log.producers.check(headers[0])
-                if known is not None:
-                    return self._duplicate(known, leadership)
+            known = log.producers.check(headers[0]) if headers[0].producer_id >= 0 else None
             before = log.recovery_point
             flushes = config.flush_messages != FOREVER
             is_alone = leadership.is_alone
-            base = log.append(
-                batches,
-                headers,
-                leader_epoch=leadership.leader_epoch,
-                now_ms=now_ms,
-                visible=is_alone and not flushes,
-            )
+            if known is None:
+                base = log.append(
+                    batches,
+                    headers,
+                    leader_epoch=leadership.leader_epoch,
+                    now_ms=now_ms,
+                    visible=is_alone and not flushes,
+                )
             offsets = log.offsets
-            if not is_alone:
+            if known is None and not is_alone:
                 self._marks.note(offsets.end)
+        if known is not None:
+            return self._duplicate(known, leadership)
         if flushes and offsets.end.offset - before >= config.flush_messages:
             log.flush()
         if flushes or not is_alone:
@@ -120,7 +120,10 @@ class Partition(Replica):
             self._tell_advance(readable)
 
     def _duplicate(self, known: ProducedBatch, leadership: Leadership) -> AppendInfo:
-        """The answer to a retry: durable first, as the first time's answer may never have been given."""
+        """The answer to a retry: durable first, as the first time's answer may never have been given.
+
+        With acks=all the caller waits as for the first time: it may not be committed yet (:meth:`check_committed`).
+        """
         if self.log.config.flush_messages != FOREVER:
             self.log.flush()
         start, epoch = self.log.offsets.start, leadership.leader_epoch

@@ -6,7 +6,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from raylog.broker.storage.files import FileSlice
-from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
+from raylog.protocol.errors import DuplicateSequence
+from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 ACKS_ALL = -1
 """acks: an append is acknowledged once all in-sync replicas have it."""
@@ -35,7 +36,9 @@ class AppendInfo(NamedTuple):
     """Where an append landed."""
 
     base_offset: Offset
+    """-1 for a duplicate whose offsets are no longer known."""
     last_offset: Offset
+    """Where its last record lies; at the most, when that is no longer known."""
     log_append_time: TimestampMs
     """The time stamped into the batches (LogAppendTime), or -1."""
     log_start_offset: Offset
@@ -43,6 +46,12 @@ class AppendInfo(NamedTuple):
     """True when an idempotent producer's batch was there already: the offsets are those of the first time."""
     leader_epoch: LeaderEpoch
     """The epoch in which it was appended, or found: it is committed only while that lasts."""
+
+    def failure(self, tp: TopicPartition) -> DuplicateSequence | None:
+        """The error to answer, once it is committed, when nobody knows its offsets: clients take it for success."""
+        if self.base_offset >= 0:
+            return None
+        return DuplicateSequence(f"{tp}: this batch was appended before, its offsets are no longer known")
 
 
 class ReadInfo(NamedTuple):

@@ -120,8 +120,11 @@ class _Produce(DelayedReply):
             if self._acks == ACKS_ALL:
                 self._uncommitted.append((produced, len(produced), appended))
             info = appended.info
+            duplicate = info.failure(tp)
             produced.append(
                 ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
+                if duplicate is None
+                else _failed(ctx, ports, tp, duplicate)
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 

@@ -1,12 +1,16 @@
 """What a partition knows of its idempotent producers (KIP-98, KIP-360): the last five batches of each.
 
 A producer numbers its records per partition; a batch must begin where the last one ended. One that was there already
-is a retry: it is answered with the offsets of the first time. Sequences wrap from 2**31 - 1 to 0, so that "before" and
-"after" mean the nearer half of the circle.
+is a retry: it is answered with the offsets of the first time. Sequences wrap from 2**31 - 1 to 0.
 
-Snapshots (``.snapshot``, Kafka's format version 1) keep only the last batch of each producer. A retry that is older
-than what is known is therefore possible after a restart; it raises DuplicateSequence, which producers take for success.
-Pure: time is handed in, bytes come out.
+A batch that is older than those five, but whose every sequence is known to have been appended, is a duplicate without
+offsets. Kafka calls it out of order (OUT_OF_ORDER_SEQUENCE_NUMBER), so that its producers begin a new epoch and send it
+again; ours may send a whole file again (client.producer_state.Continuation). A sequence before the first known one was
+perhaps never appended: it is out of order here, too.
+
+Snapshots (``.snapshot``) have Kafka's format version 1, with an entry for each known batch of a producer, oldest first.
+Of entries with the same id Kafka's readers keep the last, which is all that Kafka writes. Sequences without offsets are
+an entry of offset -1 before the batches. Pure: time is handed in, bytes come out.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from raylog.protocol.errors import CorruptMessage, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from raylog.protocol.errors import CorruptMessage, InvalidProducerEpoch, OutOfOrderSequence
 from raylog.protocol.ids import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -38,6 +42,8 @@ GRACE_MS = 60 * 60 * 1000
 """How long a producer is remembered after a start at the least: longer than any retry is on its way."""
 
 _SEQUENCES = 2**31
+_MAX_RUN = _SEQUENCES // 2
+"""So many sequences before the newest can be told from those after it."""
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC-32C of all after it, entry count
 _CRC_END = 6
@@ -50,7 +56,9 @@ class ProducedBatch(NamedTuple):
     first_sequence: Sequence
     last_sequence: Sequence
     base_offset: Offset
+    """-1 when it is no longer known."""
     last_offset: Offset
+    """Where its last record lies; at the most, when that is no longer known."""
     timestamp: TimestampMs
     """The time that was stamped into it (LogAppendTime), or -1."""
 
@@ -66,6 +74,7 @@ class Producer:
         "id",
         "last_seen_ms",
         "quiet_since_ms",
+        "run",
         "transaction_start",
     )
 
@@ -73,6 +82,10 @@ class Producer:
         self.id = producer_id
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
+        """The newest, without a gap between them."""
+        self.run = 0
+        """How many sequences without a gap are known to be appended, up to the newest: those of ``batches`` and of
+        older ones."""
         self.last_seen_ms = TimestampMs(0)
         """Its last batch by the wall clock: what administrators are told, and snapshots keep."""
         self.active = True
@@ -82,6 +95,33 @@ class Producer:
         self.coordinator_epoch = -1
         self.transaction_start = NO_OFFSET
         """Where its open transaction begins, or -1: the last stable offset stays below (for transactions to come)."""
+
+    @property
+    def next_sequence(self) -> Sequence:
+        """Where its next batch must begin."""
+        return Sequence((self.batches[-1].last_sequence + 1) % _SEQUENCES if self.batches else 0)
+
+    def begin(self, epoch: ProducerEpoch) -> None:
+        """Forget its batches: what follows is of this epoch, or of another run."""
+        self.epoch = epoch
+        self.batches.clear()
+        self.run = 0
+
+    def add(self, batch: ProducedBatch) -> None:
+        """Note its newest batch. One that leaves a gap begins anew: the leader had forgotten the producer."""
+        if self.batches and batch.first_sequence != self.next_sequence:
+            self.begin(self.epoch)
+        self.batches.append(batch)
+        self.run = min(self.run + _count(batch.first_sequence, batch.last_sequence), _MAX_RUN)
+
+    def appended(self, first: Sequence, last: Sequence) -> bool:
+        """Whether each of these sequences is known to be appended."""
+        back = (self.batches[-1].last_sequence - first) % _SEQUENCES
+        return _count(first, last) <= back + 1 <= self.run
+
+
+def _count(first: Sequence, last: Sequence) -> int:
+    return (last - first) % _SEQUENCES + 1
 
 
 class ProducerFacts(NamedTuple):
@@ -108,10 +148,11 @@ class Producers:
         return iter(self._producers.values())
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """None when the producer's batch may be appended; the earlier append when it is a retry of a known one.
+        """None when the producer's batch may be appended; the earlier append when it is a retry.
 
-        Raises InvalidProducerEpoch (another instance took over), OutOfOrderSequence (a batch before it was lost), or
-        DuplicateSequence (a retry of one that is no longer known).
+        That one has no base offset when it is older than what is kept; then its last offset is the producer's newest.
+        Raises InvalidProducerEpoch (another instance took over), or OutOfOrderSequence (a batch before it was lost, or
+        nobody knows whether it was ever appended).
         """
         producer = self._producers.get(ProducerId(header.producer_id))
         if producer is None:
@@ -119,20 +160,18 @@ class Producers:
         if header.producer_epoch != producer.epoch:
             self._check_new_epoch(header, producer)
             return None
-        if not producer.batches:
+        first, last = Sequence(header.base_sequence), Sequence(header.last_sequence)
+        if first == producer.next_sequence:
             return None
-        first, last = header.base_sequence, header.last_sequence
         for batch in producer.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        newest = producer.batches[-1].last_sequence
-        ahead = (first - newest - 1) % _SEQUENCES
-        if ahead == 0:
-            return None
-        where = f"producer {producer.id} (epoch {producer.epoch}): sequence {first}, expected {newest + 1}"
-        if ahead > _SEQUENCES // 2 and (last - newest - 1) % _SEQUENCES > _SEQUENCES // 2:
-            raise DuplicateSequence(f"{where}: this batch was appended before")
-        raise OutOfOrderSequence(f"{where}: a batch before this one did not arrive")
+        if producer.batches and producer.appended(first, last):
+            return ProducedBatch(first, last, NO_OFFSET, producer.batches[-1].last_offset, NO_TIMESTAMP)
+        raise OutOfOrderSequence(
+            f"producer {producer.id} (epoch {producer.epoch}): sequence {first}, expected {producer.next_sequence}: a "
+            "batch before this one did not arrive, or this one is too old to know"
+        )
 
     def _check_new_epoch(self, header: BatchHeader, producer: Producer) -> None:
         where = f"producer {producer.id}: epoch {header.producer_epoch}, the current one is {producer.epoch}"
@@ -148,13 +187,12 @@ class Producers:
         if producer is None:
             producer = self._producers[producer_id] = Producer(producer_id, epoch)
         elif producer.epoch != epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+            producer.begin(epoch)
         producer.last_seen_ms = now_ms
         producer.active = True
         if header.is_control:
             return
-        producer.batches.append(
+        producer.add(
             ProducedBatch(
                 Sequence(header.base_sequence),
                 Sequence(header.last_sequence),
@@ -211,7 +249,7 @@ class Producers:
 
     def encode(self) -> bytes:
         """A snapshot."""
-        entries = [_entry(producer) for producer in self]
+        entries = [entry for producer in self for entry in _entries(producer)]
         body = struct.pack(">i", len(entries)) + b"".join(entries)
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
 
@@ -227,35 +265,59 @@ class Producers:
             raise CorruptMessage(f"a producer snapshot of {len(data)} bytes claims {count} entries")
         producers = cls()
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
-            producer = _from_entry(*fields)
-            producer.last_seen_ms = min(producer.last_seen_ms, now_ms)
-            producers._producers[producer.id] = producer
+            producers._add_entry(_Entry._make(fields), now_ms)
         return producers
 
+    def _add_entry(self, entry: _Entry, now_ms: TimestampMs) -> None:
+        producer = self._producers.get(entry.producer_id)
+        if producer is None:
+            producer = self._producers[entry.producer_id] = Producer(entry.producer_id, entry.epoch)
+        elif producer.epoch != entry.epoch:
+            producer.begin(entry.epoch)
+        producer.last_seen_ms = min(entry.timestamp, now_ms)
+        producer.coordinator_epoch = entry.coordinator_epoch
+        producer.transaction_start = entry.transaction_start
+        if entry.last_sequence < 0:
+            return
+        if entry.last_offset < 0:
+            producer.run = entry.delta + 1
+            return
+        first = Sequence((entry.last_sequence - entry.delta) % _SEQUENCES)
+        base = Offset(entry.last_offset - entry.delta)
+        producer.add(ProducedBatch(first, entry.last_sequence, base, entry.last_offset, NO_TIMESTAMP))
 
-def _entry(producer: Producer) -> bytes:
-    last = producer.batches[-1] if producer.batches else None
-    return _SNAPSHOT_ENTRY.pack(
-        producer.id,
-        producer.epoch,
-        last.last_sequence if last else NO_SEQUENCE,
-        last.last_offset if last else NO_OFFSET,
-        last.last_offset - last.base_offset if last else 0,
-        producer.last_seen_ms,
-        producer.coordinator_epoch,
-        producer.transaction_start,
-    )
+
+class _Entry(NamedTuple):
+    """An entry of a snapshot."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    last_sequence: Sequence
+    last_offset: Offset
+    delta: int
+    """How many sequences, and offsets, come before the last."""
+    timestamp: TimestampMs
+    coordinator_epoch: int
+    transaction_start: Offset
 
 
-def _from_entry(
-    producer_id: int, epoch: int, sequence: int, offset: int, delta: int, timestamp: int, coordinator: int, start: int
-) -> Producer:
-    producer = Producer(ProducerId(producer_id), ProducerEpoch(epoch))
-    producer.last_seen_ms = TimestampMs(timestamp)
-    producer.coordinator_epoch = coordinator
-    producer.transaction_start = Offset(start)
-    if sequence >= 0:
-        first = Sequence((sequence - delta) % _SEQUENCES)
-        base = Offset(offset - delta)
-        producer.batches.append(ProducedBatch(first, Sequence(sequence), base, Offset(offset), TimestampMs(-1)))
-    return producer
+def _entries(producer: Producer) -> Iterator[bytes]:
+    """Older sequences, then batches from the oldest to the newest; at least one."""
+    batches = [
+        (batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset) for batch in producer.batches
+    ]
+    older = producer.run - sum(delta + 1 for _, _, delta in batches)
+    if older > 0:
+        before = Sequence((producer.batches[0].first_sequence - 1) % _SEQUENCES)
+        batches.insert(0, (before, NO_OFFSET, older - 1))
+    for last_sequence, last_offset, delta in batches or [(NO_SEQUENCE, NO_OFFSET, 0)]:
+        yield _SNAPSHOT_ENTRY.pack(
+            producer.id,
+            producer.epoch,
+            last_sequence,
+            last_offset,
+            delta,
+            producer.last_seen_ms,
+            producer.coordinator_epoch,
+            producer.transaction_start,
+        )
