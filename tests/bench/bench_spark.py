@@ -44,6 +44,7 @@ from kit.kafka_connector import connector_jars
 from kit.spark import ray_with_java
 from raylog.broker import local_ray
 from raylog.client import Producer, data
+from raylog.coordination.own_session import OwnSession
 from raylog.spark import read, session
 
 TOPIC = "records"
@@ -164,12 +165,12 @@ class Rates:
             print(f"{name:<32} {self[name] / 1e6:6.2f} M records/s, {cost:6.2f} us of CPU each ({each})")
 
 
-def session_cpu_s(session: int) -> float:
+def session_cpu_s(session: OwnSession) -> float:
     """Seconds of CPU of all processes of a Unix session, and of their children that have ended."""
     total = 0.0
-    for process in local_ray.session_members(session):
+    for member in session.members():
         try:
-            total += sum(process.cpu_times()[:4])
+            total += sum(psutil.Process(member.ref.pid).cpu_times()[:4])
         except psutil.NoSuchProcess:
             continue
     return total
@@ -286,7 +287,7 @@ def measure_all(count: int, rounds: int) -> Rates:
         broker.tell(f"create {TOPIC} {PARTITIONS}")
         fill(servers, count)
         head = stack.enter_context(ray_with_java(root / "ray"))
-        rates = Rates(count, partial(session_cpu_s, head.session))
+        rates = Rates(count, partial(session_cpu_s, local_ray.session_of(head)))
         with session(address=head.address, memory="2g", configs={"spark.jars": connector_jars()}) as spark:
             measure_spark(spark, servers, rates, rounds)
         with ray.init(address=head.address, log_to_driver=False):

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raylog.broker import local_ray
-from raylog.broker.processes import end_session
 from raylog.coordination.free_ports import free_port
 from raylog.coordination.java import find_java
+from raylog.coordination.own_session import OwnSession, run_in_session
 from raylog.coordination.ray_token import ray_token
 
 __all__ = ["NODES", "ray_nodes"]
@@ -43,7 +43,7 @@ def ray_nodes(directory: Path, addresses: Sequence[str] = NODES, *, cpus: int = 
         environment.pop(name, None)
     temp_dir = local_ray.temp_dir_of(directory)  # a short path: Unix sockets are in there
     temp_dir.symlink_to(directory)
-    sessions: list[int] = []
+    sessions: list[OwnSession] = []
     try:
         head, *others = addresses
         port = free_port(head)
@@ -68,7 +68,7 @@ def ray_nodes(directory: Path, addresses: Sequence[str] = NODES, *, cpus: int = 
             yield f"{head}:{port}"
     finally:
         for session in reversed(sessions):
-            end_session(session, grace_s=GRACE_S)
+            session.end(GRACE_S)
         temp_dir.unlink()
 
 
@@ -84,11 +84,12 @@ def _common(address: str, cpus: int) -> list[str]:
     ]
 
 
-def _start(arguments: Sequence[str], log: Path, environment: Mapping[str, str], sessions: list[int]) -> None:
+def _start(arguments: Sequence[str], log: Path, environment: Mapping[str, str], sessions: list[OwnSession]) -> None:
     """One node, in a Unix session of its own, which is added to ``sessions``."""
+    record = log.with_suffix(".json")
     with log.open("wb") as output:
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments],
+            run_in_session(record, [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -96,6 +97,10 @@ def _start(arguments: Sequence[str], log: Path, environment: Mapping[str, str], 
             cwd=log.parent,
             start_new_session=True,
         )
-    sessions.append(launcher.pid)
-    code = launcher.wait(START_TIMEOUT_S)
+    try:
+        code = launcher.wait(START_TIMEOUT_S)
+    finally:
+        session = OwnSession.load(record)
+        if session is not None:
+            sessions.append(session)
     assert code == 0, f"a Ray node did not start: {log.read_text(errors='replace')[-2_000:]}"

@@ -24,6 +24,7 @@ from kit.spark_driver import driver_process
 from kit.waiting import wait_until
 from raylog.broker import local_ray
 from raylog.broker.cluster_file import RayInfo
+from raylog.coordination.processes import ProcessRef, running
 from raylog.coordination.ray_token import ray_token
 from raylog.spark import SparkNotStarted, session
 from raylog.spark.session_jvm import release
@@ -62,14 +63,13 @@ def head_without_java(tmp_path: Path) -> Iterator[RayInfo]:
     local_ray.stop(started)
 
 
-def jvms(head: RayInfo) -> set[psutil.Process]:
+def jvms(head: RayInfo) -> set[ProcessRef]:
     """Java processes of the Ray cluster and of this process, which other tests' clients may be among."""
-    members = [*local_ray.session_members(head.session), *psutil.Process().children(recursive=True)]
-    return {
-        process
-        for process in members
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and process.name() == "java"
-    }
+    session = local_ray.session_of(head)
+    assert session is not None
+    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    ours = [*session.members(), *(process for process in running() if process.ref.pid in children)]
+    return {process.ref for process in ours if process.name == "java"}
 
 
 def left_behind(head: RayInfo) -> list[str]:
@@ -107,7 +107,7 @@ def held(spark: SparkSession) -> tuple[int, int]:
     return len(spark.sparkContext._jsc.getPersistentRDDs()), len(spark.streams.active)
 
 
-def use(spark: SparkSession, head: RayInfo, before: set[psutil.Process]) -> None:
+def use(spark: SparkSession, head: RayInfo, before: set[ProcessRef]) -> None:
     assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
     assert len(jvms(head) - before) == 4, "driver, app master's gateway, app master, executor"
     with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
@@ -125,7 +125,7 @@ def use(spark: SparkSession, head: RayInfo, before: set[psutil.Process]) -> None
         raise error from caught.value
 
 
-def assert_nothing_left(head: RayInfo, before: set[psutil.Process]) -> None:
+def assert_nothing_left(head: RayInfo, before: set[ProcessRef]) -> None:
     assert left_behind(head) == []
     assert actors(head) == []
     wait_until(lambda: not jvms(head) - before, 10, "the JVMs are gone", instead=lambda: jvms(head) - before)
@@ -261,4 +261,4 @@ def test_a_node_without_java_is_refused_and_lives_on(head_without_java: RayInfo)
     assert "\n" not in str(caught.value)
     assert left_behind(head_without_java) == []
     assert actors(head_without_java) == []
-    assert head_without_java.head.is_alive
+    assert local_ray.is_whole(head_without_java)

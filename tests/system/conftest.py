@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kit.cli import RunningCluster
-from raylog.broker.local_ray import temp_dir_of
-from raylog.broker.processes import end_session, sessions_at
+from raylog.broker.local_ray import RECORD
+from raylog.coordination.own_session import OwnSession
 
 START_TIMEOUT_S = 360
 """Of a test on the shared cluster: whichever comes first brings it up, on whatever machine."""
@@ -36,5 +36,6 @@ def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningC
         yield cluster
     finally:
         cluster.raylog("down", check=False)
-        for session in sessions_at(temp_dir_of(cluster.data_dir)):  # of an `up` that was cut short
-            end_session(session, grace_s=1.0)
+        left = OwnSession.load(cluster.data_dir / RECORD)
+        if left is not None:  # of an `up` that was cut short
+            left.end(grace_s=1.0)

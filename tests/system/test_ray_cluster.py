@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from ray.util import list_named_actors
 from kit.cli import RunningCluster, raylog
 from kit.waiting import wait_until
 from raylog.broker.cluster_file import accepts
-from raylog.broker.processes import session_members
 from raylog.broker.ray_driver import actor_names
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.own_session import OwnSession
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.errors import NotLeaderOrFollower
 from raylog.protocol.records import Record, encode_batch
@@ -87,12 +87,17 @@ def read(cluster: RunningCluster, topic: str) -> list[bytes | None]:
 def kill_everything(cluster: RunningCluster) -> None:
     """kill -9 of all processes that `raylog up` started: Ray's, the brokers, ZooKeeper and its owner."""
     zookeeper = EmbeddedZooKeeper(cluster.data_dir / "zookeeper")
-    refs = [ref.pid for ref in (zookeeper.owner, zookeeper.jvm) if ref is not None]
-    session = cluster.file()["ray"]["session"]
-    for pid in [*refs, *(process.pid for process in session_members(session))]:
-        with suppress(ProcessLookupError):  # workers go with their raylet
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not session_members(session) and not zookeeper.is_running, WAIT_S, "all are dead")
+    rays = [member.ref for member in ray_session(cluster).members()]
+    for ref in [*filter(None, (zookeeper.owner, zookeeper.jvm)), *rays]:
+        ref.signal(signal.SIGKILL)
+    wait_until(lambda: not any(ref.is_alive for ref in rays) and not zookeeper.is_running, WAIT_S, "all are dead")
+
+
+def ray_session(cluster: RunningCluster) -> OwnSession:
+    """All processes of the Ray cluster that `raylog up` started."""
+    session = OwnSession.load(Path(cluster.file()["ray"]["processes"]))
+    assert session is not None
+    return session
 
 
 def one_line(text: str) -> str:
@@ -347,10 +352,10 @@ def test_side_by_side_down_leaves_no_process_and_up_brings_everything_back(
         producer.produce("kept", b"value", partition=0)
         assert producer.flush(WAIT_S) == 0
 
-        session = neighbour.file()["ray"]["session"]
-        assert session_members(session)
+        rays = [member.ref for member in ray_session(neighbour).members()]
+        assert rays
         neighbour.down()
-        assert session_members(session) == []
+        assert not any(ref.is_alive for ref in rays)
         assert not EmbeddedZooKeeper(neighbour.data_dir / "zookeeper").is_running
         mine = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
         assert mine == []

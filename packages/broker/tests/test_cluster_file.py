@@ -26,7 +26,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cluster(data_dir: Path, name: str = "raylog-1") -> ClusterFile:
     file = ClusterFile(
-        name, str(data_dir), name, RayInfo("127.0.0.1:1", "local", pid=1), ZooKeeperInfo("127.0.0.1:2", True)
+        name,
+        str(data_dir),
+        name,
+        RayInfo("127.0.0.1:1", "local", processes="/nowhere"),
+        ZooKeeperInfo("127.0.0.1:2", True),
     )
     return file.with_brokers("id", (BrokerPlace(0, "broker-0", "127.0.0.1", 3, str(data_dir), "local"),))
 

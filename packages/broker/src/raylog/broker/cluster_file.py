@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from raylog.coordination.private_files import write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
@@ -51,12 +52,10 @@ class RayInfo:
     """``local``: we started it, and end it; ``joined``: somebody else's."""
     dashboard_url: str = ""
     temp_dir: str = ""
-    pid: int = 0
-    """The GCS's process when ``mode`` is local."""
-    start_time: int = 0
-    """Its start, in clock ticks since the machine booted."""
-    session: int = 0
-    """The Unix session that all its processes belong to."""
+    processes: str = ""
+    """The file that names its processes when ``mode`` is local: an OwnSession's record."""
+    head: ProcessRef | None = None
+    """The GCS's process when ``mode`` is local: a start that was cut short may have written the record anew."""
     auth_token_path: str = ""
     """The file with the token that drivers present; empty when the environment's RAY_AUTH_MODE decides."""
 
@@ -64,9 +63,10 @@ class RayInfo:
     def is_local(self) -> bool:
         return self.mode == "local"
 
-    @property
-    def head(self) -> ProcessRef:
-        return ProcessRef(self.pid, self.start_time)
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        known = {name: value[name] for name in cls.__slots__ if name in value}
+        return cls(**{**known, "head": ProcessRef(*value["head"]) if value.get("head") else None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ClusterFile:
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         known = {name: value[name] for name in cls.__slots__ if name in value}
-        known["ray"] = RayInfo(**value["ray"])
+        known["ray"] = RayInfo._from_json(value["ray"])
         known["zookeeper"] = ZooKeeperInfo(**value["zookeeper"])
         known["brokers"] = tuple(BrokerPlace(**broker) for broker in value["brokers"])
         return cls(**known)
@@ -241,15 +241,9 @@ def accepts(host: str, port: int) -> bool:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace the file in one step: a reader sees the old or the new text, a crash leaves one of them."""
+    """Replace the file in one step; its directory is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_private(path, json.dumps(value, indent=2) + "\n")
 
 
 def _load(path: Path, parse: Callable[[dict[str, Any]], T]) -> T | None:

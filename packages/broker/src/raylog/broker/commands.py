@@ -84,7 +84,13 @@ def up(
 
 def down(data_dir: DataDir = None, bootstrap_server: Bootstrap = None) -> None:
     """Take a cluster down; its data stays, and `raylog up` brings it back."""
-    cluster = find_cluster(data_dir, bootstrap_server)
+    try:
+        cluster = find_cluster(data_dir, bootstrap_server)
+    except ClusterNotFound:
+        if data_dir is None or not data_dir.is_dir() or not _load("supervisor").end_unfinished(data_dir.absolute()):
+            raise
+        typer.echo(f"raylog: ended what an unfinished `raylog up` in {data_dir} had started", err=True)
+        return
     _load("supervisor").down(cluster)
     typer.echo(f"raylog: the cluster in {cluster.data_dir} is down; its data stays there", err=True)
 

@@ -12,18 +12,16 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from raylog.broker.cluster_file import RayInfo
-from raylog.broker.processes import end_session, session_members, sessions_at
 from raylog.coordination.free_ports import free_port
-from raylog.coordination.processes import ProcessRef
+from raylog.coordination.own_session import OwnSession, run_in_session
 from raylog.protocol.errors import RaylogError
 
-__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "is_whole", "start", "stop", "temp_dir_of"]
+__all__ = ["LOCAL_PLACE", "PLACE_LABEL", "end_recorded", "is_whole", "session_of", "start", "stop", "temp_dir_of"]
 
 PLACE_LABEL = "raylog.io/place"
 """The node label that pins a broker to its node."""
@@ -36,6 +34,9 @@ METRIC_PORTS = ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT")
 TRIES = 3
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 1.0
+POLL_S = 0.05
+RECORD = "ray-processes.json"
+"""In the data dir: what to end with the cluster."""
 
 
 class RayNotStarted(RaylogError):
@@ -48,9 +49,8 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
     ``environment`` has Java on its PATH: Ray starts Spark's Java workers with it. Unless its RAY_AUTH_MODE
     says how drivers get in, they present a token that is made here. Raises RayNotStarted.
     """
-    temp_dir = temp_dir_of(data_dir)
-    for session in sessions_at(temp_dir):  # of a start that was killed before it could record them
-        end_session(session, grace_s=STOP_GRACE_S)
+    temp_dir, record = temp_dir_of(data_dir), data_dir / RECORD
+    end_recorded(data_dir)  # of a start that was killed
     _make_empty(data_dir / "ray", temp_dir)
     log = data_dir / "ray-start.log"
     token_path = "" if "RAY_AUTH_MODE" in environment else _new_token(data_dir / "ray-auth-token")
@@ -58,7 +58,7 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
         ports = [free_port(LOOPBACK) for _ in range(5)]
         with log.open("wb") as output:
             launcher = subprocess.Popen(
-                _command(temp_dir, ports),
+                run_in_session(record, _command(temp_dir, ports)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -66,26 +66,23 @@ def start(data_dir: Path, environment: Mapping[str, str]) -> RayInfo:
                 cwd=data_dir,
                 start_new_session=True,
             )
-        session = launcher.pid
-        try:
-            code = launcher.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
-            code = launcher.wait()
-        head = _member(session, "gcs_server") if code == 0 else None
+        has_ended = _ends(launcher, START_TIMEOUT_S)
+        session = OwnSession.of_child(launcher.pid)
+        head = session.member("gcs_server") if has_ended and launcher.wait() == 0 else None
         if head is not None:
+            session.save(record)
             return RayInfo(
                 address=f"{LOOPBACK}:{ports[0]}",
                 mode="local",
                 dashboard_url=f"http://{LOOPBACK}:{ports[2]}",
                 temp_dir=str(temp_dir),
-                pid=head.pid,
-                start_time=head.start_time,
-                session=session,
+                processes=str(record),
+                head=head.ref,
                 auth_token_path=token_path,
             )
-        end_session(session, grace_s=STOP_GRACE_S)
-    temp_dir.unlink()
+        session.end(STOP_GRACE_S)
+        launcher.wait()
+    end_recorded(data_dir)
     raise RayNotStarted(f"Ray did not start: {_last_line(log)} (all of it is in {log})")
 
 
@@ -99,27 +96,46 @@ def temp_dir_of(data_dir: Path) -> Path:
 
 def is_whole(ray: RayInfo) -> bool:
     """True while both processes live without which no driver gets in and no actor runs: the GCS and the raylet."""
-    return ray.head.is_alive and _member(ray.session, "raylet") is not None
+    session = session_of(ray)
+    members = session.members() if session else []
+    return any(member.ref == ray.head for member in members) and any(member.name == "raylet" for member in members)
+
+
+def session_of(ray: RayInfo) -> OwnSession | None:
+    """The processes of a Ray cluster that :func:`start` started; None when it was stopped."""
+    return OwnSession.load(Path(ray.processes)) if ray.processes else None
 
 
 def stop(ray: RayInfo) -> None:
-    """End all processes of a Ray cluster that :func:`start` started, also what a dead GCS or raylet left of it."""
-    temp_dir = Path(ray.temp_dir)
-    for session in {ray.session} if ray.head.is_alive else sessions_at(temp_dir):
-        end_session(session, grace_s=STOP_GRACE_S)
-    if temp_dir.is_symlink():
+    """End all processes of a Ray cluster that :func:`start` started, also what a dead GCS or raylet left of it, and no
+    other process.
+    """
+    if not ray.processes:
+        return
+    end_recorded(Path(ray.processes).parent)
+
+
+def end_recorded(data_dir: Path) -> bool:
+    """End the processes of a Ray cluster that were recorded in ``data_dir``; False when none of them runs."""
+    session = OwnSession.load(data_dir / RECORD)
+    found = session is not None and bool(session.members())
+    if session is not None:
+        session.end(STOP_GRACE_S)
+    temp_dir = temp_dir_of(data_dir)
+    if temp_dir.is_symlink() and temp_dir.readlink() == data_dir / "ray":
         temp_dir.unlink()
+    (data_dir / RECORD).unlink(missing_ok=True)
+    return found
 
 
-def _member(session: int, name: str) -> ProcessRef | None:
-    """The session's process of this name: ``gcs_server`` is the cluster, ``raylet`` its one node."""
-    for process in session_members(session):
-        try:
-            if process.name().startswith(name):
-                return ProcessRef.of(process.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return None
+def _ends(launcher: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether it ends in time. It is not waited for yet: so nobody else can have the number of its session."""
+    deadline = time.monotonic() + timeout_s
+    while os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _command(temp_dir: Path, ports: list[int]) -> list[str]:

@@ -42,12 +42,12 @@ from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.processes import machine_boot_id
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.registration import (
     BrokerRegistration,
     SessionFile,
     ensure_cluster,
-    machine_boot_id,
 )
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.ids import BrokerEpoch, BrokerId

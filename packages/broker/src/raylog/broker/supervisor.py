@@ -40,7 +40,7 @@ from raylog.broker.up_request import (
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 
-__all__ = ["Request", "down", "drain", "status", "up"]
+__all__ = ["Request", "down", "drain", "end_unfinished", "status", "up"]
 
 DEFAULT_BROKERS = 3
 UP_TIMEOUT_S = 90.0
@@ -127,6 +127,15 @@ def down(cluster: ClusterFile) -> None:
         cluster.unregister()
 
 
+def end_unfinished(data_dir: Path) -> bool:
+    """End what an `up` started that was killed before it wrote ``cluster.json``; False when nothing of it runs."""
+    with _only_one_up(data_dir):
+        zookeeper = EmbeddedZooKeeper(data_dir / "zookeeper")
+        found = [local_ray.end_recorded(data_dir), bool(zookeeper.owner or zookeeper.jvm)]
+        zookeeper.stop()
+    return any(found)
+
+
 def drain(cluster: ClusterFile, broker_id: int, timeout_s: float, *, cancel: bool) -> list[tuple[str, int]]:
     """Let others lead what a broker leads, or take that back; what nobody else can lead. Raises RaylogError."""
     if not ray_driver.runs(cluster.ray):
@@ -166,12 +175,13 @@ def _only_one_up(data_dir: Path) -> Iterator[None]:
 def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: contextlib.ExitStack) -> RayInfo:
     """The Ray cluster that is asked for, or was used before, or a new local one."""
     environment = environment_for(needs_java=not external_zookeeper(request, before))
-    if before and before.ray.is_local and before.ray.head.is_alive:
-        if request.address not in (None, before.ray.address):
-            raise RaylogError(f"the cluster in {before.data_dir} runs on a Ray cluster of its own: `raylog down` first")
+    if before and before.ray.is_local:
         if local_ray.is_whole(before.ray):
+            if request.address not in (None, before.ray.address):
+                where = f"the cluster in {before.data_dir}"
+                raise RaylogError(f"{where} runs on a Ray cluster of its own: `raylog down` first")
             return before.ray
-        local_ray.stop(before.ray)  # its node died: no driver gets in any more
+        local_ray.stop(before.ray)  # a part of it died: no driver gets in any more
     address = request.address or os.environ.get("RAY_ADDRESS")
     if before and not before.ray.is_local:
         address = address or before.ray.address

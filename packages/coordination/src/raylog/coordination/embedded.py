@@ -1,8 +1,8 @@
 """The embedded ZooKeeper: one owner process per data dir, which keeps a JVM running (D7).
- ``python -m raylog.coordination.embedded DATA_DIR`` is the owner. It holds ``owner.lock``, records itself
-and its JVM in ``owner.json``, starts the JVM again when it dies, and on SIGTERM stops it and ends. The port
-is chosen once and kept in ``port``, because it stands in brokers' settings. When the owner is killed the
-JVM serves on; the next owner ends it first.
+ ``python -m raylog.coordination.embedded DATA_DIR`` is the owner. It holds ``owner.lock``, records itself in
+``owner.json`` and its JVM in ``jvm.json``, starts the JVM again when it dies, and on SIGTERM stops it and ends. The
+port is chosen once and kept in ``port``, because it stands in brokers' settings. When the owner is killed the JVM
+serves on; the next owner ends it first.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from typing import IO, NamedTuple
 
 from raylog.coordination.free_ports import check_port, free_port
 from raylog.coordination.java import find_java
+from raylog.coordination.private_files import write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.zookeeper_server import EmbeddedError, command
 from raylog.protocol.errors import RaylogError
 
 JVM_STOP_S = 5.0
 MODULE = "raylog.coordination.embedded"
-OWNER_FILE = "owner.json"
+OWNER_FILE, JVM_FILE = "owner.json", "jvm.json"
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
 
 
@@ -113,19 +114,22 @@ class EmbeddedZooKeeper:
 
 
 class _Recorded(NamedTuple):
-    """What owner.json names, as far as it still lives."""
+    """What the records name, as far as it still lives."""
 
     owner: ProcessRef | None
     jvm: ProcessRef | None
 
 
 def _recorded(data_dir: Path) -> _Recorded:
+    return _Recorded(_alive(data_dir / OWNER_FILE), _alive(data_dir / JVM_FILE))
+
+
+def _alive(record: Path) -> ProcessRef | None:
     try:
-        fields = json.loads((data_dir / OWNER_FILE).read_text())
-        owner, jvm = ProcessRef(*fields["owner"]), ProcessRef(*fields["jvm"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return _Recorded(None, None)
-    return _Recorded(owner if owner.is_alive else None, jvm if jvm.is_alive else None)
+        process = ProcessRef(*json.loads(record.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return process if process.is_alive else None
 
 
 class _Owner:
@@ -161,7 +165,7 @@ class _Owner:
         file = self._data_dir / "port"
         if not file.exists():
             port = free_port(self._host)
-            _write(file, str(port))
+            write_private(file, str(port))
             return port
         kept = int(file.read_text())
         try:
@@ -175,6 +179,7 @@ class _Owner:
 
     def run(self) -> None:
         """Keep the JVM running until SIGTERM or SIGINT, then end it."""
+        _record_this(self._data_dir / OWNER_FILE)
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,7 +198,8 @@ class _Owner:
             backoff_s = FIRST_BACKOFF_S if lived_s > 10 else min(2 * backoff_s, LAST_BACKOFF_S)
             sys.stderr.write(f"the JVM ended with code {jvm.returncode}; starting it again\n")
             self._sleep(backoff_s)
-        (self._data_dir / OWNER_FILE).unlink()
+        for name in (OWNER_FILE, JVM_FILE):
+            (self._data_dir / name).unlink(missing_ok=True)
         self._lock.close()
 
     def _stop(self, *_: object) -> None:
@@ -206,10 +212,13 @@ class _Owner:
 
     def _start_jvm(self) -> subprocess.Popen[bytes]:
         with (self._data_dir / "jvm.log").open("ab") as log:
-            jvm = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        record = {"owner": ProcessRef.of(os.getpid()), "jvm": ProcessRef.of(jvm.pid) or (jvm.pid, 0)}
-        _write(self._data_dir / OWNER_FILE, json.dumps(record))
-        return jvm
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: _record_this(self._data_dir / JVM_FILE),
+            )
 
     def _end_jvm(self, jvm: subprocess.Popen[bytes]) -> None:
         jvm.terminate()
@@ -220,11 +229,9 @@ class _Owner:
             jvm.wait()
 
 
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
+def _record_this(record: Path) -> None:
+    """Before this process does anything that outlives it, or becomes another program, which leaves its record true."""
+    write_private(record, json.dumps(ProcessRef.of(os.getpid())))
 
 
 def _detach(log: Path) -> bool:

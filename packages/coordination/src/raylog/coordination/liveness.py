@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from raylog.coordination.names import Names
-from raylog.coordination.registration import machine_boot_id
+from raylog.coordination.processes import machine_boot_id
 
 __all__ = ["LivenessConnections", "LivenessListener", "Peer", "address_towards", "machine_id"]
 

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 from raylog.coordination import clocks, paths
 from raylog.coordination.model import BrokerInfo
-from raylog.coordination.processes import ProcessRef
+from raylog.coordination.private_files import write_private
+from raylog.coordination.processes import ProcessRef, machine_boot_id
 from raylog.coordination.store import (
     BadVersion,
     Create,
@@ -30,13 +31,6 @@ from raylog.protocol.ids import BrokerEpoch, TimestampMs
 
 FEATURE_LEVEL = 1
 """What this release writes into the store; a cluster at a higher level needs a newer release."""
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine_boot_id() -> str:
-    """Another one after each start of the machine: what was not synced before is gone then."""
-    return _BOOT_ID.read_text().strip()
 
 
 class DuplicateBroker(RaylogError):
@@ -59,10 +53,9 @@ class SessionFile:
             saved = json.loads(self._path.read_text())
             holder = ProcessRef(*saved["process"])
             session = Session(saved["id"], bytes.fromhex(saved["password"]))
-            boot_id = saved["boot_id"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if boot_id != machine_boot_id() or (holder.is_alive and holder.pid != os.getpid()):
+        if holder.boot_id != machine_boot_id() or (holder.is_alive and holder.pid != os.getpid()):
             return None
         return session
 
@@ -72,12 +65,8 @@ class SessionFile:
             "id": session.id,
             "password": session.password.hex(),
             "process": ProcessRef.of(os.getpid()),
-            "boot_id": machine_boot_id(),
         }
-        new = self._path.with_suffix(".new")
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(record))
-        new.replace(self._path)
+        write_private(self._path, json.dumps(record))
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
