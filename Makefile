@@ -71,7 +71,7 @@ sim: setup       ## replay one run of the simulator, SEED=n (BUG= one of the pla
 sim-long: setup  ## run seeds of the simulator until told to stop (Ctrl-C)
 	cd tests && ../$(BIN)/python -m sim.cli --long
 
-sim-proof: setup ## plant sixteen bugs and count how many the simulator finds
+sim-proof: setup ## plant bugs and count how many the simulator finds
 	cd tests && ../$(BIN)/python -m sim.cli --proof
 
 bench: setup     ## broker figures as ratios to this machine's limits; the last line is one JSON object

@@ -23,7 +23,7 @@ from raylog.coordination import group_paths, paths
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
-from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
 from raylog.coordination.proposals import (
     DamagedReplica,
@@ -246,17 +246,20 @@ def _handler_seeds() -> Iterator[bytes]:
 # --- control messages --------------------------------------------------------------------------------------------
 
 
+def _act(before: ClusterState, after: ClusterState) -> None:
+    local_changes(BrokerId(1), before, after)
+
+
 def control(data: bytes) -> None:
     """What a broker takes from whoever claims to be its controller, and the controller from a broker."""
     receiver = Receiver(BrokerId(1))
     receiver.registered(BrokerEpoch(1))
     for payload in (_UPDATE, data):
         try:
-            received = receiver.receive(payload)
+            ack = receiver.receive(payload, _act)
         except InvalidRequest:
             continue
-        local_changes(BrokerId(1), received.before, received.after)
-        assert Ack.decode(received.ack.encode()) == received.ack
+        assert Ack.decode(ack.encode()) == ack
     try:
         update = UpdateState.decode(data)
     except InvalidRequest:

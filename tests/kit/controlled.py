@@ -95,6 +95,10 @@ class InFlight(NamedTuple):
     payload: bytes
 
 
+def _act(before: ClusterState, after: ClusterState) -> None:
+    """There is nothing to do."""
+
+
 class FakeBroker:
     """A broker's session, incarnation and receiver."""
 
@@ -228,7 +232,7 @@ class ControlledCluster:
         """The oldest message arrives and is answered; ``twice``: it arrives again."""
         message = self.wire.popleft()
         broker = self.brokers[message.to]
-        acks = [broker.receiver.receive(message.payload).ack.encode() for _ in range(2 if twice else 1)]
+        acks = [broker.receiver.receive(message.payload, _act).encode() for _ in range(2 if twice else 1)]
         for ack in acks:
             self.feed(Acked(Ack.decode(ack)))
 
@@ -241,7 +245,7 @@ class ControlledCluster:
         """The oldest message gets lost, or only the answer to it."""
         message = self.wire.popleft()
         if answer_only:
-            self.brokers[message.to].receiver.receive(message.payload)
+            self.brokers[message.to].receiver.receive(message.payload, _act)
         self.feed(SendFailed(message.to, message.sequence))
 
     # --- what happens

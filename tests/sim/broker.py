@@ -37,6 +37,7 @@ from .controlling import Controlling
 from .disk import Disk
 from .engine import Process, ProcessDied, Thread
 from .group_coordinator import Coordinating
+from .local import StepFailed
 from .network import Answer
 from .replicas import Replicas
 from .world import World
@@ -107,7 +108,7 @@ class SimBroker:
         self._told: tuple[int, int] | None = None
         """The controller's epoch and our incarnation of the last one that knows whether it is drained."""
         self.lease = design.lease()
-        self.receiver = Receiver(broker_id)
+        self.receiver: Receiver = design.receiver(broker_id)
         self.is_synced = False
         self.replicas = Replicas(self)
         self._waiting: list[Waiting] = []
@@ -156,6 +157,7 @@ class SimBroker:
         self.serving.busy = True
         try:
             self.info = self.registration.register(self.info)
+            self.replicas.registered()
             self.receiver.registered(self.info.epoch)
         finally:
             self.serving.busy = False
@@ -319,13 +321,15 @@ class SimBroker:
             answer(result)
 
     def _control(self, payload: bytes, answer: Answer) -> None:
-        received = self.receiver.receive(payload)
-        if received.after is not received.before:
-            self.replicas.apply(received.before, received.after)
-        if received.ack.status is AckStatus.OK:
+        try:
+            ack = self.receiver.receive(payload, self.replicas.act)
+        except StepFailed as error:
+            self.engine.note(f"broker {self.id}: a message of the controller failed, {error}")
+            return  # the controller hears nothing
+        if ack.status is AckStatus.OK:
             self.is_synced = True
         self.settle()
-        answer(received.ack.encode())
+        answer(ack.encode())
 
     def _produce(self, request: ProduceRequest, answer: Answer) -> None:
         try:

@@ -154,6 +154,8 @@ class SimLog:
         self._offsets = LogOffsets(Offset(files.start), hw, hw, mark(files.end))
         self._ends = [batch.end for batch in files.batches]
         self.closed = False
+        self.damage: None = None
+        """Nothing here is ever found damaged."""
         self.on_start: Callable[[], None] = lambda: None
         self.on_append: Callable[[SimLog, Sequence[Stored]], None] = lambda log, batches: None
         self.on_truncate: Callable[[SimLog, int], None] = lambda log, offset: None

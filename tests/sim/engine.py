@@ -28,8 +28,11 @@ class ProcessDied(BaseException):
     """Unwinds what a process was doing when it died."""
 
 
-class Violation(AssertionError):
-    """An invariant does not hold. ``invariant`` names it, as docs/invariants.md does."""
+class Violation(BaseException):
+    """An invariant does not hold. ``invariant`` names it, as docs/invariants.md does.
+
+    It passes through code that goes on whatever an operation raises.
+    """
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")

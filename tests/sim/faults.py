@@ -95,6 +95,7 @@ DESCRIPTIONS = {
     "disk": "the log directory of broker {broker} goes offline, and the broker starts anew after {length} ms",
     "blackout": "all machines crash without their unsynced data, and are back after {length} ms",
     "drain": "broker {broker} is drained for {length} ms",
+    "steps": "broker {broker} fails at the next steps that the controller's messages ask for ({length}/1000 and one)",
     "delete": "records of a partition are deleted (share {rate:.2f})",
     "elect": "preferred leaders are asked for",
     "recreate": "the topic is deleted, and made anew",
@@ -123,6 +124,7 @@ WEIGHTS = {
     "disk": 3,
     "blackout": 1,
     "drain": 2,
+    "steps": 3,
     "delete": 3,
     "elect": 1,
     "grow": 1,
@@ -171,6 +173,7 @@ STRIKES = {
     "hint": 1,
     "zkslow": 2,
     "disk": 1,
+    "steps": 2,
 }
 """What strikes brokers at a moment."""
 COUPS = {"hint": 4, "pause": 3, "zk": 2, "expire": 2, "kill": 2, "isolate": 1}
@@ -330,6 +333,8 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
         case "drain":
             world.drain(broker)
             return partial(world.undrain, broker)
+        case "steps":
+            world.fail_steps(broker, 1 + fault.length // 1_000)
         case "delete":
             world.delete_records(world.tps[fault.length % len(world.tps)], fault.rate)
         case "elect":

@@ -6,7 +6,7 @@ whose violation shows it: a design that is found by another one is found by acci
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raylog.broker.partition import Partition
@@ -19,13 +19,24 @@ from raylog.coordination.controller import Controller
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.peer_control import Ack, Act, Receiver
 from raylog.coordination.registration import BrokerRegistration
 from raylog.coordination.store import Op
-from raylog.protocol.errors import NotLeaderOrFollower
-from raylog.protocol.ids import NO_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.errors import NotLeaderOrFollower, RaylogError
+from raylog.protocol.ids import (
+    NO_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    MonotonicMs,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 
 from .group_planted import GROUP_BUGS, EndlessLease
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
+from .local import SimPartitions
 from .world import Design
 
 
@@ -128,6 +139,30 @@ class ForgetsProducers(Partition):
         super().become_leader(state, now_ms)
 
 
+# --- the controller's word
+
+
+class StoresFirst(Receiver):
+    """The new state is in force before it was acted on: a repetition finds nothing to do."""
+
+    def receive(self, payload: bytes, act: Act) -> Ack:
+        before = self.state
+        ack = super().receive(payload, lambda before, after: None)
+        if self.state is not before:
+            act(before, self.state)
+        return ack
+
+
+class StopsAtTheFirstFailure(SimPartitions):
+    """What nobody expected of one partition ends the message, and nobody remembers what was left."""
+
+    def _step(self, what: str, tp: TopicPartition, topic_id: TopicId, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except RaylogError as error:
+            self._note(what, tp, topic_id, error)
+
+
 # --- fencing
 
 
@@ -176,6 +211,7 @@ PLANTED = {
         _planted("unchecked-writes", FENCED, INCARNATION, controller=unchecked_controller),
         _planted("no-lease", ENDS, lease=EndlessLease),
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
+        _planted("state-before-its-effects", PROGRESS, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
         *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),

@@ -19,9 +19,8 @@ from raylog.broker.config import (
     TOPIC_SETTINGS,
 )
 from raylog.broker.partition import Isolation, Partition
-from raylog.broker.storage.log_config import LogConfig
 from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.peer_control import LocalChanges, local_changes
+from raylog.coordination.peer_control import Lead
 from raylog.coordination.proposals import (
     IsrAnswer,
     IsrChange,
@@ -44,7 +43,7 @@ from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, Time
 from raylog.protocol.settings import Settings
 
 from .clients import Consumed, ConsumeRequest, DeleteRequest, Ends, EndsRequest, OutOfRange
-from .disk import Files, SimLog
+from .local import SimLogs, SimPartitions, StepFailed
 from .network import Answer
 
 if TYPE_CHECKING:
@@ -95,12 +94,25 @@ class Replicas:
         self._broker = broker
         self._engine = broker.engine
         world = broker.world
+        self._broker_settings = Settings(BROKER_SETTINGS, {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms})
         self._settings = Settings(
             TOPIC_SETTINGS,
             {MIN_INSYNC_REPLICAS.name: world.min_isr} | ({FLUSH_MESSAGES.name: 1} if world.flushes else {}),
-            parent=Settings(BROKER_SETTINGS, {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms}),
+            parent=self._broker_settings,
         )
-        self.partitions: dict[TopicPartition, Partition] = {}
+        self.fails = 0
+        """So many of the next steps fail that a message of the controller asks for."""
+        self._local: SimPartitions = world.design.local(
+            broker.id,
+            self._broker_settings,
+            SimLogs(broker.disk, self._settings, self._may_fail),
+            self,
+            self._open,
+            lambda: TimestampMs(0),
+            broker.clock,
+        )
+        self._local.may_fail, self._local.on_lead, self._local.on_follow = self._may_fail, self._leads, self._follows
+        self.partitions = self._local.partitions
         self._followed: dict[TopicPartition, Followed] = {}
         self._parked: list[Parked] = []
         self._proposing: set[TopicPartition] = set()
@@ -110,86 +122,66 @@ class Replicas:
 
     # --- the controller's word
 
-    def apply(self, before: ClusterState, after: ClusterState) -> None:
-        changes: LocalChanges = local_changes(self._broker.id, before, after)
-        now_ms = self._broker.clock()
-        if not self._broker.is_synced:
-            self._set_strays_aside(after)
-        for tp, topic_id in (*changes.deleted, *changes.no_replica):
-            self._delete(tp, topic_id)
-        for tp in changes.resigned:
-            self._unfollow(tp)
-            self.partitions[tp].resign()
-        for tp, topic_id, state in changes.lead:
-            self._unfollow(tp)
-            partition = self._local(tp, topic_id)
-            try:
-                partition.become_leader(state, now_ms)
-            except RaylogError as error:
-                self._engine.note(f"broker {self._broker.id}: cannot lead {tp}, {error}")
-            else:
-                broker, start = self._broker, partition.log_start_offset
-                files, epoch = broker.disk.files[tp], state.leader_epoch
-                broker.world.checker.leads(tp, broker.id, broker.info.epoch, epoch, files, start)
-        for tp, _, state in changes.updated:
-            self.partitions[tp].update(state, now_ms)
-        for tp, topic_id, state in changes.follow:
-            self._unfollow(tp)
-            partition = self._local(tp, topic_id)
-            try:
-                partition.become_follower(state.leader_epoch)
-            except RaylogError as error:
-                self._engine.note(f"broker {self._broker.id}: cannot follow {tp}, {error}")
-                continue
-            self._broker.world.moment("follows", self._broker.id, tp)
-            leader = after.brokers.get(state.leader)
-            if leader is not None:
-                self._followed[tp] = followed = Followed(leader, state.leader_epoch)
-                self._fetch(tp, followed)
+    def act(self, before: ClusterState, after: ClusterState) -> None:
+        """As PartitionTable: what fails is done the next time."""
+        self._local.carry_out(before, after, self._broker_settings)
+        for tp, failure in self._local.failures.items():
+            if not isinstance(failure.error, RaylogError | StepFailed):
+                raise failure.error
+            self._engine.note(f"broker {self._broker.id}: cannot do what is asked of {tp}, {failure.error}")
         self._wake()
 
-    def resign_all(self) -> None:
-        for partition in self.partitions.values():
-            partition.resign()
+    def retry(self) -> None:
+        """As PartitionTable."""
+        state = self._broker.receiver.state
+        if self._broker.is_synced and self._local.has_retries:
+            self.act(state, state)
 
-    def _delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
-        partition = self.partitions.get(tp)
-        if partition is not None and partition.topic_id == topic_id:
-            self._unfollow(tp)
-            partition.resign()
-            del self.partitions[tp], self._broker.disk.files[tp]
+    def registered(self) -> None:
+        """As PartitionTable.register_with."""
+        self._local.registered()
 
-    def _set_strays_aside(self, state: ClusterState) -> None:
-        """As in PartitionTable: logs of topics that the cluster does not have."""
-        files = self._broker.disk.files
-        for tp in [tp for tp, of_it in files.items() if state.topic_by_id(of_it.topic_id) is None]:
-            if tp in self.partitions:
-                self._delete(tp, files[tp].topic_id)
-            else:
-                del files[tp]
+    def _may_fail(self, tp: TopicPartition) -> None:
+        if self.fails:
+            self.fails -= 1
+            self._broker.world.counts["steps failed"] += 1
+            raise StepFailed("can't start new thread")
 
-    def _unfollow(self, tp: TopicPartition) -> None:
+    def _leads(self, lead: Lead) -> None:
+        broker, partition = self._broker, self.partitions[lead.tp]
+        broker.world.checker.leads(
+            lead.tp,
+            broker.id,
+            broker.info.epoch,
+            lead.partition.leader_epoch,
+            broker.disk.files[lead.tp],
+            partition.log_start_offset,
+        )
+
+    def _follows(self, tp: TopicPartition) -> None:
+        self._broker.world.moment("follows", self._broker.id, tp)
+
+    # --- the port of LocalPartitions to its fetchers
+
+    def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
+        tp = partition.tp
+        self._may_fail(tp)
+        self._followed[tp] = followed = Followed(leader, leader_epoch)
+        self._fetch(tp, followed)
+
+    def unfollow(self, tp: TopicPartition) -> None:
         self._followed.pop(tp, None)
 
-    def _local(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
-        partition = self.partitions.get(tp)
-        if partition is not None and partition.topic_id != topic_id:
-            self._delete(tp, partition.topic_id)
-            partition = None
-        if partition is None:
-            partition = self.partitions[tp] = self._open(tp, topic_id)
-        return partition
+    def resign_all(self) -> None:
+        for tp in [*self.partitions]:
+            self._local.resign(tp)
 
-    def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
+    def _open(self, tp: TopicPartition, topic_id: TopicId, log: Any, settings: Settings) -> Partition:
         broker, checker = self._broker, self._broker.world.checker
-        files = broker.disk.files.get(tp)
-        if files is None or files.topic_id != topic_id:
-            files = broker.disk.files[tp] = Files(topic_id)
-        log = SimLog(tp, files, LogConfig.of(self._settings), broker.disk.health)
+        partition: Partition = broker.world.design.partition(tp, topic_id, log, self._settings)
         log.on_append = lambda log, batches: checker.appended(tp, broker.id, log, batches)
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
-        partition = broker.world.design.partition(tp, topic_id, log, self._settings)
         log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
         partition.on_append = lambda tp, size: self._engine.at(0, broker.serving, self._wake)
         partition.on_advance = lambda tp, size, hw: self._engine.at(0, broker.serving, self._advanced)
@@ -404,6 +396,7 @@ class Replicas:
     # --- proposing
 
     def _look_at_isrs(self) -> None:
+        self.retry()
         self.give_up_failed()
         for tp, partition in self.partitions.items():
             if partition.is_leader:

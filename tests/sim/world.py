@@ -28,6 +28,7 @@ from raylog.coordination.controller_events import (
 )
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.lease import Lease
+from raylog.coordination.peer_control import Receiver
 from raylog.coordination.registration import BrokerRegistration
 from raylog.coordination.store import Op, OpResult
 from raylog.protocol.errors import RaylogError
@@ -38,6 +39,7 @@ from .disk import Disk
 from .engine import Engine, Process, Thread, Violation
 from .groups import GroupDesign, SimGroups
 from .invariants import MATCHING, Checker
+from .local import SimPartitions
 from .network import Network, Traffic
 from .zookeeper import Ensemble, Weather
 
@@ -88,6 +90,8 @@ class Design:
     lease: Callable[[], Lease] = Lease
     controller: Callable[[int], Controller] = controller
     partition: Callable[..., Partition] = Partition
+    receiver: Callable[[BrokerId], Receiver] = Receiver
+    local: Callable[..., SimPartitions] = SimPartitions
     groups: GroupDesign = field(default_factory=GroupDesign)
 
 
@@ -323,6 +327,11 @@ class World:
             process.paused_until = max(process.paused_until, until)
             self.engine.at(until - self.engine.now, self._admin, store.look_again)
 
+    def fail_steps(self, broker: BrokerId, count: int) -> None:
+        """So many of the next steps fail there that a message of the controller asks for."""
+        if self.is_up(broker):
+            self.brokers[broker].replicas.fails = count
+
     def drain(self, broker: BrokerId) -> None:
         """It is to lead nothing any more, and stays."""
         if self.is_up(broker):
@@ -466,6 +475,7 @@ class World:
             self.start_broker(broker)
             self.brokers[broker].store.mend()
             self.undrain(broker)
+            self.fail_steps(broker, 0)
         if self.groups is not None:
             self.groups.heal()
 

@@ -56,6 +56,7 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         offline_log_dirs=0,
         unread_bytes=1234,
         damaged=1,
+        failed_partitions=7,
         waiting_fetches=4,
         waiting_produces=6,
         fetch_sessions=5,

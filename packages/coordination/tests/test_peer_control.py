@@ -74,11 +74,25 @@ def receiver() -> Receiver:
     return receiver
 
 
-def send(receiver: Receiver, message: UpdateState) -> AckStatus:
-    received = receiver.receive(message.encode())
-    assert received.after is receiver.state
-    assert (received.ack.broker_id, received.ack.sequence) == (ME, message.sequence)
-    return received.ack.status
+class Acting:
+    """A broker that acts on messages, and fails as long as it is told to."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.fails = False
+        self.seen: list[tuple[ClusterState, ClusterState]] = []
+        self._receiver = receiver
+
+    def __call__(self, before: ClusterState, after: ClusterState) -> None:
+        assert self._receiver.state is before, "the new state is shown once it was acted on"
+        self.seen.append((before, after))
+        if self.fails:
+            raise RuntimeError("can't start new thread")
+
+
+def send(receiver: Receiver, message: UpdateState, act: Acting | None = None) -> AckStatus:
+    ack = receiver.receive(message.encode(), act or Acting(receiver))
+    assert (ack.broker_id, ack.sequence) == (ME, message.sequence)
+    return ack.status
 
 
 # --- the rules
@@ -118,10 +132,11 @@ def test_a_repeated_or_late_message_is_acknowledged_without_effect(receiver: Rec
 
 def test_a_deposed_controller_is_refused_and_told_of_the_newer_one(receiver: Receiver) -> None:
     send(receiver, update(1, full=True, controller=5))
-    received = receiver.receive(update(2, topic("a", 1), full=True, controller=4).encode())
-    assert received.ack.status is AckStatus.STALE_CONTROLLER_EPOCH
-    assert received.ack.controller_epoch == 5
-    assert received.after is received.before
+    act = Acting(receiver)
+    ack = receiver.receive(update(2, topic("a", 1), full=True, controller=4).encode(), act)
+    assert ack.status is AckStatus.STALE_CONTROLLER_EPOCH
+    assert ack.controller_epoch == 5
+    assert not act.seen
 
 
 def test_a_new_controller_begins_with_a_full_state(receiver: Receiver) -> None:
@@ -142,6 +157,49 @@ def test_a_message_for_another_incarnation_is_refused(receiver: Receiver) -> Non
 
 def test_before_it_is_registered_a_broker_takes_nothing() -> None:
     assert send(Receiver(ME), update(1, full=True)) is AckStatus.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_failed_message_has_effect_when_repeated(receiver: Receiver, full: bool) -> None:
+    send(receiver, update(1, full=True))
+    act, before, message = Acting(receiver), receiver.state, update(2, topic("a", 1), full=full)
+    act.fails = True
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            send(receiver, message, act)
+        assert receiver.state is before
+    act.fails = False
+    assert send(receiver, message, act) is AckStatus.OK
+    assert set(receiver.state.topics) == {"a"}
+    assert [(b.topics.keys(), a.topics.keys()) for b, a in act.seen] == [(set(), {"a"})] * 3
+
+
+def test_delta_after_failed_message_asks_for_everything(receiver: Receiver) -> None:
+    send(receiver, update(1, full=True))
+    act = Acting(receiver)
+    act.fails = True
+    with pytest.raises(RuntimeError):
+        send(receiver, update(2, topic("a", 1)), act)
+    act.fails = False
+    assert send(receiver, update(3, topic("b", 1)), act) is AckStatus.NEEDS_FULL
+    assert send(receiver, update(4, topic("a", 1), topic("b", 1), full=True), act) is AckStatus.OK
+    assert set(receiver.state.topics) == {"a", "b"}
+
+
+def test_repetition_is_acted_on_without_a_change(receiver: Receiver) -> None:
+    """So that the broker can do what it failed to do."""
+    send(receiver, update(1, topic("a", 1), full=True))
+    act, state = Acting(receiver), receiver.state
+    assert send(receiver, update(1), act) is AckStatus.OK
+    assert act.seen == [(state, state)]
+    assert act.seen[0][0] is act.seen[0][1] is receiver.state is state
+
+
+def test_delta_before_any_full_state_is_no_repetition(receiver: Receiver) -> None:
+    assert send(receiver, update(0, topic("a", 1))) is AckStatus.NEEDS_FULL
+    assert send(receiver, update(-5, topic("a", 1))) is AckStatus.NEEDS_FULL
+    assert send(receiver, update(0, topic("a", 1), full=True)) is AckStatus.OK
+    assert set(receiver.state.topics) == {"a"}
 
 
 # --- the bytes
@@ -330,3 +388,45 @@ def test_changed_overrides_are_told() -> None:
     changes = local_changes(ME, cluster(topic("a", 1)), cluster(topic("a", 1, configs={"x": "y"})))
     assert [t.configs for t in changes.configs] == [{"x": "y"}]
     assert changes.lead == ()
+
+
+# --- what was left undone
+
+
+def undone(*names: str, topic_id: int = 1) -> dict[TopicPartition, TopicId]:
+    return {tp(name, 0): TopicId(UUID(int=topic_id)) for name in names}
+
+
+def test_undone_partitions_are_decided_without_a_change() -> None:
+    """Led, followed and configured as the state says, and nothing of the others."""
+    state = cluster(topic("a", 1), topic("b", 1), replicated(2, 2, 1))
+    changes = local_changes(ME, state, state, undone("a") | undone("r", topic_id=9))
+    assert [lead.tp for lead in changes.lead] == [tp("a", 0)]
+    assert [follow.tp for follow in changes.follow] == [tp("r", 0)]
+    assert [t.name for t in changes.configs] == ["a", "r"]
+    assert not changes.deleted
+    assert not changes.updated
+
+
+def test_undone_update_is_a_leadership_taken_anew() -> None:
+    before, after = cluster(replicated(1, 1, 2)), cluster(replicated(1, 1, 2, 3, version=2))
+    changes = local_changes(ME, before, after, undone("r", topic_id=9))
+    assert [lead.partition.version for lead in changes.lead] == [2]
+    assert not changes.updated
+
+
+def test_undone_deletion_is_still_due_when_the_topic_is_forgotten() -> None:
+    gone = (tp("a", 0), TopicId(UUID(int=1)))
+    assert local_changes(ME, cluster(), cluster(), undone("a")).deleted == (gone,)
+    assert local_changes(ME, cluster(), cluster(topic("a", 2)), undone("a")).no_replica == (gone,)
+    again = local_changes(ME, cluster(), cluster(topic("a", 1, topic_id=2)), undone("a"))
+    assert again.deleted == (gone,)
+    assert [lead.topic_id for lead in again.lead] == [UUID(int=2)]
+
+
+def test_undone_resignation_is_still_due() -> None:
+    """Whoever leads in its former life may not lead, though no state that is compared shows that it did."""
+    state = replace(cluster(replicated(1, 1, 2)), brokers={ME: broker(1, 2), BrokerId(2): broker(2)})
+    changes = local_changes(ME, state, state, undone("r", topic_id=9))
+    assert changes.resigned == (tp("r", 0),)
+    assert not changes.lead

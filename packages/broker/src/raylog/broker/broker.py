@@ -170,12 +170,13 @@ class Broker:
         draining.join(DRAIN_TIMEOUT_S)
 
     def _maintain(self) -> None:
-        log_dirs, draining = self._opened().log_dirs, self._opened().draining
+        log_dirs, draining, table = self._opened().log_dirs, self._opened().draining, self._opened().partitions
         while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
             try:
                 log_dirs.maintain(wall_ms(), monotonic_ms())
             except RaylogError as error:
                 logger.error("housekeeping failed", reason=error)
+            table.retry()
             draining.keep()
 
     # --- the ways in besides the socket ---
@@ -234,6 +235,7 @@ class Broker:
             offline_log_dirs=len(parts.log_dirs.offline()),
             unread_bytes=sum(map(unread_bytes, parts.log_dirs.all_logs())),
             damaged=len(parts.partitions.damaged()),
+            failed_partitions=len(parts.partitions.failures()),
             waiting_produces=parts.ports.produces.waiting,
             waiting_fetches=parts.ports.delayed.waiting,
             fetch_sessions=len(parts.ports.fetch_sessions),
@@ -279,6 +281,7 @@ class Broker:
             "offline_log_dirs": dict(parts.log_dirs.offline()),
             "unread_bytes": sum(map(unread_bytes, parts.log_dirs.all_logs())),
             "damaged": {str(tp): str(found.log.damage) for tp, found in parts.partitions.damaged().items()},
+            "failed_partitions": {str(tp): reason for tp, reason in parts.partitions.failures().items()},
             "missing_log_dirs": list(parts.membership.missing_directories),
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,

@@ -128,6 +128,11 @@ def brokers(answers: Mapping[int, Mapping[str, Any]], open_files: Mapping[int, t
                 "replica", name, State.FAIL, f"{tp} is damaged: {reason}",
                 "it mends itself once another replica is in sync and leads; if none has it, what is damaged is lost",
             )  # fmt: skip
+        for tp, reason in answer["failed_partitions"].items():
+            yield Finding(
+                "replica", name, State.FAIL, f"{tp} is neither led nor followed as the controller decided: {reason}",
+                "it is tried again every second, or once another disk is there; see broker.log",
+            )  # fmt: skip
         for directory in answer["missing_log_dirs"]:
             yield Finding(
                 "log dir", name, State.FAIL, f"the directory with id {directory} is gone since its last start",

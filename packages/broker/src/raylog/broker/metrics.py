@@ -79,6 +79,8 @@ class Facts:
     """Of logs, from before the start, that were not checked yet."""
     damaged: int
     """Replicas here that were found damaged and are not mended."""
+    failed_partitions: int
+    """Partitions here that are not as the controller wants them: a step failed, and is tried again."""
     waiting_fetches: int
     waiting_produces: int
     fetch_sessions: int
@@ -118,6 +120,9 @@ _REPLICATION_OUT = Metric(
 _OFFLINE_DIRS = Metric("kafka_log_logmanager_offlinelogdirectorycount", _G, "Log directories that failed.")
 _UNREAD = Metric("raylog_log_unread_bytes", _G, "Bytes from before the start that were not read and checked yet.")
 _DAMAGED = Metric("raylog_log_damaged_partitions", _G, "Replicas on this broker's disks found damaged, not mended.")
+_FAILED = Metric(
+    "raylog_partition_failed_count", _G, "Partitions for which this broker could not do what the controller decided."
+)
 _ACTIVE = Metric("kafka_controller_kafkacontroller_activecontrollercount", _G, "1 at the controller, 0 elsewhere.")
 _OFFLINE_PARTITIONS = Metric(
     "kafka_controller_kafkacontroller_offlinepartitionscount", _G, "Partitions without a leader; 0 off the controller."
@@ -175,6 +180,7 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_OFFLINE_DIRS, (), facts.offline_log_dirs)
     yield Sample(_UNREAD, (), facts.unread_bytes)
     yield Sample(_DAMAGED, (), facts.damaged)
+    yield Sample(_FAILED, (), facts.failed_partitions)
     yield Sample(_ACTIVE, (), int(facts.is_controller))
     yield Sample(_OFFLINE_PARTITIONS, (), _offline(facts.state) if facts.is_controller else 0)
     yield Sample(_SHRINKS, (), facts.isr_shrinks)

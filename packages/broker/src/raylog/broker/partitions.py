@@ -1,36 +1,37 @@
-"""The partitions that this broker keeps: the controller's decisions carried out on the log dirs.
+"""The partitions that this broker keeps: what handlers look up, and the way in for the controller's decisions.
 
-One lock orders everything that changes the table (control messages, registration, closing). Handlers only
-look partitions up, and take no lock: the table is replaced entry by entry, never rebuilt.
+A decision is carried out first (``local_partitions``), then shown. One lock orders everything that changes the table
+(control messages, registration, closing). Handlers only look partitions up, and take no lock: the table is replaced
+entry by entry, never rebuilt.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from raylog.broker.dynamic_config import broker_settings, settings_of
 from raylog.broker.events import EventLog
+from raylog.broker.local_partitions import Fetchers, LocalPartitions
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
+from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.peer_control import AckStatus, Follow, Lead, LocalChanges, Receiver, local_changes
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.peer_control import AckStatus, Receiver
 from raylog.protocol.errors import (
-    InconsistentTopicId,
     NotLeaderOrFollower,
     RaylogError,
     StorageError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import (
-    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
-    LeaderEpoch,
     Offset,
     TimestampMs,
     TopicId,
@@ -39,19 +40,9 @@ from raylog.protocol.ids import (
 )
 from raylog.protocol.settings import Settings
 
-__all__ = ["Fetchers", "PartitionTable"]
+__all__ = ["PartitionTable"]
 
 logger = EventLog(__name__)
-
-
-class Fetchers(Protocol):
-    """Copies from leaders what this broker follows. Neither call waits for a leader."""
-
-    def follow(self, partition: Partition, leader: BrokerInfo, leader_epoch: LeaderEpoch) -> None:
-        """Keep ``partition`` like its leader from now on; it follows nobody at the moment."""
-
-    def unfollow(self, tp: TopicPartition) -> None:
-        """Leave it as it is; once this returns, nothing of it is written any more. No error when it follows nobody."""
 
 
 class PartitionTable:
@@ -68,8 +59,11 @@ class PartitionTable:
         deletes: DelayedOperations,
         fetchers: Fetchers,
         now_ms: Callable[[], TimestampMs],
+        partition: Callable[[TopicPartition, TopicId, Log, Settings], Partition] = Partition,
     ) -> None:
-        """``log_dirs`` are open already; ``settings`` are those that the broker was started with."""
+        """``log_dirs`` are open already; ``settings`` are those that the broker was started with; ``partition`` makes
+        one on its log.
+        """
         self.broker_id = broker_id
         self.cluster_id = cluster_id
         self._static = settings
@@ -83,40 +77,57 @@ class PartitionTable:
         """Called when a follower may join the ISR, by any thread: it must only take note."""
         self._now_ms = now_ms
         self._receiver = Receiver(broker_id)
-        self._partitions: dict[TopicPartition, Partition] = {}
-        self._failed: dict[TopicPartition, tuple[TopicId, RaylogError]] = {}
-        """Neither led nor followed as the controller wants, and why."""
-        self._topic_settings: dict[TopicName, Settings] = {}
+        self._local = LocalPartitions(
+            broker_id, self._settings, log_dirs, fetchers, self._open_partition, now_ms, monotonic_ms
+        )
+        self._partition = partition
+        self._partitions = self._local.partitions
         self.on_brokers: Callable[[Iterable[BrokerInfo]], None] = lambda brokers: None
         """Called with the live brokers when they are others than before; must not block."""
+        self._known_brokers: Mapping[BrokerId, BrokerInfo] = {}
+        """As :attr:`on_brokers` was told last."""
+        self._known_configs: Mapping[str, Mapping[str, str]] = {}
+        """The dynamic settings that are in force."""
         self._lock = threading.Lock()
         self._synced = threading.Event()
         self._changed = threading.Condition()
 
     # --- what handlers ask ---
 
-    def get(self, tp: TopicPartition) -> Partition:
-        """The partition that this broker leads.
+    def get(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
+        """The partition that this broker leads, of the topic with that id where one is given.
 
-        Raises UnknownTopicOrPartition, NotLeaderOrFollower, or StorageError when its directory is offline.
+        Raises UnknownTopicOrPartition, UnknownTopicId when the topic of that name has another id, NotLeaderOrFollower,
+        or StorageError when its directory is offline.
         """
         partition = self._partitions.get(tp)
-        if partition is not None and partition.is_leader:
+        if partition is not None and partition.is_leader and topic_id in (None, partition.topic_id):
             return partition
-        state = self._receiver.state.partition(tp)
-        if state is None:
-            raise UnknownTopicOrPartition(f"{tp}: there is no such partition")
-        if state.leader == self.broker_id or not state.is_online:
-            failure = self._failure(tp)
-            if failure:
-                raise StorageError(f"{tp}: {failure}")
-        where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
-        raise NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}")
+        raise self._refusal(tp, topic_id, partition)
 
-    def replica(self, tp: TopicPartition) -> Partition:
+    def replica(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
         """The partition that this broker leads or follows. Raises as :meth:`get`."""
         partition = self._partitions.get(tp)
-        return partition if partition is not None and partition.is_follower else self.get(tp)
+        if partition is not None and partition.is_follower and topic_id in (None, partition.topic_id):
+            return partition
+        return self.get(tp, topic_id)
+
+    def _refusal(self, tp: TopicPartition, topic_id: TopicId | None, partition: Partition | None) -> RaylogError:
+        """Why the partition is not served here."""
+        known = self._receiver.state
+        topic, state = known.topic(tp.topic), known.partition(tp)
+        if topic is None or state is None:
+            return UnknownTopicOrPartition(f"{tp}: there is no such partition")
+        serves = partition is not None and (partition.is_leader or partition.is_follower)
+        here = partition.topic_id if partition is not None and serves else topic.id
+        if topic_id is not None and (topic_id != topic.id or topic_id != here):
+            return UnknownTopicId(f"{tp}: the topic of that name has another id than {topic_id}; refresh the metadata")
+        failure = self._failure(tp) if state.leader == self.broker_id or not state.is_online else None
+        if isinstance(failure, StorageError):
+            return StorageError(f"{tp}: {failure}")
+        where = f"broker {state.leader} leads it" if state.is_online else "nobody leads it at the moment"
+        why = "" if failure is None else f", which cannot: {failure}"
+        return NotLeaderOrFollower(f"{tp}: not led by broker {self.broker_id}; {where}{why}")
 
     def state(self) -> ClusterState:
         """The newest state that the controller sent."""
@@ -132,7 +143,7 @@ class PartitionTable:
 
     def topic(self, topic: TopicName) -> Settings:
         """The topic's overrides over this broker's settings. Raises UnknownTopicOrPartition."""
-        settings = self._topic_settings.get(topic)
+        settings = self._local.topic_settings.get(topic)
         if settings is not None:
             return settings
         state = self._receiver.state.topic(topic)
@@ -149,23 +160,54 @@ class PartitionTable:
         """
         with self._lock:
             self._synced.clear()
+            self._local.registered()
             self._receiver.registered(register())
 
     def control(self, payload: bytes) -> bytes:
         """Take one message of the controller in, act on it, and answer it (see peer_control)."""
+        touched: list[TopicPartition] = []
         with self._lock:
-            received = self._receiver.receive(payload)
-            if received.after is not received.before:
-                if received.after.broker_configs != received.before.broker_configs:
-                    self._reconfigure(received.after)
-                self._apply(local_changes(self.broker_id, received.before, received.after), received.after)
-                if received.after.brokers != received.before.brokers:
-                    self.on_brokers(received.after.brokers.values())
-                with self._changed:
-                    self._changed.notify_all()
-            if received.ack.status is AckStatus.OK:
+            ack = self._receiver.receive(payload, lambda before, after: touched.extend(self._act(before, after)))
+            if ack.status is AckStatus.OK:
                 self._synced.set()
-            return received.ack.encode()
+                self._tell(touched)
+            return ack.encode()
+
+    def retry(self) -> None:
+        """Do what has failed so far of what the controller said last; call it about once a second."""
+        with self._lock:
+            if not self._synced.is_set():
+                return  # what was said is about a former incarnation
+            state = self._receiver.state
+            if self._local.has_retries or not self._is_told(state):
+                self._tell(self._act(state, state))
+
+    def _act(self, before: ClusterState, after: ClusterState) -> Iterable[TopicPartition]:
+        """Bring the broker to ``after``; whose waiting requests must look again. What fails is done the next time."""
+        self._attempt("settings not taken", self._reconfigure, after)
+        touched = self._local.carry_out(before, after, self._settings)
+        self._attempt("live brokers not told", self._tell_brokers, after)
+        return touched
+
+    def _attempt(self, failed: str, do: Callable[[ClusterState], None], state: ClusterState) -> None:
+        try:
+            do(state)
+        except Exception:
+            logger.exception(failed)
+
+    def _is_told(self, state: ClusterState) -> bool:
+        """Whether settings and live brokers are taken over."""
+        return (self._known_configs, self._known_brokers) == (state.broker_configs, state.brokers)
+
+    def _tell(self, touched: Iterable[TopicPartition]) -> None:
+        """Have everybody look who waits for the state, or for one of the partitions."""
+        with self._changed:
+            self._changed.notify_all()
+        for tp in touched:
+            try:
+                self._interrupt(tp)
+            except Exception:
+                logger.exception("waiting requests not woken", partition=tp)
 
     @property
     def is_synced(self) -> bool:
@@ -182,53 +224,20 @@ class PartitionTable:
             return self._changed.wait_for(lambda: condition(self._receiver.state), timeout_s)
 
     def _reconfigure(self, state: ClusterState) -> None:
-        """The broker's dynamic settings changed: take them, and give topics their synonyms' new values."""
+        """Take the broker's dynamic settings where they changed; the topics get their synonyms' new values next."""
+        if state.broker_configs == self._known_configs:
+            return
         before = self._settings
-        self._settings = settings = broker_settings(self._static, self.broker_id, state.broker_configs)
+        settings = broker_settings(self._static, self.broker_id, state.broker_configs)
+        self._log_dirs.configure(settings)
+        self._settings, self._known_configs = settings, state.broker_configs
         changed = [row for row in settings.table if settings[row] != before[row]]
         logger.info("settings changed", **{row.name: row.format(settings[row]) for row in changed if not row.sensitive})
-        self._log_dirs.configure(settings)
-        for name in list(self._topic_settings):
-            topic = state.topic(name)
-            if topic is not None:
-                self._configure(topic)
 
-    def _apply(self, changes: LocalChanges, state: ClusterState) -> None:
-        if not self._synced.is_set():
-            self._set_strays_aside(state)
-        for tp, topic_id in (*changes.deleted, *changes.no_replica):
-            self._delete(tp, topic_id)
-        for tp in changes.resigned:
-            self._resign(tp)
-        for topic in changes.configs:
-            self._configure(topic)
-        for lead in changes.lead:
-            self._lead(lead)
-        for lead in changes.updated:
-            self._update(lead.tp, lead.topic_id, lead.partition)
-        for follow in changes.follow:
-            self._follow(follow, state)
-        for name in [name for name in self._topic_settings if state.topic(name) is None]:
-            del self._topic_settings[name]
-
-    def _delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
-        partition = self._partitions.get(tp)
-        if partition is not None and partition.topic_id != topic_id:
-            return
-        self._resign(tp)
-        self._partitions.pop(tp, None)
-        try:
-            self._log_dirs.delete(tp)
-        except RaylogError as error:
-            logger.error("partition not deleted", partition=tp, reason=error)
-
-    def _resign(self, tp: TopicPartition) -> None:
-        self._failed.pop(tp, None)
-        self._fetchers.unfollow(tp)
-        partition = self._partitions.get(tp)
-        if partition is not None:
-            partition.resign()
-            self._interrupt(tp)
+    def _tell_brokers(self, state: ClusterState) -> None:
+        if state.brokers != self._known_brokers:
+            self.on_brokers(state.brokers.values())
+            self._known_brokers = state.brokers
 
     def _interrupt(self, tp: TopicPartition) -> None:
         """Something about ``tp`` changed that waiting requests must find out."""
@@ -236,59 +245,15 @@ class PartitionTable:
         self._produces.interrupt(tp)
         self._deletes.interrupt(tp)
 
-    def _configure(self, topic: TopicState) -> None:
-        self._topic_settings[topic.name] = settings = settings_of(topic, self._settings)
-        for tp, _ in topic.topic_partitions():
-            partition = self._partitions.get(tp)
-            if partition is not None:
-                partition.configure(settings)
-
-    def _lead(self, lead: Lead) -> None:
-        tp = lead.tp
-        self._fetchers.unfollow(tp)
-        try:
-            partition = self._local(tp, lead.topic_id)
-            partition.become_leader(lead.partition, monotonic_ms())
-            self._failed.pop(tp, None)
-        except RaylogError as error:
-            logger.error(
-                "partition cannot be led", partition=tp, leader_epoch=lead.partition.leader_epoch, reason=error
-            )
-            self._failed[tp] = (lead.topic_id, error)
-        self._interrupt(tp)
-
-    def _update(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
-        """The controller's word on a partition that is led already."""
-        partition = self._partitions.get(tp)
-        if partition is not None and partition.topic_id == topic_id and partition.is_leader:
-            partition.update(state, monotonic_ms())
-            self._interrupt(tp)
-
-    def _follow(self, follow: Follow, state: ClusterState) -> None:
-        tp, leader_epoch = follow.tp, follow.partition.leader_epoch
-        self._fetchers.unfollow(tp)
-        try:
-            partition = self._local(tp, follow.topic_id)
-            if self.broker_id not in (*follow.partition.isr, *follow.partition.elr):
-                partition.mend(leader_epoch, self._now_ms())
-            partition.become_follower(leader_epoch)
-            self._failed.pop(tp, None)
-        except RaylogError as error:
-            logger.error("partition cannot be followed", partition=tp, leader_epoch=leader_epoch, reason=error)
-            self._failed[tp] = (follow.topic_id, error)
-        else:
-            leader = state.brokers.get(follow.partition.leader)
-            if leader is not None:
-                self._fetchers.follow(partition, leader, leader_epoch)
-        self._interrupt(tp)
-
-    def _connect(self, partition: Partition) -> None:
-        """Have waiting requests hear of what happens to the partition."""
+    def _open_partition(self, tp: TopicPartition, topic_id: TopicId, log: Log, settings: Settings) -> Partition:
+        """A partition, and waiting requests hear of what happens to it."""
+        partition = self._partition(tp, topic_id, log, settings)
         partition.on_append = self._delayed.appended
         partition.on_advance = self._advanced
         partition.on_start = self._delayed.changed
         partition.on_caught_up = self._caught_up
         partition.on_low_watermark = self._deletes.advanced
+        return partition
 
     def _advanced(self, tp: TopicPartition, readable: int, high_watermark: Offset) -> None:
         self._delayed.advanced(tp, readable)
@@ -297,43 +262,14 @@ class PartitionTable:
     def _caught_up(self, tp: TopicPartition) -> None:
         self.on_caught_up(tp)
 
-    def _local(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
-        """The partition with its log, made where there is none; one of a deleted topic of that name gives way."""
-        partition = self._partitions.get(tp)
-        if partition is not None and partition.topic_id != topic_id:
-            self._delete(tp, partition.topic_id)
-            partition = None
-        return partition or self._open(tp, topic_id)
-
-    def _open(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
-        settings = self._topic_settings[tp.topic]
-        try:
-            log = self._log_dirs.create(tp, topic_id, self._now_ms())
-        except InconsistentTopicId:
-            self._log_dirs.set_aside(tp, "it belongs to a deleted topic of the same name")
-            log = self._log_dirs.create(tp, topic_id, self._now_ms())
-        partition = Partition(tp, topic_id, log, settings)
-        self._connect(partition)
-        self._partitions[tp] = partition
-        return partition
-
-    def _set_strays_aside(self, state: ClusterState) -> None:
-        """Logs of topics that the cluster does not have (any more) are not served, and not deleted either.
-
-        One whose topic id was lost is its topic's: an empty one in its place would lack what others count on.
-        """
-        for tp, (topic_id, _) in self._log_dirs.partitions().items():
-            topic = state.topic(tp.topic)
-            if topic is None or topic_id not in (topic.id, NO_TOPIC_ID):
-                self._log_dirs.set_aside(tp, "the cluster has no such topic")
-
-    def _failure(self, tp: TopicPartition) -> str:
-        """Why the replica here can't be used, or "". The disk knows before the table does."""
-        failed = self._failed.get(tp)
+    def _failure(self, tp: TopicPartition) -> Exception | None:
+        """Why the replica here can't be used; None where it can. The disk knows before the table does."""
+        failed = self._local.failures.get(tp)
         if failed is not None:
-            return str(failed[1])
+            return failed.error
         partition = self._partitions.get(tp)
-        return partition.log.health.failure if partition is not None else ""
+        reason = partition.log.health.failure if partition is not None else ""
+        return StorageError(reason) if reason else None
 
     # --- what the broker itself does ---
 
@@ -355,20 +291,24 @@ class PartitionTable:
         are, with their topic's id and the reason. From then on the controller may let others lead.
         """
         failed = {
-            tp: (topic_id, str(error))
-            for tp, (topic_id, error) in self._failed.copy().items()
-            if isinstance(error, StorageError)
+            tp: (failure.topic_id, str(failure.error))
+            for tp, failure in self._local.failures.items()
+            if failure.is_final
         }
         if self._log_dirs.offline():
             for tp, partition in self._partitions.copy().items():
                 reason = partition.log.health.failure
                 if reason:
-                    self._fetchers.unfollow(tp)
-                    if partition.is_leader:
-                        partition.resign()
+                    was_leader = partition.is_leader
+                    self._local.resign(tp)
+                    if was_leader:
                         self._interrupt(tp)
                     failed[tp] = (partition.topic_id, reason)
         return failed
+
+    def failures(self) -> Mapping[TopicPartition, str]:
+        """The partitions that are not as the controller wants them, and why."""
+        return {tp: str(failure.error) or repr(failure.error) for tp, failure in self._local.failures.items()}
 
     def damaged(self) -> Mapping[TopicPartition, Partition]:
         """The partitions whose logs were found damaged here, a snapshot."""
@@ -377,13 +317,15 @@ class PartitionTable:
     def isr_answered(self, tp: TopicPartition, topic_id: TopicId, state: PartitionState) -> None:
         """The controller answered a proposal with the state as it is now."""
         with self._lock:
-            self._update(tp, topic_id, state)
+            self._local.update(tp, topic_id, state)
+            self._interrupt(tp)
 
     def resign_all(self) -> None:
         """Lead nothing any more: the broker stops."""
         with self._lock:
             for tp in list(self._partitions):
-                self._resign(tp)
+                self._local.resign(tp)
+                self._interrupt(tp)
 
     def describe(self) -> list[dict[str, Any]]:
         """Plain facts about each local partition."""

@@ -3,16 +3,17 @@
 are versioned msgpack, so that brokers of two releases understand each other: a reader ignores fields that
 it does not know and gives those that are missing their defaults.
  The rules, all in :class:`Receiver`: a lower controller epoch is a deposed controller's; another broker
-epoch means another incarnation; a sequence number not above the last one is a repetition and is
-acknowledged without effect; a delta that does not follow the last message (one was lost, or the controller
-is new) is answered NEEDS_FULL.
+epoch means another incarnation; a sequence number not above the last one is a repetition and brings no news;
+a delta that does not follow the last message (one was lost, or the controller is new) is answered NEEDS_FULL.
+A message counts once the broker has acted on it: until then its repetition is news.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, Self
 
 from raylog.coordination.model import (
@@ -163,45 +164,50 @@ class Ack:
         )
 
 
-class Received(NamedTuple):
-    """What a message led to: the answer to send, and the state before and after (the same object: no
-    change).
-    """
-
-    ack: Ack
-    before: ClusterState
-    after: ClusterState
+Act = Callable[[ClusterState, ClusterState], None]
+"""Brings a broker from the state that it acted on last to another one; both are the same object for a repetition."""
 
 
 class Receiver:
     """A broker's end of PeerControl: fences, puts in order, and keeps the newest ClusterState.
 
-    One thread calls :meth:`receive`; any may read :attr:`state`. Apply the change (:func:`local_changes`)
-    *before* sending the ack: an acknowledged CreateTopics means that the leaders serve.
+    One thread calls :meth:`receive`; any may read :attr:`state`.
     """
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.state = ClusterState()
+        """What the broker has acted on."""
         self._broker_id = broker_id
         self._broker_epoch = NO_BROKER_EPOCH
         self._controller_epoch = NO_CONTROLLER_EPOCH
         self._sequence = 0
-        self._in_step = False  # a full state of this controller and this incarnation was taken in
+        self._in_step = False  # a full state of this controller and this incarnation was acted on
 
     def registered(self, epoch: BrokerEpoch) -> None:
         """The broker has (re-)registered: now only messages for this incarnation count, a full one first."""
         self._broker_epoch = epoch
         self._sequence, self._in_step = 0, False
 
-    def receive(self, payload: bytes) -> Received:
-        """Judge one message and take it in; InvalidRequest when it is none."""
+    def receive(self, payload: bytes, act: Act) -> Ack:
+        """Judge one message, have the broker ``act`` on it where it counts, and answer it.
+
+        ``act`` comes first and :attr:`state` after it: an acknowledged CreateTopics means that the leaders serve, and
+        whoever sees a state sees what was made of it. What ``act`` raises passes through; the message has not been
+        taken in then, and the next one acts on it, be it a repetition or a full state. A broker that can do only a
+        part does that part, keeps in mind what is left, and hands it to :func:`local_changes` the next time.
+
+        Raises InvalidRequest when it is no such message.
+        """
         message = UpdateState.decode(payload)
-        before = self.state
         status = self._judge(message)
-        if status is AckStatus.OK and message.sequence > self._sequence:
-            self._sequence, self._in_step = message.sequence, True
-            self.state = _updated(before, message)
-        return Received(self._ack(status, message), before, self.state)
+        if status is AckStatus.OK:
+            is_news = not self._in_step or message.sequence > self._sequence
+            after = _updated(self.state, message) if is_news else self.state
+            act(self.state, after)
+            self.state = after
+            if is_news:
+                self._sequence, self._in_step = message.sequence, True
+        return Ack(status, self._broker_id, self._broker_epoch, self._controller_epoch, message.sequence)
 
     def _judge(self, message: UpdateState) -> AckStatus:
         if message.controller_epoch < self._controller_epoch:
@@ -211,14 +217,9 @@ class Receiver:
             self._sequence, self._in_step = 0, False
         if message.broker_epoch != self._broker_epoch:
             return AckStatus.STALE_BROKER_EPOCH
-        if message.full or message.sequence <= self._sequence:
+        if message.full or (self._in_step and message.sequence <= self._sequence + 1):
             return AckStatus.OK
-        if not self._in_step or message.sequence > self._sequence + 1:
-            return AckStatus.NEEDS_FULL
-        return AckStatus.OK
-
-    def _ack(self, status: AckStatus, message: UpdateState) -> Ack:
-        return Ack(status, self._broker_id, self._broker_epoch, self._controller_epoch, message.sequence)
+        return AckStatus.NEEDS_FULL
 
 
 def _updated(before: ClusterState, message: UpdateState) -> ClusterState:
@@ -268,21 +269,34 @@ class LocalChanges(NamedTuple):
     """Follow here: new, another leader or leader epoch, or the leader in a new life (connect anew)."""
 
 
-def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState) -> LocalChanges:
-    """The difference between two states, as seen by one broker."""
+def local_changes(
+    broker_id: BrokerId,
+    before: ClusterState,
+    after: ClusterState,
+    undone: Mapping[TopicPartition, TopicId] = MappingProxyType({}),
+) -> LocalChanges:
+    """The difference between two states, as seen by one broker.
+
+    ``undone``: partitions, with their topics' ids, for which acting on ``before`` failed. What ``after`` says of them
+    is all to be done, as if nothing of it had been known.
+    """
     mine_before = dict(_replicas_of(broker_id, before))
     mine_after = dict(_replicas_of(broker_id, after))
     deleted, no_replica = [], []
-    for tp, (topic, _) in mine_before.items():
+    had = [*((tp, topic.id) for tp, (topic, _) in mine_before.items()), *undone.items()]
+    for tp, topic_id in dict.fromkeys(had):
         now = after.topic(tp.topic)
-        if now is None or now.id != topic.id:
-            deleted.append((tp, topic.id))
+        if now is None or now.id != topic_id:
+            deleted.append((tp, topic_id))
         elif tp not in mine_after:
-            no_replica.append((tp, topic.id))
+            no_replica.append((tp, topic_id))
     gone = {tp for tp, _ in (*deleted, *no_replica)}
     led_before = {tp for tp, (_, partition) in mine_before.items() if before.is_led_by(broker_id, partition)}
     led_after = {tp for tp, (_, partition) in mine_after.items() if after.is_led_by(broker_id, partition)}
-    resigned = [tp for tp in mine_before if tp in led_before and tp not in gone and tp not in led_after]
+    may_lead = dict.fromkeys((*mine_before, *undone))
+    resigned = [tp for tp in may_lead if (tp in led_before or tp in undone) and tp not in gone and tp not in led_after]
+    for tp in undone:
+        mine_before.pop(tp, None)
     lead, updated, follow = [], [], []
     for tp, (topic, partition) in mine_after.items():
         old = _known_before(topic, mine_before.get(tp))
@@ -296,6 +310,8 @@ def local_changes(broker_id: BrokerId, before: ClusterState, after: ClusterState
         elif old != partition:
             updated.append(Lead(tp, topic.id, partition))
     topics_before = {topic.name: topic for topic, _ in mine_before.values()}
+    for tp in undone:
+        topics_before.pop(tp.topic, None)
     topics_after = {topic.name: topic for topic, _ in mine_after.values()}
     configs = [topic for name, topic in topics_after.items() if _has_new_configs(topic, topics_before.get(name))]
     return LocalChanges(

@@ -152,16 +152,19 @@ class CloseConnection(Exception):
 
 
 class Partitions(Protocol):
-    """The partitions that this broker has, by name or by topic id."""
+    """The partitions that this broker has.
 
-    def get(self, tp: TopicPartition) -> Partition:
-        """The partition that this broker leads.
+    A name that was looked up by a topic's id may be another topic's by now: who has an id gives it along.
+    """
 
-        Raises UnknownTopicOrPartition, NotLeaderOrFollower when another broker leads it (or none), and
-        StorageError when its log directory is offline.
+    def get(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
+        """The partition that this broker leads, of the topic with that id where one is given.
+
+        Raises UnknownTopicOrPartition, UnknownTopicId when the topic of that name has another id,
+        NotLeaderOrFollower when another broker leads it (or none), and StorageError when its log directory is offline.
         """
 
-    def replica(self, tp: TopicPartition) -> Partition:
+    def replica(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
         """The partition that this broker leads or follows. Raises as :meth:`get`."""
 
 

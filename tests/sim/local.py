@@ -1,0 +1,77 @@
+"""The product's LocalPartitions on a simulated disk, in which steps may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raylog.broker.local_partitions import LocalPartitions
+from raylog.broker.storage.log_config import LogConfig
+from raylog.coordination.model import ClusterState
+from raylog.coordination.peer_control import Follow, Lead
+from raylog.protocol.errors import InconsistentTopicId
+from raylog.protocol.ids import TimestampMs, TopicId, TopicPartition
+from raylog.protocol.settings import Settings
+
+from .disk import Disk, Files, SimLog
+
+Step = Callable[[TopicPartition], None]
+
+
+class StepFailed(RuntimeError):
+    """What an operating system may refuse at any moment: a thread, memory, a file."""
+
+
+class SimLogs:
+    """The logs on one disk, as LogDirs keeps them: local_partitions.Logs."""
+
+    def __init__(self, disk: Disk, settings: Settings, may_fail: Step) -> None:
+        """``may_fail`` is called before each step, and raises StepFailed where that is to fail."""
+        self._disk = disk
+        self._settings = settings
+        self._may_fail = may_fail
+        self._logs: dict[TopicPartition, SimLog] = {}
+
+    def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Any]]:
+        """All that are on the disk, opened or not; none of a disk that failed."""
+        files = {} if self._disk.health.failure else self._disk.files
+        return {tp: (of_it.topic_id, self._logs.get(tp)) for tp, of_it in files.items()}
+
+    def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Any:
+        self._may_fail(tp)
+        self._disk.health.check()
+        files = self._disk.files.setdefault(tp, Files(topic_id))
+        if files.topic_id != topic_id:
+            raise InconsistentTopicId(f"{tp} is of another topic")
+        if tp not in self._logs:
+            self._logs[tp] = SimLog(tp, files, LogConfig.of(self._settings), self._disk.health)
+        return self._logs[tp]
+
+    def delete(self, tp: TopicPartition) -> None:
+        self._may_fail(tp)
+        log = self._logs.pop(tp, None)
+        if log is not None:
+            log.closed = True
+        self._disk.health.check()
+        self._disk.files.pop(tp, None)
+
+    def set_aside(self, tp: TopicPartition, reason: str) -> None:
+        """Nobody looks at it again, so that it need not be kept."""
+        self.delete(tp)
+
+
+class SimPartitions(LocalPartitions):
+    """Tells of the roles that partitions take."""
+
+    may_fail: Step
+    on_lead: Callable[[Lead], None]
+    on_follow: Step
+
+    def lead(self, lead: Lead) -> None:
+        self.may_fail(lead.tp)
+        super().lead(lead)
+        self.on_lead(lead)
+
+    def follow(self, follow: Follow, state: ClusterState) -> None:
+        super().follow(follow, state)
+        self.on_follow(follow.tp)
