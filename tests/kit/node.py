@@ -110,7 +110,7 @@ class Node:
             self.settings[MAX_FETCH_SESSIONS],
             self.delayed,
             new_id=itertools.count(1).__next__,
-            lock=threading.Lock(),
+            new_lock=threading.Lock,
         )
         self._log_dirs = LogDirs(self.settings, fs or RealFileSystem(), "test-cluster", BROKER)
         self._log_dirs.open(self.now_ms())

@@ -53,7 +53,7 @@ class Pair(RuleBasedStateMachine):
     def a_new_broker(self) -> None:
         """It knows no session."""
         delayed = DelayedFetches(threading.Lock())
-        self.broker = FetchSessions(SLOTS, delayed, new_id=lambda: next(self.ids), lock=threading.Lock())
+        self.broker = FetchSessions(SLOTS, delayed, new_id=lambda: next(self.ids), new_lock=threading.Lock)
 
     @rule()
     def others_fill_the_cache(self) -> None:

@@ -36,7 +36,7 @@ class Pair(RuleBasedStateMachine):
     def a_new_leader(self) -> None:
         """It knows no session."""
         delayed = DelayedFetches(threading.Lock())
-        self.leader = FetchSessions(SLOTS, delayed, new_id=lambda: next(self.ids), lock=threading.Lock())
+        self.leader = FetchSessions(SLOTS, delayed, new_id=lambda: next(self.ids), new_lock=threading.Lock)
 
     @rule(key=st.sampled_from(KEYS), offset=st.integers(0, 2))
     def want(self, key: tuple[UUID, int], offset: int) -> None:

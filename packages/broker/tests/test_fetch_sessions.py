@@ -19,7 +19,7 @@ MINUTE = 60_000
 
 def make(slots: int = 3, **more: int) -> FetchSessions:
     ids = itertools.count(1)
-    return FetchSessions(slots, DelayedFetches(nullcontext()), new_id=ids.__next__, lock=nullcontext(), **more)
+    return FetchSessions(slots, DelayedFetches(nullcontext()), new_id=ids.__next__, new_lock=nullcontext, **more)
 
 
 def tp(index: int) -> TopicPartition:

@@ -165,7 +165,7 @@ def open_parts(
         deletes=deletes,
         leader_quota=ReplicationQuota(threading.Lock()),
         fetch_sessions=FetchSessions(
-            settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, lock=threading.Lock()
+            settings[MAX_FETCH_SESSIONS], delayed, new_id=_new_session_id, new_lock=threading.Lock
         ),
         log_dirs=log_dirs,
         now_ms=wall_ms,

@@ -37,7 +37,7 @@ from raylog.broker.handlers.context import (
 from raylog.broker.handlers.fetch_read import Found, Wanted, read, resolve
 from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
 from raylog.broker.handlers.leaders import lease_held, node_endpoints
-from raylog.broker.replication.delayed import FetchWatch, Level
+from raylog.broker.replication.delayed import FetchWatch, Interest, Level
 from raylog.broker.storage.files import FileSlice
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
@@ -90,7 +90,7 @@ def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: 
 
         def look(wake: Wake) -> list[Wanted]:
             ports.delayed.arm(watch, request.min_bytes, wake)
-            ports.delayed.watch(watch, [each.tp for each in wanted])
+            ports.delayed.watch((Interest(watch), tp) for tp in {each.tp for each in wanted})
             return wanted
 
         try:
@@ -121,7 +121,9 @@ def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, inc
             for known in looked_at
             for name, topic_id, _ in (known.key,)
         ]
-        incremental.watch_also([(known, each.tp) for known, each in zip(looked_at, wanted, strict=True)])
+        state = ports.cluster.state()
+        places = [None if state.partition(each.tp) is None else each.tp for each in wanted]
+        incremental.watch_also(zip(looked_at, places, strict=True))
         return wanted
 
     wanted, found = _read_in_time(ctx, ports, request, incremental.watch, look, first=True)

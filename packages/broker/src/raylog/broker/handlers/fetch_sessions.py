@@ -6,14 +6,18 @@ watermark and log start that were told last. A request with another epoch than t
 sent twice or out of order; the client then begins anew with a full fetch. Epoch -1 fetches without a session.
 
 What makes a request over a thousand idle partitions cheap: the session watches its partitions (see delayed.py) and
-keeps the set of those that must be looked at, :attr:`FetchSession.due`. A partition leaves it when a response told all
-that there was, and comes back when it advances or changes its leader, or when the client asks anew.
+keeps the set of those that must be looked at, those that are due. A partition leaves it when a response told all that
+there was, and comes back when it advances or changes its leader, or when the client asks anew. One that fails stays
+due, so a session with more than MAX_FAILING such partitions ends: its client names them in full fetches, and pays with
+bytes for what they cost.
 
 The cache has so many slots. A new session takes the place of one that was not used for two minutes, or of one that
 has been there for two minutes and has fewer partitions; a follower's may also replace any consumer's. If there is
 neither, the client gets session id 0, which means that it has none, and goes on with full fetches.
 
-No clock, chance or socket: times, ids and the lock are handed in. Lock order: this one, then that of DelayedFetches.
+A session has a lock of its own, under which it does what its request costs. The cache's lock, which all share, is held
+to find, count, admit and evict sessions. No clock, chance or socket: times, ids and locks are handed in. Lock order:
+a session's, then the cache's or that of DelayedFetches.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
-from raylog.broker.replication.delayed import DelayedFetches, FetchWatch, Level
+from raylog.broker.replication.delayed import DelayedFetches, FetchWatch, Interest, Level
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import TopicPartition
@@ -39,23 +43,27 @@ EVICTION_MS = 120_000
 MAX_PARTITIONS = 500_000
 """Over all sessions: each takes some 500 bytes, and a request may name any number, of topics that are not there."""
 
+MAX_FAILING = 1_000
+"""In one session: a partition that fails is read anew by every request, of which 53 bytes are enough."""
+
 Key = tuple[str, UUID, int]
 """A partition as the client names it: topic name or id, and index."""
+
+Lock = AbstractContextManager[object]
 
 _turn = attrgetter("turn")
 
 
-class SessionPartition:
+class SessionPartition(Interest):
     """What a session knows of one partition."""
 
-    __slots__ = ("high_watermark", "key", "log_start", "tp", "turn", "wanted")
+    __slots__ = ("high_watermark", "key", "log_start", "turn", "wanted")
 
-    def __init__(self, key: Key, wanted: FetchPartition, turn: int) -> None:
+    def __init__(self, watch: FetchWatch, key: Key, wanted: FetchPartition, turn: int) -> None:
+        super().__init__(watch)
         self.key = key
         self.wanted = wanted
         """What the client asks of it, as of its last word."""
-        self.tp: TopicPartition | None = None
-        """Where the session watches it: by the name that the topic had when it was read last."""
         self.high_watermark = -1
         self.log_start = -1
         """Both as told last; -1 has them told again."""
@@ -81,22 +89,35 @@ class SessionPartition:
 
 
 class FetchSession:
-    """One client's partitions. It belongs to FetchSessions, which uses it under its lock."""
+    """One client's partitions. All but what the cache counts is used under :attr:`lock`."""
 
-    def __init__(self, session_id: int, *, by_id: bool, follower: bool, isolation_level: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        delayed: DelayedFetches,
+        lock: Lock,
+        *,
+        by_id: bool,
+        follower: bool,
+        isolation_level: int,
+        now_ms: int,
+    ) -> None:
         self.id = session_id
+        self.lock = lock
+        self.delayed = delayed
         self.epoch = 1
         """What the next request must say."""
         self.by_id = by_id
         self.follower = follower
         self.isolation_level = isolation_level
-        self.created_ms = self.used_ms = now_ms
         self.watch = FetchWatch(Level.LOG_END if follower else Level.HIGH_WATERMARK)
         self.partitions: dict[Key, SessionPartition] = {}
-        self.watched: dict[TopicPartition, Key] = {}
-        self.due: set[Key] = set()
-        """What the next read must look at."""
+        self._due: set[SessionPartition] = set()
+        """Those of :attr:`partitions` that the next read must look at."""
         self._turn = 0
+        self.created_ms = self.used_ms = now_ms
+        self.counted = 0
+        """Its partitions, as the cache counts them; like the times before under the cache's lock."""
 
     def next_turn(self) -> int:
         """Greater with each call."""
@@ -110,23 +131,42 @@ class FetchSession:
                 key = (name, topic_id, part.partition)
                 known = self.partitions.get(key)
                 if known is None:
-                    self.partitions[key] = SessionPartition(key, part, self.next_turn())
+                    known = self.partitions[key] = SessionPartition(self.watch, key, part, self.next_turn())
                 else:
                     known.wanted = part
-                self.due.add(key)
+                self._due.add(known)
 
-    def forget(self, topics: Iterable[ForgottenTopic]) -> list[TopicPartition]:
-        """Drop partitions; answers which need not be watched any more."""
-        unwatched = []
+    def forget(self, topics: Iterable[ForgottenTopic]) -> None:
+        """Drop partitions: they are neither due nor watched any more."""
+        gone = []
         for name, topic_id, indexes in topics:
             for index in indexes:
-                key = (name, topic_id, index)
-                known = self.partitions.pop(key, None)
-                self.due.discard(key)
-                if known is not None and known.tp is not None and self.watched.get(known.tp) == key:
-                    del self.watched[known.tp]
-                    unwatched.append(known.tp)
-        return unwatched
+                known = self.partitions.pop((name, topic_id, index), None)
+                if known is not None:
+                    self._due.discard(known)
+                    gone.append(known)
+        self.delayed.unwatch(gone)
+
+    def all_due(self) -> None:
+        """Every partition must be looked at."""
+        self._due.update(self.partitions.values())
+
+    def take_changes(self, min_bytes: int, wake: Callable[[], None]) -> list[SessionPartition]:
+        """What is due now that changes are counted from here on, in order; see :meth:`DelayedFetches.arm`."""
+        changed = self.delayed.arm(self.watch, min_bytes, wake)
+        self._due |= cast("set[SessionPartition]", changed)  # its watch has no other interests
+        return sorted(self._due, key=_turn)
+
+    def settle(self, partition: SessionPartition, found: FetchedPartition[Any], *, more: bool) -> bool:
+        """Note what was read; whether the client must hear of it. What is not watched any more stays due."""
+        is_news = partition.has_news(found)
+        if is_news:
+            partition.told(found)
+        if found.records is not None:
+            partition.turn = self.next_turn()
+        elif not more and found.error_code == 0 and partition.at is not None:
+            self._due.discard(partition)
+        return is_news
 
 
 class IncrementalFetch:
@@ -153,23 +193,21 @@ class IncrementalFetch:
         request in this session meanwhile.
         """
         session = self._session
-        with self._sessions.lock:
+        with session.lock:
             self._check()
-            changed = self._sessions.delayed.arm(session.watch, min_bytes, wake)
-            session.due.update(session.watched[tp] for tp in changed if tp in session.watched)
             if at_all:
-                session.due.update(session.partitions)
-            return sorted((session.partitions[key] for key in session.due), key=_turn)
+                session.all_due()
+            return session.take_changes(min_bytes, wake)
 
-    def watch_also(self, read: Sequence[tuple[SessionPartition, TopicPartition]]) -> None:
-        """Before partitions are read: have their changes noted from now on, under the names that they have now."""
-        session = self._session
-        with self._sessions.lock:
+    def watch_also(self, read: Iterable[tuple[SessionPartition, TopicPartition | None]]) -> None:
+        """Before partitions are read: have their changes noted from now on, under the names that they have now.
+
+        None stands for one that does not exist: it is due until it does. Raises InvalidFetchSessionEpoch like
+        :meth:`look`.
+        """
+        with self._session.lock:
             self._check()
-            for partition, tp in read:
-                partition.tp = tp
-                session.watched[tp] = partition.key
-            self._sessions.delayed.watch(session.watch, [tp for _, tp in read])
+            self._session.delayed.watch(read)
 
     def report(self, read: Sequence[tuple[SessionPartition, FetchedPartition[Any], bool]]) -> list[int]:
         """The numbers of those of ``read`` that the client must hear of; the session counts as answered.
@@ -177,19 +215,18 @@ class IncrementalFetch:
         Each with what was found and whether more could have been read. Raises InvalidFetchSessionEpoch like
         :meth:`look`.
         """
-        session, numbers = self._session, []
-        with self._sessions.lock:
+        session = self._session
+        with session.lock:
             self._check()
-            self._sessions.delayed.disarm(session.watch)
-            for number, (partition, found, more) in enumerate(read):
-                if partition.has_news(found):
-                    numbers.append(number)
-                    partition.told(found)
-                if found.records is not None:
-                    partition.turn = session.next_turn()
-                elif not more and found.error_code == 0:
-                    session.due.discard(partition.key)
-        return numbers
+            session.delayed.disarm(session.watch)
+            news = [
+                number
+                for number, (partition, found, more) in enumerate(read)
+                if session.settle(partition, found, more=more)
+            ]
+        if len(read) > MAX_FAILING and sum(found.error_code != 0 for _, found, _ in read) > MAX_FAILING:
+            self._sessions.end(session)
+        return news
 
     def _check(self) -> None:
         if self._session.epoch != self._epoch:
@@ -207,12 +244,14 @@ class FetchSessions:
         delayed: DelayedFetches,
         *,
         new_id: Callable[[], int],
-        lock: AbstractContextManager[object],
+        new_lock: Callable[[], Lock],
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
-        """``new_id``: a number from 1 to 2**31 - 1, hard to guess; ``lock``, not reentrant, is held briefly."""
-        self.lock = lock
+        """``new_id``: a number from 1 to 2**31 - 1, hard to guess; ``new_lock``: makes a lock, not reentrant."""
         self.delayed = delayed
+        self._lock = new_lock()
+        """Held for what costs the same whatever a request names; with all slots in use, for a look at each session."""
+        self._new_lock = new_lock
         self._slots = slots
         self._max_partitions = max_partitions
         self._new_id = new_id
@@ -234,15 +273,16 @@ class FetchSessions:
         ``by_id``: whether the request names topics by id. Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch,
         and FetchSessionTopicIdError when the session's topics are named the other way.
         """
-        with self.lock:
+        with self._lock:
             session = self._sessions.get(request.session_id)
-            if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-                if session is not None:
-                    self._remove(session)
-                return None
-            if session is None:
-                raise FetchSessionIdNotFound(f"there is no fetch session {request.session_id}: send a full fetch")
-            where = f"fetch session {session.id}"
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                self.end(session)
+            return None
+        if session is None:
+            raise FetchSessionIdNotFound(f"there is no fetch session {request.session_id}: send a full fetch")
+        where = f"fetch session {session.id}"
+        with session.lock:
             if request.session_epoch != session.epoch:
                 raise InvalidFetchSessionEpoch(
                     f"{where}: epoch {request.session_epoch}, expected {session.epoch}: send a full fetch"
@@ -252,75 +292,99 @@ class FetchSessions:
             return self._advance(session, request, now_ms)
 
     def _advance(self, session: FetchSession, request: FetchRequest, now_ms: int) -> IncrementalFetch | None:
-        before = len(session.partitions)
+        session.epoch = session.epoch + 1 if session.epoch < _MAX_EPOCH else 1
+        self.delayed.rouse(session.watch)  # what waits still was overtaken, and will find that out
         session.want(request.topics)
-        self.delayed.unwatch(session.watch, session.forget(request.forgotten))
-        self._partitions += len(session.partitions) - before
-        if self._partitions > self._max_partitions:
-            self._remove(session)
-            raise FetchSessionIdNotFound(f"fetch session {session.id} outgrew what this broker remembers")
+        session.forget(request.forgotten)
         if not session.partitions:
-            self._remove(session)
+            self.end(session)
             return None
+        if not self._recount(session, now_ms):
+            self.end(session)
+            raise FetchSessionIdNotFound(
+                f"fetch session {session.id} was evicted just now, or outgrew what this broker remembers"
+            )
         if request.isolation_level != session.isolation_level:
             session.isolation_level = request.isolation_level
-            session.due.update(session.partitions)
-        self.delayed.rouse(session.watch)  # who waits still was overtaken, and will find that out
-        session.epoch = session.epoch + 1 if session.epoch < _MAX_EPOCH else 1
-        session.used_ms = now_ms
-        self._sessions[session.id] = self._sessions.pop(session.id)
+            session.all_due()
         return IncrementalFetch(self, session)
+
+    def _recount(self, session: FetchSession, now_ms: int) -> bool:
+        """Count the session as used and as large as it is now; False when it is not in the cache or too large."""
+        size = len(session.partitions)
+        with self._lock:
+            total = self._partitions + size - session.counted
+            if self._sessions.get(session.id) is not session or total > self._max_partitions:
+                return False
+            self._partitions, session.counted = total, size
+            session.used_ms = now_ms
+            self._sessions[session.id] = self._sessions.pop(session.id)
+        return True
 
     def create(self, request: FetchRequest, told: Iterable[FetchedPartition[Any]], *, by_id: bool, now_ms: int) -> int:
         """Remember a full fetch, answered with ``told`` in the request's order; the id, or 0 where none fits in."""
+        found = list(told)
+        if not found or sum(each.error_code != 0 for each in found) > MAX_FAILING:
+            return NO_SESSION
         follower = request.replica_id >= 0
-        size = sum(len(topic.partitions) for topic in request.topics)
-        with self.lock:
-            if size == 0 or self._partitions + size > self._max_partitions:
-                return NO_SESSION
-            if not self._make_room(follower, size, now_ms):
-                return NO_SESSION
-            session_id = self._new_id()
-            while session_id in self._sessions:
+        with self._lock:  # the session is in the cache with its size before it is filled
+            evicted, has_room = self._make_room(follower, len(found), now_ms)
+            if has_room:
                 session_id = self._new_id()
-            session = FetchSession(
-                session_id, by_id=by_id, follower=follower, isolation_level=request.isolation_level, now_ms=now_ms
-            )
+                while session_id in self._sessions:
+                    session_id = self._new_id()
+                session = FetchSession(
+                    session_id, self.delayed, self._new_lock(), by_id=by_id, follower=follower,
+                    isolation_level=request.isolation_level, now_ms=now_ms,
+                )  # fmt: skip
+                session.counted = len(found)
+                self._partitions += session.counted
+                self._sessions[session_id] = session
+        if evicted is not None:
+            self.delayed.remove(evicted.watch)
+        if not has_room:
+            return NO_SESSION
+        with session.lock:
             session.want(request.topics)
             keys = ((name, topic_id, part.partition) for name, topic_id, parts in request.topics for part in parts)
-            for key, found in zip(keys, told, strict=True):
-                session.partitions[key].told(found)
-            self._sessions[session_id] = session
-            self._partitions += len(session.partitions)
+            for key, each in zip(keys, found, strict=True):
+                session.partitions[key].told(each)
+            self._recount(session, now_ms)  # it has fewer where the request names some twice
         return session_id
 
-    def _make_room(self, follower: bool, size: int, now_ms: int) -> bool:
-        """Evict a session if that is needed for one of ``size`` partitions; False when it may evict none."""
+    def _make_room(self, follower: bool, size: int, now_ms: int) -> tuple[FetchSession | None, bool]:
+        """Under the lock: what was taken out of the cache for a session of ``size``, and whether that one fits in."""
+        if self._partitions + size > self._max_partitions:
+            return None, False
         if len(self._sessions) < self._slots:
-            return True
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return False
-        if now_ms - oldest.used_ms > EVICTION_MS:
-            self._remove(oldest)
-            return True
-        evictable = (
-            session
-            for session in self._sessions.values()
-            if now_ms - session.created_ms > EVICTION_MS or (follower and not session.follower)
-        )
-        victim = min(evictable, key=_rank, default=None)
-        if victim is None or (follower, size) < _rank(victim):
-            return False
-        self._remove(victim)
-        return True
+            return None, True
+        victim = next(iter(self._sessions.values()), None)
+        if victim is None:
+            return None, False
+        if now_ms - victim.used_ms <= EVICTION_MS:
+            evictable = (
+                session
+                for session in self._sessions.values()
+                if now_ms - session.created_ms > EVICTION_MS or (follower and not session.follower)
+            )
+            victim = min(evictable, key=_rank, default=None)
+            if victim is None or (follower, size) < _rank(victim):
+                return None, False
+        self._take_out(victim)
+        return victim, True
 
-    def _remove(self, session: FetchSession) -> None:
-        del self._sessions[session.id]
-        self._partitions -= len(session.partitions)
+    def end(self, session: FetchSession) -> None:
+        """Forget the session; its client is told with its next request. A second time nothing happens."""
+        with self._lock:
+            self._take_out(session)
         self.delayed.remove(session.watch)
+
+    def _take_out(self, session: FetchSession) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+            self._partitions -= session.counted
 
 
 def _rank(session: FetchSession) -> tuple[bool, int]:
     """What is evicted first: consumers before followers, the fewest partitions first."""
-    return session.follower, len(session.partitions)
+    return session.follower, session.counted
