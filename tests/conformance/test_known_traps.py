@@ -1,9 +1,12 @@
-"""What goes wrong with other brokers: a topic made by asking for it, an idempotent producer over a restart."""
+"""What goes wrong with other brokers: a topic made by asking for it, an idempotent producer over a restart, and what a
+client is told that is not offered."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -187,3 +190,46 @@ def test_a_batch_that_is_refused_has_no_other_partition_written_twice(
             )
             rows = Raylog().read(cluster.bootstrap_servers, "t", partition, end.log_end_offset)
             assert [value for _, value, _ in rows] == expected
+
+
+def begin_with_confluent(servers: str) -> tuple[bool, str]:
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": "mine"})
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        producer.init_transactions(TIMEOUT_S)
+    error = raised.value.args[0]
+    return error.retriable(), error.str()
+
+
+def begin_with_kafka_python(servers: str) -> tuple[bool, str]:
+    producer = kafka.KafkaProducer(bootstrap_servers=servers.split(","), transactional_id="mine")
+    try:
+        with pytest.raises(kafka.errors.KafkaError) as raised:
+            producer.init_transactions()
+    finally:
+        producer.close(timeout=0)
+    return raised.value.retriable, repr(raised.value)
+
+
+def begin_with_aiokafka(servers: str) -> tuple[bool, str]:
+    async def run() -> tuple[bool, str]:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers, transactional_id="mine")
+        try:
+            with pytest.raises(aiokafka.errors.KafkaError) as raised:
+                await producer.start()
+        finally:
+            await producer.stop()
+        return raised.value.retriable, repr(raised.value)
+
+    return asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+@pytest.mark.parametrize("begin", [begin_with_confluent, begin_with_kafka_python, begin_with_aiokafka])
+def test_transactional_producer_fails_at_once(
+    automatic: InProcessCluster, begin: Callable[[str], tuple[bool, str]]
+) -> None:
+    """There are no transactions: an error that clients retry would make them ask for ever."""
+    begun = time.monotonic()
+    retriable, text = begin(automatic.bootstrap_servers)
+    assert not retriable
+    assert re.search("transactional.?id.?authorization", text, re.IGNORECASE), text
+    assert time.monotonic() - begun < TIMEOUT_S / 2

@@ -378,7 +378,7 @@ def test_init_producer_id(node: Node, version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS["InitProducerId"])
 def test_init_producer_id_knows_no_transactions(node: Node, version: int) -> None:
     response = ask(node, "InitProducerId", version, transactional_id="mine")
-    assert response.error_code is ErrorCode.coordinator_not_available
+    assert response.error_code is ErrorCode.transactional_id_authorization_failed
 
 
 @pytest.mark.parametrize("version", VERSIONS["FindCoordinator"])
@@ -393,7 +393,9 @@ def test_find_coordinator_of_groups(node: Node, version: int) -> None:
 def test_find_coordinator_knows_no_transactions(node: Node, version: int) -> None:
     response = ask(node, "FindCoordinator", version, key="t", key_type=1, coordinator_keys=["t"])
     answers = response.coordinators if version >= 4 else [response]
-    assert [(each.error_code, each.node_id) for each in answers] == [(ErrorCode.coordinator_not_available, -1)]
+    assert [(each.error_code, each.node_id) for each in answers] == [
+        (ErrorCode.transactional_id_authorization_failed, -1)
+    ]
 
 
 @pytest.mark.parametrize("version", VERSIONS["DescribeConfigs"])

@@ -166,6 +166,22 @@ def test_only_members_of_the_generation_commit_for_a_group_that_has_some(node: N
     assert fetched(node)[0] == (0, 4, "")
 
 
+@pytest.mark.parametrize("named", [{"group_instance_id": "one"}, {"member_id": "former"}])
+def test_commit_from_outside_may_name_a_member_while_group_is_empty(node: Node, named: dict[str, str]) -> None:
+    """KAFKA-14201: a consumer that assigns its partitions by hand names its group.instance.id all the same."""
+    assert commit(node, 1, **named) is ErrorCode.none
+    assert fetched(node)[0] == (0, 1, "")
+    join(node, FLIGHTS)
+    assert commit(node, 2, **named) is ErrorCode.unknown_member_id
+    assert fetched(node)[0] == (0, 1, "")
+
+
+def test_commit_of_a_member_to_an_empty_group_is_refused(node: Node) -> None:
+    assert commit(node, 1) is ErrorCode.none
+    gone = {"member_id": "gone", "group_instance_id": "one", "generation_id_or_member_epoch": 0}
+    assert commit(node, 2, **gone) is ErrorCode.unknown_member_id
+
+
 def test_a_broker_without_its_lease_neither_commits_nor_fetches(node: Node) -> None:
     assert commit(node) is ErrorCode.none
     node.lease_held = False

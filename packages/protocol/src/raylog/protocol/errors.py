@@ -182,6 +182,10 @@ class TransactionalIdNotFound(RaylogError):
     """No transaction has this id."""
 
 
+class TransactionalIdAuthorizationFailed(RaylogError):
+    """Nobody, or not this principal, may use the transactional id."""
+
+
 class StorageError(RaylogError):
     """The disk failed, or is full: the log directory goes offline."""
 
@@ -344,6 +348,7 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidProducerEpoch, ErrorCode.invalid_producer_epoch),
     ErrorRow(UnknownProducerId, ErrorCode.unknown_producer_id),
     ErrorRow(TransactionalIdNotFound, ErrorCode.transactional_id_not_found),
+    ErrorRow(TransactionalIdAuthorizationFailed, ErrorCode.transactional_id_authorization_failed),
     ErrorRow(StorageError, ErrorCode.kafka_storage_error),
     ErrorRow(TopicAuthorizationFailed, ErrorCode.topic_authorization_failed),
     ErrorRow(ClusterAuthorizationFailed, ErrorCode.cluster_authorization_failed),

@@ -147,15 +147,16 @@ class ClassicGroup:
         return self._outcome(), results
 
     def check_commit(self, who: Identity, now_ms: MonotonicMs) -> None:
-        """May these offsets be committed? While the group is empty also by one who is no member of it.
+        """Check that offsets may be committed. While the group is empty a request from outside may commit, whatever
+        member or instance it names.
 
         Raises UnknownMemberId, FencedInstanceId, IllegalGeneration; RebalanceInProgress where the member has the new
         generation and not its assignment yet. While members are still to join, the old generation's commits count.
         """
-        if who == NOBODY:
-            if len(self.members):
-                raise UnknownMemberId(f"group {self.id} has members: only they commit its offsets")
+        if who.is_outside and not len(self.members):
             return
+        if who == NOBODY:
+            raise UnknownMemberId(f"group {self.id} has members: only they commit its offsets")
         member = self._current(who)
         member.heard(now_ms)
         if self.state is GroupState.COMPLETING_REBALANCE:

@@ -45,9 +45,16 @@ class Identity:
     generation: Generation
     instance_id: InstanceId | None = None
 
+    @property
+    def is_outside(self) -> bool:
+        """True when the request claims no part in a generation: it comes from a tool, or from a consumer that assigns
+        partitions by hand. Such a consumer may name a member or an instance all the same (KAFKA-14201).
+        """
+        return self.generation < 0
+
 
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
-"""Who commits without being a member: tools, and consumers that assign partitions by hand."""
+"""A request from outside that names neither member nor instance."""
 
 
 @dataclass(frozen=True, slots=True)

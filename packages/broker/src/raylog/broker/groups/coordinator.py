@@ -18,7 +18,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed
-from raylog.broker.groups.classic_messages import NOBODY, Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
@@ -213,7 +213,7 @@ class GroupCoordinator:
 
     def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
         """What the multi of a commit must check; raises what is wrong with who commits."""
-        if who == NOBODY and self._holder.hold(entry, group, make=False) is None:
+        if who.is_outside and self._holder.hold(entry, group, make=False) is None:
             kind = read_kind(self._store, group)
             if kind is not None and kind.kind is GroupKind.ACTORS:
                 return vacancy(self._store, group, kind)

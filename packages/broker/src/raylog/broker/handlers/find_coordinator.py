@@ -6,8 +6,9 @@ v3      flexible
 v4      many keys at once (KIP-699)
 v5, v6  other error codes; share groups
 
-Any broker answers, also for a group that does not exist yet. Transactions have no coordinators yet: a transactional id
-gets COORDINATOR_NOT_AVAILABLE, at which clients ask again later.
+Any broker answers, also for a group that does not exist yet. Transactions are not offered: a transactional id gets
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at which all clients give up at once. librdkafka asks again for ever after any
+other code but CLUSTER_AUTHORIZATION_FAILED, which it also gets where ACLs are wrong.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.broker.handlers.group_offsets import check_group
+from raylog.broker.handlers.init_producer_id import no_transactions
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import CoordinatorNotAvailable, InvalidRequest, RaylogError
 from raylog.protocol.ids import NO_LEADER, BrokerId
@@ -42,7 +44,7 @@ def _keys(ctx: RequestContext, request: Any) -> tuple[str, ...]:
 def _find(ctx: RequestContext, ports: Ports, key: str, key_type: int) -> Found:
     try:
         if key_type == TRANSACTION:
-            raise CoordinatorNotAvailable("transactions are not built yet")
+            raise no_transactions(key)
         if key_type != GROUP:
             raise InvalidRequest(f"key type {key_type}: must be 0 (group) or 1 (transaction)")
         broker = ports.groups.find_coordinator(check_group(ctx, ports, Operation.DESCRIBE, key))

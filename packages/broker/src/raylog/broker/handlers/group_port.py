@@ -52,7 +52,7 @@ class Groups(Protocol):
     ) -> Future[Mapping[TopicPartition, RaylogError | None]]:
         """Store the offsets; what is wrong with one partition is its result.
 
-        A ``who`` without member, generation and instance may commit while the group is empty, also one of actors.
+        A ``who`` without a generation may commit while the group is empty, also one of actors.
         Errors for all: UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress.
         """
 

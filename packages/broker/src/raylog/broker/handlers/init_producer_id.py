@@ -5,8 +5,8 @@ v2      flexible
 v3      the producer names the id and epoch that it had, to go on as a transactional producer
 v4, v5  other error codes for transactional producers
 
-Any broker answers. A transactional id gets COORDINATOR_NOT_AVAILABLE until transactions are built. An
-idempotent producer that asks again gets a new id, as with Kafka.
+Any broker answers. Transactions are not offered: a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as from
+FindCoordinator. An idempotent producer that asks again gets a new id, as with Kafka.
 """
 
 from __future__ import annotations
@@ -23,17 +23,25 @@ from raylog.broker.handlers.context import (
 from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
-    CoordinatorNotAvailable,
     ErrorCode,
     RaylogError,
+    TransactionalIdAuthorizationFailed,
     code_of,
 )
 from raylog.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 
+def no_transactions(transactional_id: str) -> RaylogError:
+    """What a transactional producer is told: an error that no client takes for one that passes."""
+    return TransactionalIdAuthorizationFailed(
+        f"transactional.id={transactional_id}: raylog offers no transactions yet; use an idempotent producer, without "
+        "transactional.id"
+    )
+
+
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     if request.transactional_id is not None:
-        raise CoordinatorNotAvailable(f"transactional.id={request.transactional_id}: transactions are not built yet")
+        raise no_transactions(request.transactional_id)
     if not ports.authorizer.allows(ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
         raise ClusterAuthorizationFailed(f"{ctx.principal} may not be an idempotent producer")
     return _response(ctx, ErrorCode.none, ports.producer_ids.next_producer_id(), ProducerEpoch(0))
