@@ -141,7 +141,7 @@ def test_produce_without_acks_ends_the_connection_on_an_error(node: Node) -> Non
         ({"batch": BATCH[:-1]}, ErrorCode.corrupt_message),
         ({"batch": BATCH[:30]}, ErrorCode.corrupt_message),
         ({"version": 13, "topic_id": uuid4()}, ErrorCode.unknown_topic_id),
-        ({"transactional_id": "x"}, ErrorCode.transactional_id_not_found),
+        ({"transactional_id": "x"}, ErrorCode.transactional_id_authorization_failed),
     ],
 )
 def test_produce_errors(node: Node, options: dict[str, Any], code: ErrorCode) -> None:

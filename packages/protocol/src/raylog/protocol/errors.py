@@ -178,10 +178,6 @@ class UnknownProducerId(RaylogError):
     """The log remembers nothing of this producer id."""
 
 
-class TransactionalIdNotFound(RaylogError):
-    """No transaction has this id."""
-
-
 class TransactionalIdAuthorizationFailed(RaylogError):
     """Nobody, or not this principal, may use the transactional id."""
 
@@ -347,7 +343,6 @@ ROWS: tuple[ErrorRow, ...] = (
     ErrorRow(DuplicateSequence, ErrorCode.duplicate_sequence_number),
     ErrorRow(InvalidProducerEpoch, ErrorCode.invalid_producer_epoch),
     ErrorRow(UnknownProducerId, ErrorCode.unknown_producer_id),
-    ErrorRow(TransactionalIdNotFound, ErrorCode.transactional_id_not_found),
     ErrorRow(TransactionalIdAuthorizationFailed, ErrorCode.transactional_id_authorization_failed),
     ErrorRow(StorageError, ErrorCode.kafka_storage_error),
     ErrorRow(TopicAuthorizationFailed, ErrorCode.topic_authorization_failed),
@@ -385,10 +380,8 @@ _EXCEPTION_BY_CODE = {row.code: row.exception for row in ROWS}
 
 def code_of(error: Exception) -> ErrorCode:
     """The code that tells a client of ``error``; UNKNOWN_SERVER_ERROR for what no row covers."""
-    for kind in type(error).__mro__:
-        if kind in _CODE_BY_EXCEPTION:
-            return _CODE_BY_EXCEPTION[kind]
-    return ErrorCode.unknown_server_error
+    known = (_CODE_BY_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _CODE_BY_EXCEPTION)
+    return next(known, ErrorCode.unknown_server_error)
 
 
 def exception_for(code: int, message: str) -> RaylogError:

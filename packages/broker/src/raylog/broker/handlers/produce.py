@@ -29,6 +29,7 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import failure
+from raylog.broker.handlers.init_producer_id import no_transactions
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.broker.partition_types import ACKS, ACKS_ALL
 from raylog.protocol.compression import Codec
@@ -37,7 +38,6 @@ from raylog.protocol.errors import (
     InvalidRequiredAcks,
     RaylogError,
     TopicAuthorizationFailed,
-    TransactionalIdNotFound,
     UnknownTopicId,
     UnsupportedCompressionType,
     code_of,
@@ -77,7 +77,7 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
     if request.acks not in ACKS:
         return InvalidRequiredAcks(f"acks={request.acks}: must be 0, 1 or -1")
     if request.transactional_id is not None:
-        return TransactionalIdNotFound(f"transactional.id={request.transactional_id}: transactions are not built yet")
+        return no_transactions(request.transactional_id)
     return None
 
 
