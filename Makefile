@@ -8,10 +8,11 @@ READY  := $(VENV)/.ready
 DATA   ?= .raylog/quickstart
 EXECUTIONS ?= 100000
 SEED   ?= 1
-CORE   := packages tests/property tests/sim tests/fuzz tests/test_rules.py tests/test_infra.py
+CORE   := packages tests/property tests/sim tests/fuzz tests/mutation tests/test_rules.py tests/test_infra.py
 BUG    ?=
+JOBS   ?= 1
 
-.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance fuzz sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +65,10 @@ conformance: setup ## only the clients that others wrote
 fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target; the kernel under sanitizers (gcc)
 	$(BIN)/python tests/fuzz/run.py --executions $(EXECUTIONS)
 	$(BIN)/python tests/fuzz/sanitized.py --seconds 60
+
+mutation: setup  ## nightly: put small faults into the broker and count those that no test notices; MUTANTS= SEED= JOBS=
+	nice -n 19 $(BIN)/python tests/mutation/run.py --jobs $(JOBS) $(if $(MUTANTS),--mutants $(MUTANTS)) \
+	  $(if $(filter-out file,$(origin SEED)),--seed $(SEED))
 
 sim: setup       ## replay one run of the simulator, SEED=n (BUG= one of the planted ones)
 	cd tests && ../$(BIN)/python -m sim.cli --seed $(SEED) $(if $(BUG),--bug $(BUG))

@@ -14,6 +14,7 @@ PACKAGES = Path(__file__).parent / "packages"
 
 settings.register_profile("fast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("exhaustive", parent=settings.get_profile("fast"), max_examples=5_000)
+settings.register_profile("mutation", parent=settings.get_profile("fast"), max_examples=25, derandomize=True)
 settings.load_profile(os.environ.get("RAYLOG_HYPOTHESIS_PROFILE", "fast"))
 
 
