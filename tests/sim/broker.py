@@ -266,6 +266,7 @@ class SimBroker:
             for replica in self.replicas.partitions.values():
                 replica.log.flush()
                 replica.save_start()
+                replica.log.save_producers()
             self.disk.clean = True
         self.store.thread = self._membership
         try:
@@ -367,8 +368,8 @@ class SimBroker:
         except RaylogError as error:
             waiting.answer(error)
             return True
-        self.world.checker.acks(tp, partition.topic_id, self.id, info.base_offset)
+        self.world.checker.acks(tp, partition.topic_id, self.id, info.last_offset)
         if self.engine.lines is not None:
             self.engine.note(f"broker {self.id}: acks {tp} at {info.base_offset}, epoch {partition.leader_epoch}")
-        waiting.answer(info.base_offset)
+        waiting.answer(info.failure(tp) or info.base_offset)
         return True

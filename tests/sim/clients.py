@@ -200,6 +200,7 @@ class Producer(Client):
                 self.checker.heard_ack(self.tp, self.topic_id, answer, self.number, batch.sequence)
                 self._settle(batch)
             case DuplicateSequence():
+                self.checker.heard_duplicate(self.tp, self.topic_id, self.number, batch.sequence, batch.end)
                 self._settle(batch)
             case OutOfOrderSequence() if is_first:
                 raise Violation(

@@ -25,6 +25,9 @@ from raylog.protocol.errors import OffsetOutOfRange, StorageError
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.records import BatchHeader, read_header, stamp
 
+ROLL_BATCHES = 6
+"""After so many batches a log makes a snapshot of its producers, as with each new segment."""
+
 
 class Stored(NamedTuple):
     """One batch of a log."""
@@ -78,6 +81,9 @@ class Files:
     """As checkpointed."""
     start: int = 0
     """As checkpointed: records before it are deleted."""
+    snapshots: list[tuple[int, bytes]] = field(default_factory=list)
+    """What is kept of producers, as of an offset, in order; durable at once. Those before the last are there for
+    truncations."""
     skipped: int = 0
     """So many batches of the partition are not in ``batches``: the log began anew after them."""
     origin: int = 0
@@ -130,12 +136,18 @@ class Disk:
         self.health = Health(Path("disk"))
 
 
+def _replay(producers: Producers, batches: Sequence[Stored]) -> None:
+    for batch in batches:
+        if batch.producer >= 0:
+            producers.replay(read_header(batch.data), TimestampMs(0))
+
+
 class SimLog:
     """One partition's log in a running process. Nothing here takes time."""
 
     def __init__(self, tp: TopicPartition, files: Files, config: LogConfig, health: Health) -> None:
         """Opens what the disk has, as recovery does: epochs that begin beyond the end are forgotten, the high
-        watermark is the checkpointed one, the producers are those of the batches."""
+        watermark is the checkpointed one, the producers are those of the last snapshot and the batches after it."""
         self.tp = tp
         self.files = files
         self.config = config
@@ -148,8 +160,7 @@ class SimLog:
         for epoch, start in files.epochs:
             self.epochs.assign(epoch, start)
         self.epochs.truncate_from_end(Offset(files.end))
-        self.producers = Producers()
-        self._producers_of(files.batches)
+        self.producers = self._load_producers()
         hw = mark(max(files.start, min(files.high_watermark, files.end)))
         self._offsets = LogOffsets(Offset(files.start), hw, hw, mark(files.end))
         self._ends = [batch.end for batch in files.batches]
@@ -163,10 +174,21 @@ class SimLog:
         self.on_start_anew: Callable[[SimLog, int], int] = lambda log, offset: 0
         """Answers how many of the partition's batches lie before the offset."""
 
-    def _producers_of(self, batches: Sequence[Stored]) -> None:
-        for batch in batches:
-            if batch.producer >= 0:
-                self.producers.update(read_header(batch.data), Offset(batch.base), TimestampMs(-1), TimestampMs(0))
+    def _load_producers(self) -> Producers:
+        """As snapshots.load_producers."""
+        snapshots, end = self.files.snapshots, self.files.end
+        while snapshots and snapshots[-1][0] > end:
+            snapshots.pop()
+        since, data = snapshots[-1] if snapshots else (0, Producers().encode())
+        producers = Producers.decode(data, TimestampMs(0))
+        _replay(producers, [batch for batch in self.files.batches if batch.base >= since])
+        return producers
+
+    def save_producers(self) -> None:
+        """As snapshots.save_producers."""
+        snapshots, end = self.files.snapshots, self.files.end
+        if not snapshots or snapshots[-1][0] < end:
+            snapshots.append((end, self.producers.encode()))
 
     # --- offsets
 
@@ -231,9 +253,6 @@ class SimLog:
             position += header.size
             offset = Offset(added[-1].end)
         self._add(added)
-        for header, batch in zip(headers, added, strict=True):
-            if header.producer_id >= 0:
-                self.producers.update(header, Offset(batch.base), TimestampMs(-1), now_ms)
         end = mark(offset)
         self.publish(end=end, high_watermark=end if visible else None)
         return base
@@ -250,12 +269,16 @@ class SimLog:
         self._add(added)
         for header in headers:
             self.assign_epoch(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
-        self._producers_of(added)
         self.publish(end=mark(offset))
 
     def _add(self, batches: list[Stored]) -> None:
-        self.files.batches += batches
+        files = self.files
+        rolled = len(files.batches) // ROLL_BATCHES
+        files.batches += batches
         self._ends += [batch.end for batch in batches]
+        _replay(self.producers, batches)
+        if len(files.batches) // ROLL_BATCHES > rolled:
+            self.save_producers()
         self.on_append(self, batches)
 
     def assign_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
@@ -273,8 +296,7 @@ class SimLog:
             self.on_truncate(self, files.batches[keep].base)
             del files.batches[keep:], self._ends[keep:]
             files.synced = min(files.synced, keep)
-            self.producers = Producers()
-            self._producers_of(files.batches)
+            self.producers = self._load_producers()
         end = mark(files.end)
         if self.epochs.truncate_from_end(end.offset):
             self.save_epochs()
@@ -288,6 +310,7 @@ class SimLog:
         files = self.files
         files.skipped, files.origin = self.on_start_anew(self, offset), offset
         files.batches.clear()
+        files.snapshots.clear()
         self._ends.clear()
         files.synced = 0
         self.epochs, self.producers = LeaderEpochs(), Producers()

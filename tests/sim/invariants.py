@@ -378,18 +378,18 @@ class Checker:
 
     # --- what clients are told
 
-    def acks(self, tp: TopicPartition, topic_id: TopicId, broker: BrokerId, base: int) -> None:
-        """A leader acknowledges, with acks=all, the batch at ``base`` of its log."""
+    def acks(self, tp: TopicPartition, topic_id: TopicId, broker: BrokerId, offset: int) -> None:
+        """A leader acknowledges, with acks=all, the batch that ends with ``offset`` of its log, or lies before it."""
         partition = self.of(tp, topic_id)
-        index = bisect_right(partition.ends, base)
+        index = bisect_right(partition.ends, offset)
         if index >= len(partition.committed):
-            raise Violation(ACKED, f"{tp}: broker {broker} acknowledges {base}, nothing there is committed")
+            raise Violation(ACKED, f"{tp}: broker {broker} acknowledges {offset}, nothing there is committed")
         batch = partition.committed[index]
         holders = partition.holders[batch.base, batch.epoch]
         if len(holders) < self._min_isr:
             raise Violation(
                 MIN_ISR,
-                f"{tp}: broker {broker} acknowledges {base}, which only {sorted(holders)} ever had; "
+                f"{tp}: broker {broker} acknowledges {offset}, which only {sorted(holders)} ever had; "
                 f"min.insync.replicas is {self._min_isr}",
             )
 
@@ -404,6 +404,17 @@ class Checker:
                 f"{tp}: sequence {sequence} of producer {producer} was acknowledged at {offset}, there is {batch}",
             )
         partition.known_end = max(partition.known_end, batch.end)
+
+    def heard_duplicate(self, tp: TopicPartition, topic_id: TopicId, producer: int, sequence: int, end: int) -> None:
+        """A producer has its answer, without an offset: its batch, up to the sequence ``end``, must be committed."""
+        self.counts["duplicates without an offset"] += 1
+        committed = self.of(tp, topic_id).next_sequence[producer]
+        if end > committed:
+            raise Violation(
+                ACKED,
+                f"{tp}: sequence {sequence} of producer {producer} was acknowledged as a duplicate, and only what "
+                f"comes before its sequence {committed} is committed",
+            )
 
     def consumed(self, tp: TopicPartition, topic_id: TopicId, position: int, batch: Stored) -> None:
         partition = self.of(tp, topic_id)

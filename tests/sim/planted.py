@@ -7,10 +7,10 @@ whose violation shows it: a design that is found by another one is found by acci
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raylog.broker.partition import Partition
-from raylog.broker.partition_types import ReadInfo
+from raylog.broker.partition_types import AppendInfo, ReadInfo
 from raylog.broker.replication.follower import Follower, ReplicaLog
 from raylog.broker.replication.leader import Leadership, Replica
 from raylog.broker.storage.producers import Producers
@@ -22,7 +22,7 @@ from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
 from raylog.coordination.peer_control import Ack, Act, Receiver
 from raylog.coordination.registration import BrokerRegistration
 from raylog.coordination.store import Op
-from raylog.protocol.errors import NotLeaderOrFollower, RaylogError
+from raylog.protocol.errors import DuplicateSequence, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
 from raylog.protocol.ids import (
     NO_EPOCH,
     BrokerEpoch,
@@ -33,6 +33,7 @@ from raylog.protocol.ids import (
     TopicId,
     TopicPartition,
 )
+from raylog.protocol.records import read_header
 
 from .group_planted import GROUP_BUGS, EndlessLease
 from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
@@ -139,6 +140,36 @@ class ForgetsProducers(Partition):
         super().become_leader(state, now_ms)
 
 
+class AcksDuplicatesAtOnce(Partition):
+    """A retry of what is in the log is acknowledged, though the log of the leader is the only one."""
+
+    def check_committed(self, info: AppendInfo) -> bool:
+        return info.duplicate or super().check_committed(info)
+
+
+class KnowsTheNewestBatch(Partition):
+    """Producers are known by their newest batch, as Kafka's snapshots have them, and what is older is called a
+    duplicate.
+    """
+
+    def become_leader(self, state: PartitionState, now_ms: MonotonicMs) -> None:
+        for producer in self.log.producers:
+            newest = producer.batches[-1]
+            producer.begin(producer.epoch)
+            producer.add(newest)
+        super().become_leader(state, now_ms)
+
+    def append(self, batches: memoryview, *args: Any, **more: Any) -> AppendInfo:
+        try:
+            return super().append(batches, *args, **more)
+        except OutOfOrderSequence:
+            header = read_header(batches)
+            for producer in self.log.producers:
+                if producer.id == header.producer_id and header.base_sequence < producer.next_sequence:
+                    raise DuplicateSequence("this batch was appended before") from None
+            raise
+
+
 # --- the controller's word
 
 
@@ -211,6 +242,8 @@ PLANTED = {
         _planted("unchecked-writes", FENCED, INCARNATION, controller=unchecked_controller),
         _planted("no-lease", ENDS, lease=EndlessLease),
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
+        _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
+        _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
         _planted("state-before-its-effects", PROGRESS, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
