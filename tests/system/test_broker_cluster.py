@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -264,3 +265,14 @@ def test_a_port_in_use_is_one_sentence_and_leaves_nothing_behind(tmp_path: Path)
         with pytest.raises(RaylogError, match="in use"), InProcessCluster(tmp_path / "two", config=config):
             pass
         wait_until(lambda: threading.active_count() <= before, WAIT_S, "no thread is left")
+
+
+def test_only_their_owner_gets_into_a_brokers_directories(tmp_path: Path) -> None:
+    """Also into those that were open before, on the disks that log.dirs names."""
+    (tmp_path / "broker-0").mkdir(mode=0o755)
+    (tmp_path / "open").mkdir(mode=0o755)
+    log_dirs = [tmp_path / "open", tmp_path / "new" / "disk"]
+    with InProcessCluster(tmp_path, config={"log.dirs": ",".join(map(str, log_dirs))}) as cluster:
+        cluster.create_topic("t", partitions=2)
+        for path in (tmp_path / "broker-0", *log_dirs):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700

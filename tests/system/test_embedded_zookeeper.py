@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -120,6 +123,37 @@ def test_sigterm_ends_the_owner_and_its_server(zookeeper: EmbeddedZooKeeper) -> 
     assert zookeeper.address == address
     with ZkStore(address) as store:
         assert store.get("/kept") == (b"x", 0)
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Where a process listens, as the kernel tells it."""
+    inodes = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                address, port = local.split(":")
+                packed = b"".join(struct.pack("=I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8))
+                ip = ip_address(packed)
+                found.add((str(getattr(ip, "ipv4_mapped", None) or ip), int(port, 16)))
+    return found
+
+
+def test_it_listens_where_it_was_told_and_nowhere_else(zookeeper: EmbeddedZooKeeper) -> None:
+    for host in ("127.0.0.1", "127.0.0.2"):
+        server = EmbeddedZooKeeper(zookeeper.data_dir, host=host)
+        server.start()
+        _, jvm = processes_of(server)
+        assert listening(jvm.pid) == {(host, int((server.data_dir / "port").read_text()))}
+        assert zookeeper.address == f"{host}:{(server.data_dir / 'port').read_text()}"
+        server.stop()
+
+
+def test_only_its_owner_gets_into_its_directory(zookeeper: EmbeddedZooKeeper) -> None:
+    zookeeper.data_dir.mkdir(mode=0o755)
+    zookeeper.start()
+    assert stat.S_IMODE(zookeeper.data_dir.stat().st_mode) == 0o700
 
 
 def test_a_second_owner_is_refused_in_one_sentence(zookeeper: EmbeddedZooKeeper) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.broker.places import find_places, place_for
+from raylog.broker.places import find_places, place_for, zookeeper_host
 from raylog.protocol.errors import RaylogError
 
 
@@ -32,6 +32,13 @@ def test_nodes_that_look_alike_are_refused_with_the_remedy() -> None:
 def test_a_local_cluster_listens_on_loopback() -> None:
     [place] = find_places([node("10.0.0.1", "local")], local=True)
     assert place.host == "127.0.0.1"
+
+
+def test_zookeeper_listens_on_loopback_while_one_node_needs_it() -> None:
+    one, two = node("10.0.0.1"), node("10.0.0.2")
+    assert zookeeper_host(find_places([one], local=False), "10.0.0.1") == "127.0.0.1"
+    assert zookeeper_host(find_places([one, two], local=False), "10.0.0.2") == "10.0.0.2"
+    assert zookeeper_host(find_places([node("10.0.0.1", "local")], local=True), "10.0.0.1") == "127.0.0.1"
 
 
 def test_new_brokers_go_round_robin_and_old_ones_to_their_data() -> None:

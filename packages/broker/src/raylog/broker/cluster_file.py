@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from raylog.coordination.private_files import write_private
+from raylog.coordination.private_files import private_directory, write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 
@@ -76,6 +76,11 @@ class ZooKeeperInfo:
     connect: str
     """``host:port,host:port/chroot``."""
     embedded: bool
+
+    @property
+    def host(self) -> str:
+        """Where an embedded one listens."""
+        return self.connect.rpartition(":")[0].strip("[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ class BrokerFile:
         return loaded
 
     def save(self, broker_dir: Path) -> None:
-        broker_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(broker_dir)
         write_json(broker_dir / "broker.json", asdict(self))
 
 

@@ -6,7 +6,7 @@ import secrets
 import threading
 import uuid
 from base64 import urlsafe_b64encode
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.private_files import close_to_others, private_directory
 from raylog.coordination.processes import machine_boot_id
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.registration import (
@@ -103,11 +104,14 @@ def open_parts(
     Raises RaylogError in one sentence, with ``stopping`` holding what was begun by then.
     """
     broker_id = BrokerId(settings[BROKER_ID])
-    data_dir.mkdir(parents=True, exist_ok=True)
+    private_directory(data_dir)
     stopping.callback(store.close)
     store.start()
     cluster_id = ensure_cluster(store, _new_cluster_id())
     log_dirs = LogDirs(settings, fs, cluster_id, broker_id)
+    for directory in log_dirs.dirs:
+        with suppress(OSError):  # not there yet, or on a failing disk, which opening it tells
+            close_to_others(directory.path)
     log_dirs.open(wall_ms())
     stopping.callback(log_dirs.abandon)
     delayed = DelayedFetches(threading.Lock())

@@ -13,7 +13,7 @@ from typing import Any
 from raylog.broker.local_ray import LOCAL_PLACE, LOOPBACK, PLACE_LABEL
 from raylog.protocol.errors import RaylogError
 
-__all__ = ["Place", "find_places", "place_for"]
+__all__ = ["Place", "find_places", "place_for", "zookeeper_host"]
 
 PIN = 0.001
 """How much of a node's own resource a pinned actor takes: next to nothing."""
@@ -57,6 +57,11 @@ def find_places(nodes: Iterable[Mapping[str, Any]], *, local: bool) -> Sequence[
     if local and LOCAL_PLACE not in places:
         raise RaylogError(f"the local Ray node lost its label {PLACE_LABEL}={LOCAL_PLACE}")
     return [places[name] for name in sorted(places)]
+
+
+def zookeeper_host(places: Sequence[Place], own_address: str) -> str:
+    """Where the embedded ZooKeeper listens: on loopback, unless there are nodes that could not reach it there."""
+    return LOOPBACK if len({place.host for place in places}) == 1 else own_address
 
 
 def place_for(broker_id: int, places: Sequence[Place], former: str | None) -> Place:

@@ -28,7 +28,7 @@ from raylog.broker.cluster_file import (
     actor_name,
     new_name,
 )
-from raylog.broker.places import Place, place_for
+from raylog.broker.places import Place, place_for, zookeeper_host
 from raylog.broker.up_request import (
     Request,
     broker_settings,
@@ -38,6 +38,7 @@ from raylog.broker.up_request import (
     settings_for,
 )
 from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.private_files import private_directory
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 
 __all__ = ["Request", "down", "drain", "end_unfinished", "status", "up"]
@@ -57,7 +58,7 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
     Raises RaylogError in one sentence when it cannot be done; then what this call started is ended again.
     """
     data_dir = request.data_dir.absolute()
-    data_dir.mkdir(parents=True, exist_ok=True)
+    private_directory(data_dir)
     with _only_one_up(data_dir), contextlib.ExitStack() as undo:
         before = ClusterFile.load(data_dir)
         settings = settings_for(request, before)
@@ -68,10 +69,11 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
             contextlib.ExitStack() as undo_actors,
         ):
             running = bool(ray_driver.actor_names(name))
-            if before and running:
-                check_change(before, request, size)
             places = ray_driver.places(local=connected.is_local)
-            host = local_ray.LOOPBACK if connected.is_local else ray_driver.own_address()
+            host = zookeeper_host(places, ray_driver.own_address())
+            if before and running:
+                check_change(before, request, size, host)
+                host = before.zookeeper.host
             cluster = ClusterFile(
                 name=name,
                 data_dir=str(data_dir),
@@ -199,6 +201,8 @@ def _start_zookeeper(
     if external:
         return ZooKeeperInfo(external, embedded=False)
     server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host)
+    if server.is_running and server.host != host:  # no broker runs that knows it
+        server.stop()
     if not server.is_running:
         server.start()
         undo.callback(server.stop)

@@ -18,6 +18,7 @@ from raylog.broker.config import (
 )
 from raylog.broker.listeners import check_listeners, format_listener, parse_listeners
 from raylog.broker.net.server import Listener
+from raylog.coordination.embedded import LOOPBACK
 from raylog.coordination.java import NoJava, find_java
 from raylog.protocol.errors import InvalidConfig, RaylogError
 
@@ -74,14 +75,20 @@ def broker_settings(common: Mapping[str, str], broker_id: int, place: str, host:
     return settings
 
 
-def check_change(before: ClusterFile, request: Request, size: int) -> None:
-    """Refuse, in one sentence, what a running cluster cannot become."""
+def check_change(before: ClusterFile, request: Request, size: int, zookeeper_host: str) -> None:
+    """Refuse, in one sentence, what a running cluster cannot become. ``zookeeper_host``: where it would listen now."""
     where = f"the cluster in {before.data_dir}"
     if size < len(before.brokers):
         raise RaylogError(f"{where} runs {len(before.brokers)} brokers and cannot shrink to {size}")
     asked = (request.config, dict(before.settings)), (request.zookeeper, before.zookeeper.connect)
     if any(wanted is not None and wanted != has for wanted, has in asked):
         raise RaylogError(f"{where} runs with other settings: `raylog down --data-dir {before.data_dir}` first")
+    zookeeper = before.zookeeper
+    if size > len(before.brokers) and zookeeper.embedded and LOOPBACK == zookeeper.host != zookeeper_host:
+        raise RaylogError(
+            f"{where} has its ZooKeeper on loopback, where brokers on other nodes cannot reach it: `raylog down "
+            f"--data-dir {before.data_dir}` first, and the next `raylog up` lets it listen at {zookeeper_host}"
+        )
 
 
 def external_zookeeper(request: Request, before: ClusterFile | None) -> str | None:

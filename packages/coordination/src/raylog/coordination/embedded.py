@@ -23,12 +23,13 @@ from typing import IO, NamedTuple
 
 from raylog.coordination.free_ports import check_port, free_port
 from raylog.coordination.java import find_java
-from raylog.coordination.private_files import write_private
+from raylog.coordination.private_files import private_directory, write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.zookeeper_server import EmbeddedError, command
 from raylog.protocol.errors import RaylogError
 
 JVM_STOP_S = 5.0
+LOOPBACK = "127.0.0.1"
 MODULE = "raylog.coordination.embedded"
 OWNER_FILE, JVM_FILE = "owner.json", "jvm.json"
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
@@ -37,7 +38,8 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
 class EmbeddedZooKeeper:
     """A handle on the owner of ``data_dir``; several handles, in several processes, may exist."""
 
-    def __init__(self, data_dir: Path, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, data_dir: Path, *, host: str = LOOPBACK) -> None:
+        """``host``: the address at which :meth:`start` makes it listen."""
         self.data_dir = data_dir.absolute()
         self._host = host
 
@@ -78,12 +80,20 @@ class EmbeddedZooKeeper:
 
     @property
     def address(self) -> str:
-        """``host:port``, the same after every restart."""
+        """``host:port``; the port is the same after every restart."""
+        host, port = self._listens_at()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def host(self) -> str:
+        """The address at which it was started to listen."""
+        return self._listens_at()[0]
+
+    def _listens_at(self) -> tuple[str, int]:
         try:
-            port = int((self.data_dir / "port").read_text())
+            return (self.data_dir / "host").read_text(), int((self.data_dir / "port").read_text())
         except (OSError, ValueError) as error:
             raise EmbeddedError(f"{self.data_dir} has no embedded ZooKeeper: start it first") from error
-        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
     @property
     def owner(self) -> ProcessRef | None:
@@ -104,8 +114,7 @@ class EmbeddedZooKeeper:
     def is_serving(self) -> bool:
         """True when the server answers and takes requests."""
         try:
-            port = int(self.address.rpartition(":")[2])
-            with socket.create_connection((self._host, port), timeout=1.0) as connection:
+            with socket.create_connection(self._listens_at(), timeout=1.0) as connection:
                 connection.sendall(b"srvr")
                 answer = connection.recv(1024)
         except (OSError, EmbeddedError):
@@ -141,11 +150,12 @@ class _Owner:
         self._stopping = False
         self._lock = self._take_lock()
         self._port = self._choose_port()
+        write_private(data_dir / "host", host)
         self._command = command(find_java(), data_dir, host, self._port)
         self._wake_read, self._wake_write = os.pipe()
 
     def _take_lock(self) -> IO[bytes]:
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(self._data_dir)
         lock = (self._data_dir / "owner.lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The owner's command line."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Run an embedded ZooKeeper.")
     parser.add_argument("data_dir", type=Path, help="where it keeps its data, its port and its logs")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--host", default=LOOPBACK, help="the address to listen on")
     parser.add_argument("--detach", action="store_true", help="go to the background, if nothing stands against it")
     options = parser.parse_args(arguments)
     try:

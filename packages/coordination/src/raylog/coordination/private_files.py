@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
-__all__ = ["private_directory", "write_private"]
+__all__ = ["close_to_others", "private_directory", "write_private"]
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 
@@ -30,11 +31,16 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private_directory(path: Path) -> None:
-    """Make the directory, with its parents, or close an existing one to all but its owner. Raises OSError.
-
-    One that belongs to another user is left as it is: its owner decides.
-    """
+    """Make the directory, with its parents, or close an existing one to all but its owner. Raises OSError."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    close_to_others(path)
+
+
+def close_to_others(path: Path) -> None:
+    """Let only its owner into the directory. Raises OSError.
+
+    Left as it is: one that belongs to another user, who decides, and one that all share, as /tmp (its sticky bit).
+    """
     found = path.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & 0o7777 != DIRECTORY_MODE:
+    if found.st_uid == os.geteuid() and found.st_mode & 0o77 and not found.st_mode & stat.S_ISVTX:
         path.chmod(DIRECTORY_MODE)

@@ -260,7 +260,7 @@ class RealFileSystem:
         if path.is_dir():
             return
         self.make_dirs(path.parent)
-        os.mkdir(path)
+        os.mkdir(path, 0o700)
         self.fsync_dir(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
