@@ -55,6 +55,16 @@ ONLY_IN = {
 }  # fmt: skip
 
 
+THREADS = {
+    "coordination/loops": "the one way to have a long-lived thread: it tells and repeats what fails",
+    "client/delivery": "only names the class of the producer's thread",
+    "client/producer": "whatever ends its thread fails every delivery that waits, and so is told to the user",
+    "client/aio/consumer": "waits in an executor for a call whose result it awaits",
+}
+"""Where threads are made, and why there."""
+MAKES_THREADS = {"Thread", "Timer", "DeliveryThread", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}
+
+
 def module_of(path: Path) -> str:
     """``broker/storage/log`` for .../src/raylog/broker/storage/log.py."""
     return str(path.relative_to(path.parents[len(path.parts) - path.parts.index("raylog") - 2]).with_suffix(""))
@@ -96,6 +106,22 @@ def test_imports_keep_to_their_place(path: Path) -> None:
             assert module in places, f"{library} is imported in {module}"
     if "pyspark" in imported:
         assert module.startswith("spark/")
+
+
+def makes_threads(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in MAKES_THREADS:
+                return True
+        if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "Thread" for base in node.bases):
+            return True
+    return False
+
+
+def test_threads_are_made_in_few_places() -> None:
+    """A thread made elsewhere may end by an exception, and nobody says so."""
+    assert {module_of(path) for path in SOURCES if makes_threads(path)} == set(THREADS)
 
 
 @pytest.mark.parametrize("pattern", SANS_IO)

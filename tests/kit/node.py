@@ -34,6 +34,7 @@ from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination import paths, reassignment
 from raylog.coordination.configs import Change
 from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
@@ -97,6 +98,7 @@ class Node:
         ``clock_ms`` and ``lease_held`` may be changed at any time.
         """
         self.settings = BROKER_SETTINGS.settings({"broker.id": str(BROKER), "log.dirs": str(root), **(config or {})})
+        self.loops = Loops()
         self.clock_ms: int | None = None
         """The wall clock in ms; None: the real one."""
         self.lease_held = True
@@ -122,7 +124,7 @@ class Node:
             self.delayed,
             self.produces,
             self.deletes,
-            ReplicaFetchers(self.settings, self.now_ms),
+            ReplicaFetchers(self.settings, self.now_ms, self.loops),
             self.now_ms,
         )
         self.table.register_with(lambda: BrokerEpoch(1))
@@ -142,6 +144,7 @@ class Node:
             may_act=lambda: self.lease_held,
             rules=group_rules(self.settings),
             settings=self.table.broker,
+            loops=self.loops,
         )
         self.groups.start()
         self.ports = Ports(
@@ -178,7 +181,7 @@ class Node:
 
     def serve(self) -> tuple[str, int]:
         """Open the socket server on a free port; its address."""
-        self.server = SocketServer([Listener(LISTENER, "127.0.0.1", 0)], self.ports, self.settings)
+        self.server = SocketServer([Listener(LISTENER, "127.0.0.1", 0)], self.ports, self.settings, self.loops)
         [listener] = self.server.bind()
         self._endpoint = Endpoint(LISTENER, listener.host, listener.port)
         self._update()

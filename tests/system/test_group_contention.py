@@ -15,6 +15,7 @@ from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.offsets import CommittedOffset
@@ -66,6 +67,7 @@ class Contest:
             may_act=lambda: self.leases[broker],
             rules=GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0),
             settings=lambda: BROKER_SETTINGS.settings({"broker.id": str(broker)}),
+            loops=Loops(),
         )
         coordinator.start()
         return coordinator

@@ -21,6 +21,7 @@ from raylog.coordination.liveness import (
     address_towards,
     machine_id,
 )
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -49,7 +50,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.hints: Hints = queue.SimpleQueue()
-        self.liveness = BrokerLiveness(US, lambda broker, epoch: self.hints.put((broker, epoch)))
+        self.liveness = BrokerLiveness(US, lambda broker, epoch: self.hints.put((broker, epoch)), Loops())
 
     def watch(self, listener: socket.socket, epoch: int = 1) -> None:
         host, port = listener.getsockname()
@@ -185,7 +186,7 @@ class Members:
 
     def __init__(self) -> None:
         self.hints: queue.SimpleQueue[tuple[Peer, bool]] = queue.SimpleQueue()
-        self.connections = LivenessConnections(lambda peer, is_first: self.hints.put((peer, is_first)))
+        self.connections = LivenessConnections(lambda peer, is_first: self.hints.put((peer, is_first)), Loops())
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def members() -> Iterator[Members]:
 
 
 def test_who_has_said_who_he_is_is_told_of_when_he_listens_no_more(members: Members) -> None:
-    ours = LivenessListener("127.0.0.1", GREETING)
+    ours = LivenessListener("127.0.0.1", GREETING, Loops())
     peer = Peer("us", ours.host, ours.port, GREETING)
     members.connections.watch([peer])
     with socket.create_connection((ours.host, ours.port), WAIT_S) as other:
@@ -235,7 +236,7 @@ def test_who_was_never_reached_is_told_of_if_he_should_be_here(members: Members)
 
 
 def test_a_listener_takes_nothing_and_lets_go_who_leaves() -> None:
-    ours = LivenessListener("::1", GREETING)
+    ours = LivenessListener("::1", GREETING, Loops())
     try:
         with socket.create_connection((ours.host, ours.port), WAIT_S) as other:
             other.sendall(b"x" * 100_000)

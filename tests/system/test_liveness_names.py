@@ -11,6 +11,7 @@ import pytest
 
 from kit.waiting import wait_until
 from raylog.broker.net.liveness import BrokerLiveness
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.names import Address, Names
 from raylog.protocol.ids import BrokerEpoch, BrokerId
@@ -45,7 +46,7 @@ def server() -> Iterator[NameServer]:
 
 
 def test_a_name_has_no_address_until_the_server_answers(server: NameServer) -> None:
-    names = Names(server.look_up)
+    names = Names(Loops(), server.look_up)
     assert names.address(SLOW, PORT) is None
     assert names.address(SLOW, PORT) is None
     assert server.asked.get(timeout=WAIT_S) == (SLOW, PORT)
@@ -56,7 +57,7 @@ def test_a_name_has_no_address_until_the_server_answers(server: NameServer) -> N
 
 
 def test_a_name_that_is_not_found_has_none_and_holds_up_no_other(server: NameServer) -> None:
-    names = Names(server.look_up)
+    names = Names(Loops(), server.look_up)
     assert names.address("nowhere.example", PORT) is None
     server.answers.put(OSError("not found"))
     assert names.address(SLOW, PORT) is None
@@ -69,7 +70,7 @@ def test_a_name_that_is_not_found_has_none_and_holds_up_no_other(server: NameSer
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_numeric_addresses_need_no_server(server: NameServer, host: str) -> None:
     before = set(threading.enumerate())  # those of other tests may end meanwhile
-    found = Names(server.look_up).address(host, PORT)
+    found = Names(Loops(), server.look_up).address(host, PORT)
     assert found is not None
     assert found.sockaddr[:2] == (host, PORT)
     assert not set(threading.enumerate()) - before
@@ -78,7 +79,7 @@ def test_numeric_addresses_need_no_server(server: NameServer, host: str) -> None
 
 def test_a_name_server_that_hangs_holds_up_no_hint(server: NameServer) -> None:
     hints: queue.SimpleQueue[tuple[BrokerId, BrokerEpoch]] = queue.SimpleQueue()
-    liveness = BrokerLiveness(BrokerId(1), lambda *who: hints.put(who), Names(server.look_up))
+    liveness = BrokerLiveness(BrokerId(1), lambda *who: hints.put(who), Loops(), Names(Loops(), server.look_up))
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(WAIT_S)

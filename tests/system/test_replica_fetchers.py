@@ -124,7 +124,7 @@ def leader() -> Iterator[FakeLeader]:
 
 @pytest.fixture
 def fetchers(node: Node) -> Iterator[ReplicaFetchers]:
-    made = ReplicaFetchers(node.settings, node.now_ms)
+    made = ReplicaFetchers(node.settings, node.now_ms, node.loops)
     made.epoch = lambda: BrokerEpoch(5)
     yield made
     made.stop()
@@ -281,3 +281,26 @@ def test_a_throttled_replica_is_left_out_until_the_rate_allows(
         return 0 in asked(request)
 
     wait_until(comes_back, WAIT_S, "it is fetched again")
+
+
+def test_fetcher_that_meets_a_defect_follows_everything_again(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    follow(fetchers, leader, *partitions)
+    assert asked(leader.next_request()).keys() == {0, 1}
+    left = iter(range(2))
+
+    def epoch() -> BrokerEpoch:
+        if next(left, None) is not None:
+            raise ValueError("not foreseen")
+        return BrokerEpoch(5)
+
+    fetchers.epoch = epoch
+    leader.answer(node, FetchedPartition(0, 0, 1, 1, 0, batch(0, b"a")))
+    again = leader.next_request()
+    assert (again.session_epoch, asked(again)[0].fetch_offset, asked(again)[1].fetch_offset) == (0, 1, 0)
+    leader.answer(node, FetchedPartition(1, 0, 1, 1, 0, batch(0, b"b")))
+    assert leader.next_request().session_epoch == 1
+    assert [partition.log_end_offset for partition in partitions] == [1, 1]
+    assert node.loops.failures()[f"fetcher-{LEADER}"] == 2
+    assert node.loops.troubles() == {}

@@ -160,7 +160,7 @@ def test_a_client_that_never_reads_harms_nobody(node: Node) -> None:
 
 def test_two_listeners_are_served(node: Node) -> None:
     listeners = [Listener("INNER", "127.0.0.1", 0), Listener("OUTER", "127.0.0.1", 0)]
-    server = SocketServer(listeners, node.ports, node.settings)
+    server = SocketServer(listeners, node.ports, node.settings, node.loops)
     bound = server.bind()
     server.start()
     try:
@@ -175,7 +175,7 @@ def test_two_listeners_are_served(node: Node) -> None:
 
 def test_a_port_in_use_is_named(node: Node) -> None:
     host, port = node.serve()
-    second = SocketServer([Listener("PLAINTEXT", host, port)], node.ports, node.settings)
+    second = SocketServer([Listener("PLAINTEXT", host, port)], node.ports, node.settings, node.loops)
     with pytest.raises(OSError, match=f"PLAINTEXT cannot use {host}:{port}"):
         second.start()
 
@@ -204,7 +204,7 @@ def test_stop_ends_idle_waiting_and_half_sent_connections(node: Node) -> None:
 def test_stop_wakes_the_accept_threads(node: Node) -> None:
     listeners = [Listener(name, "127.0.0.1", 0) for name in ("INNER", "OUTER")]
     for _ in range(5):  # whether a thread misses that its socket was shut down is a matter of luck
-        server = SocketServer(listeners, node.ports, node.settings)
+        server = SocketServer(listeners, node.ports, node.settings, node.loops)
         server.start()
         begun = time.monotonic()
         server.stop(timeout=60)
@@ -232,7 +232,9 @@ def test_a_connection_that_spoke_just_before_the_stop_ends_in_good_order() -> No
             failed=lambda _: None,
             max_idle_s=60,
         )
-        acceptor.run(stopping)
+        while acceptor.turn(stopping):
+            pass
+        acceptor.finish()
         client.settimeout(WAIT_S)
         assert client.recv(1) == b""
         assert (left, acceptor.silent) == ([""], 0)

@@ -19,6 +19,7 @@ from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
@@ -83,6 +84,7 @@ class Brokers:
             may_act=lambda: self.leases[broker],
             rules=RULES,
             settings=lambda: BROKER_SETTINGS.settings({"broker.id": str(broker)}),
+            loops=Loops(),
         )
         if started:
             coordinator.start()

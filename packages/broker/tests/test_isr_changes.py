@@ -10,6 +10,7 @@ from kit.waiting import wait_until
 from raylog.broker.isr_changes import IsrChanges
 from raylog.broker.partition import Partition
 from raylog.broker.partitions import PartitionTable
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
 from raylog.coordination.proposals import IsrAnswer, Outcome, ProposeIsr, Verdict, decode_proposal
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MonotonicMs, Offset, TopicId
@@ -68,7 +69,7 @@ def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path
     partition = shelf.partition
     partition.become_leader(STATE, MonotonicMs(0))
     table = Table(partition)
-    changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000)
+    changes = IsrChanges(cast(PartitionTable, table), Refuses(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops())
     caught_up: list[Tp] = []
 
     def note(tp: Tp) -> None:

@@ -6,6 +6,7 @@ import threading
 
 from kit.waiting import wait_until
 from raylog.broker.net.threads import MAX_WAITING, Threads
+from raylog.coordination.loops import Loops
 
 
 def named(name: str) -> set[threading.Thread]:
@@ -13,7 +14,7 @@ def named(name: str) -> set[threading.Thread]:
 
 
 def test_jobs_run_at_the_same_time_and_their_threads_are_used_again() -> None:
-    threads = Threads("reused", max_wait_s=10)
+    threads = Threads("reused", Loops(), max_wait_s=10)
     all_there = threading.Barrier(5)
     used: set[threading.Thread] = set()
 
@@ -31,7 +32,7 @@ def test_jobs_run_at_the_same_time_and_their_threads_are_used_again() -> None:
 
 
 def test_threads_that_wait_too_long_or_are_too_many_end() -> None:
-    threads = Threads("ending", max_wait_s=0.05)
+    threads = Threads("ending", Loops(), max_wait_s=0.05)
     count = MAX_WAITING + 10
     all_there = threading.Barrier(count + 1)
     for _ in range(count):
@@ -45,7 +46,7 @@ def test_threads_that_wait_too_long_or_are_too_many_end() -> None:
 
 
 def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
-    threads = Threads("free", max_wait_s=60)
+    threads = Threads("free", Loops(), max_wait_s=60)
     kept: list[object] = []
 
     class Held:
@@ -58,3 +59,20 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
     threads.run(job)
     del job
     wait_until(lambda: kept == ["gone"], 10, "what the job held is gone")
+
+
+def test_job_that_raises_is_told_and_ends_no_thread() -> None:
+    loops = Loops()
+    threads = Threads("raising", loops, max_wait_s=10)
+
+    def job() -> None:
+        raise ValueError("not foreseen")
+
+    threads.run(job)
+    wait_until(lambda: threads.waiting == 1, 10, "its thread waits for work")
+    assert loops.failures() == {"raising": 1}
+    assert loops.troubles() == {"raising": "ValueError: not foreseen"}
+    done = threading.Event()
+    threads.run(done.set)
+    assert done.wait(10)
+    assert len(named("raising")) == 1

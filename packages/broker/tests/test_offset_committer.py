@@ -12,6 +12,7 @@ import pytest
 from kit.stores import Contended
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.coordination import group_paths
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
@@ -38,8 +39,16 @@ class World:
     store: Contended
     outside: MemoryStore
     offsets: RegistryOffsetStore
-    committer: OffsetCommitter
-    lost: list[GroupId] = field(default_factory=list)
+    lost: list[GroupId]
+    committer: OffsetCommitter = field(init=False)
+    loops: Loops = field(default_factory=Loops)
+    defects: list[BaseException] = field(default_factory=list)
+    """What comes next in place of the linger time."""
+
+    def linger_s(self) -> float:
+        if self.defects:
+            raise self.defects.pop()
+        return 0.0
 
     def submit(
         self, offsets: dict[TopicPartition, CommittedOffset], group: GroupId = GROUP, fence: Sequence[Op] = ()
@@ -71,8 +80,10 @@ def world() -> Iterator[World]:
         outside.create("/state")
         offsets = RegistryOffsetStore(store)
         lost: list[GroupId] = []
-        committer = OffsetCommitter(offsets, lambda: 0.0, lost.append)
-        yield World(store, outside, offsets, committer, lost)
+        world = World(store, outside, offsets, lost)
+        world.committer = OffsetCommitter(offsets, world.linger_s, lost.append, world.loops)
+        committer = world.committer
+        yield world
         committer.close()
 
 
@@ -198,3 +209,22 @@ def test_what_was_submitted_before_the_end_is_written_and_the_rest_refused(world
     with pytest.raises(CoordinatorNotAvailable):
         world.submit({tp(0): at(3)}).result(0)
     assert world.offsets.fetch(GROUP) == {tp(0): at(2)}
+
+
+def test_commit_is_answered_when_the_thread_meets_a_defect(world: World) -> None:
+    world.defects.append(ValueError("not foreseen"))
+    with world.running():
+        with pytest.raises(CoordinatorNotAvailable, match="may not have been committed: not foreseen"):
+            world.submit({tp(0): at(5)}).result(5)
+        assert world.submit({tp(0): at(6)}).result(5) == {tp(0): None}
+    assert world.loops.failures()["offset-committer"] == 1
+
+
+def test_commit_is_refused_when_the_thread_is_gone(world: World) -> None:
+    world.defects.append(SystemExit())
+    with world.running():
+        with pytest.raises(CoordinatorNotAvailable):
+            world.submit({tp(0): at(5)}).result(5)
+        with pytest.raises(CoordinatorNotAvailable, match="the broker stops"):
+            world.submit({tp(0): at(6)}).result(5)
+    assert "offset-committer" in world.loops.failure

@@ -19,6 +19,7 @@ from raylog.broker.groups.retention import OffsetRetention
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_nodes import group_ids
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
@@ -77,6 +78,7 @@ class World:
             may_act=lambda: self.may_act,
             rules=GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0),
             settings=lambda: settings,
+            loops=Loops(),
         )
         self.retention = OffsetRetention(
             self.coordinator,

@@ -140,7 +140,12 @@ def test_what_is_sound_is_read_once_and_counted_down(caplog: pytest.LogCaptureFi
 def test_it_keeps_to_its_rate_and_ends_when_it_is_told() -> None:
     scrub = Scrub(fill(), rate=1)
     before, stopping = unread_bytes(scrub.log), threading.Event()
-    thread = threading.Thread(target=scrub.scrubber.run, args=(stopping,), daemon=True)
+
+    def run() -> None:
+        while scrub.scrubber.turn(stopping):
+            pass
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         wait_until(lambda: unread_bytes(scrub.log) < before, WAIT_S, "the first segment is read")

@@ -26,8 +26,9 @@ from ray.util.metrics import Counter, Gauge
 from raylog.broker.broker import Broker, Place
 from raylog.broker.cluster_file import BrokerFile, actor_name
 from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
-from raylog.broker.events import EventLog, line_formatter
+from raylog.broker.events import EventLog, LoopEvents, line_formatter
 from raylog.broker.metrics import Kind, Metric, Sample
+from raylog.coordination.loops import Loops, told
 from raylog.coordination.peer_control import BrokerDied
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
@@ -50,6 +51,8 @@ METRICS_INTERVAL_S = 5.0
 """Time between two exports. Ray's agent forgets a gauge that it does not see for twice its own interval of ten
 seconds.
 """
+VITAL_THREAD_GONE = 70
+"""The exit status of a process that ended because a thread of the broker had (EX_SOFTWARE)."""
 CALLS_AT_ONCE = 16
 """Threads for produce, fetch and describe calls."""
 PROPOSALS_AT_ONCE = 4
@@ -133,47 +136,53 @@ class BrokerActor:
         self._broker: Broker | None = None
         self._trouble = ""
         self._stopped = threading.Event()
-        opened = threading.Event()
-        threading.Thread(target=self._serve, args=(opened,), name="start", daemon=True).start()
-        threading.Thread(target=self._export, name="metrics", daemon=True).start()
-        opened.wait(FIRST_ATTEMPT_S)
+        self._opened = threading.Event()
+        self._retry_s = FIRST_RETRY_S
+        self._exporter = RayMetrics(self._dir.name)
+        self._loops = Loops(LoopEvents(), on_gone=self._end_process)
+        self._loops.loop("start", self._serve, last_pause_s=LAST_RETRY_S).start()
+        self._loops.loop("metrics", self._export, vital=False).start()
+        self._opened.wait(FIRST_ATTEMPT_S)
 
-    def _serve(self, opened: threading.Event) -> None:
-        retry_s = FIRST_RETRY_S
-        while not self._stopped.is_set():
-            try:
-                self._broker = broker = self._load()
-                broker.open()
-                opened.set()  # joining needs control messages, which Ray delivers once __init__ is done
-                broker.join()
-                self._trouble = ""
-                return
-            except RaylogError as error:
-                self._trouble = str(error)
-                logger.error("not serving yet, trying again", reason=error)
-            except Exception as error:
-                # A defect ends neither the actor nor its attempts: both would be final for Ray.
-                self._trouble = f"{type(error).__name__}: {error}"
-                logger.exception("not serving yet, trying again")
-            finally:
-                opened.set()
-            self._stopped.wait(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+    def _serve(self) -> bool:
+        """One attempt; False once it serves, or is not to any more."""
+        if self._stopped.is_set():
+            return False
+        try:
+            self._broker = broker = self._load()
+            broker.open()
+            self._opened.set()  # joining needs control messages, which Ray delivers once __init__ is done
+            broker.join()
+            self._trouble = ""
+            return False
+        except RaylogError as error:
+            self._trouble = str(error)
+            logger.error("not serving yet, trying again", reason=error)
+        except Exception as error:
+            # A defect ends neither the actor nor its attempts: both would be final for Ray.
+            self._trouble = told(error)
+            raise
+        finally:
+            self._opened.set()
+        self._stopped.wait(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
+        return True
 
-    def _export(self) -> None:
-        """Tell Ray the metrics, until the actor stops; what goes wrong there is no reason to stop serving."""
-        exporter = RayMetrics(self._dir.name)
-        trouble = ""
-        while not self._stopped.wait(METRICS_INTERVAL_S):
-            try:
-                exporter.publish(self._serving().metrics())
-                trouble = ""
-            except BrokerNotAvailable:
-                continue
-            except Exception as error:
-                if str(error) != trouble:  # once, not every five seconds
-                    logger.exception("metrics not exported")
-                trouble = str(error)
+    def _export(self) -> bool:
+        """Tell Ray the metrics; what goes wrong there is no reason to stop serving."""
+        if self._stopped.wait(METRICS_INTERVAL_S):
+            return False
+        try:
+            self._exporter.publish(self._serving().metrics())
+        except BrokerNotAvailable:
+            pass
+        return True
+
+    def _end_process(self, reason: str) -> None:
+        """A thread has ended without which this broker must not serve: end as by a crash, and Ray starts it anew."""
+        if not self._stopped.is_set():
+            logger.error("broker ends, to be started anew", reason=reason)
+            os._exit(VITAL_THREAD_GONE)
 
     def _load(self) -> Broker:
         """A broker as its file describes it."""
@@ -188,6 +197,7 @@ class BrokerActor:
             store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms),
             peer_control=RayPeerControl(file.namespace),
             place=Place(file.host, context.get_node_id(), file.actor),
+            loops=self._loops,
         )
 
     def produce(self, topic: str, partition: int, batch: bytes, acks: int = -1) -> tuple[int, int]:
@@ -209,11 +219,12 @@ class BrokerActor:
         return self._serving().propose(payload)
 
     def describe(self) -> dict[str, Any]:
-        """Broker.describe with its state, serving; or starting or stopped, and what is in the way."""
+        """Broker.describe with its state: serving, or failed; or starting or stopped, and what is in the way."""
         if self._stopped.is_set():
             return {"state": "stopped", "trouble": ""}
         try:
-            return {"state": "serving", "trouble": "", **self._serving().describe()}
+            broker = self._serving()
+            return {"state": "failed" if broker.failure else "serving", "trouble": "", **broker.describe()}
         except BrokerNotAvailable:
             return {"state": "starting", "trouble": self._trouble}
 

@@ -6,12 +6,13 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raylog.broker import direct
 from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS, LOG_SCRUB_BYTES_PER_SECOND
-from raylog.broker.events import EventLog
+from raylog.broker.events import EventLog, LoopEvents
 from raylog.broker.metrics import Facts, Sample, samples
 from raylog.broker.partitions import PartitionTable
 from raylog.broker.parts import Parts, Place, open_parts, registration_of
@@ -19,6 +20,7 @@ from raylog.broker.ports import ControllerTopics
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.scrub import Scrubber, unread_bytes
 from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
@@ -53,8 +55,11 @@ class Broker:
         peer_control: PeerControl,
         fs: FileSystem | None = None,
         place: Place | None = None,
+        loops: Loops | None = None,
     ) -> None:
-        """``settings``: of BROKER_SETTINGS, `broker.id` set; ``store``: not started, becomes the broker's."""
+        """``settings``: of BROKER_SETTINGS, `broker.id` set; ``store``: not started, becomes the broker's; ``loops``:
+        hears what becomes of its threads.
+        """
         overrides = dict(settings.overrides)
         overrides.setdefault(LOG_DIRS.name, (str(data_dir / "log"),))
         self.settings = Settings(BROKER_SETTINGS, overrides)
@@ -64,10 +69,10 @@ class Broker:
         self._peer_control = peer_control
         self._fs = fs or RealFileSystem()
         self._place = place or Place()
+        self._loops = loops or Loops(LoopEvents())
         self._parts: Parts | None = None
         self._serving = False
         self._stack = ExitStack()
-        self._stopping = threading.Event()
 
     # --- life ---
 
@@ -84,7 +89,14 @@ class Broker:
         """
         try:
             self._parts = open_parts(
-                self.settings, self._data_dir, self._store, self._peer_control, self._fs, self._place, self._stack
+                self.settings,
+                self._data_dir,
+                self._store,
+                self._peer_control,
+                self._fs,
+                self._place,
+                self._loops,
+                self._stack,
             )
         except BaseException:
             self.stop(drain=False)
@@ -115,21 +127,24 @@ class Broker:
         parts.isr_changes.start()
         parts.groups.start()
         parts.server.start()
-        maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
         scrubber = Scrubber(
             parts.log_dirs.all_logs,
             lambda: table.broker()[LOG_SCRUB_BYTES_PER_SECOND],
             parts.isr_changes.look_now,
         )
-        scrubbing = threading.Thread(target=scrubber.run, args=(self._stopping,), name="scrubber", daemon=True)
-        upkeep = threading.Thread(target=parts.upkeep.run, args=(self._stopping,), name="group-upkeep", daemon=True)
-        stopping.callback(upkeep.join)
-        stopping.callback(maintenance.join)
-        stopping.callback(scrubbing.join)
-        stopping.callback(self._stopping.set)
-        maintenance.start()
-        scrubbing.start()
-        upkeep.start()
+        over = threading.Event()
+        work = [
+            self._loops.loop("maintenance", partial(self._maintain, over), last_pause_s=MAINTENANCE_INTERVAL_S),
+            self._loops.loop("scrubber", partial(scrubber.turn, over), vital=False),
+            self._loops.loop("group-upkeep", partial(parts.upkeep.turn, over), vital=False),
+        ]
+        for loop in work:
+            stopping.callback(loop.join)
+        for loop in work:
+            stopping.callback(loop.stop)
+        stopping.callback(over.set)
+        for loop in work:
+            loop.start()
         self._serving = True
         where = ",".join(map(str, parts.endpoints))
         logger.info("broker serves", broker_epoch=parts.membership.epoch, listeners=where)
@@ -155,7 +170,7 @@ class Broker:
 
     def _drain_to_stop(self) -> None:
         """As far as it goes within its time: a broker that must stop does not wait for a controller that hangs."""
-        parts = self._running()
+        parts = self._joined()
         if set(parts.partitions.state().brokers) <= {self.broker_id} or not parts.membership.lease_held:
             return  # there is nobody to lead instead, or nobody to ask
 
@@ -165,19 +180,17 @@ class Broker:
             except RaylogError as error:
                 logger.warning("broker stops without being drained", reason=error)
 
-        draining = threading.Thread(target=drain, name="drain", daemon=True)
-        draining.start()
-        draining.join(DRAIN_TIMEOUT_S)
+        self._loops.once("drain", drain).join(DRAIN_TIMEOUT_S)
 
-    def _maintain(self) -> None:
-        log_dirs, draining, table = self._opened().log_dirs, self._opened().draining, self._opened().partitions
-        while not self._stopping.wait(MAINTENANCE_INTERVAL_S):
-            try:
-                log_dirs.maintain(wall_ms(), monotonic_ms())
-            except RaylogError as error:
-                logger.error("housekeeping failed", reason=error)
-            table.retry()
-            draining.keep()
+    def _maintain(self, over: threading.Event) -> bool:
+        """One round of housekeeping, after a while; False when ``over`` is set meanwhile."""
+        if over.wait(MAINTENANCE_INTERVAL_S):
+            return False
+        parts = self._opened()
+        self._loops.guarded("maintenance", parts.draining.keep)
+        self._loops.guarded("maintenance", parts.partitions.retry)
+        parts.log_dirs.maintain(wall_ms(), monotonic_ms())
+        return True
 
     # --- the ways in besides the socket ---
 
@@ -217,7 +230,7 @@ class Broker:
 
     def metrics(self) -> list[Sample]:
         """What there is to tell at this moment: see metrics."""
-        parts = self._running()
+        parts = self._joined()
         facts = Facts(
             counters=parts.server.counters(),
             connections=parts.server.connections(),
@@ -241,6 +254,8 @@ class Broker:
             fetch_sessions=len(parts.ports.fetch_sessions),
             fetch_session_partitions=parts.ports.fetch_sessions.partition_count,
             is_controller=parts.controller.is_active,
+            thread_failures=self._loops.failures(),
+            failing_threads=len(self._loops.troubles()),
         )
         return list(samples(facts))
 
@@ -262,7 +277,8 @@ class Broker:
 
     def describe(self) -> dict[str, Any]:
         """What `raylog status` and the dashboard tell of this broker: plain values only."""
-        parts = self._running()
+        parts = self._joined()
+        failing = self._loops.troubles()
         log_dirs = self.settings[LOG_DIRS]
         host, port = parts.endpoints[0].host, parts.endpoints[0].port
         return {
@@ -288,8 +304,19 @@ class Broker:
             "broker_epoch": parts.membership.epoch,
             "live_brokers": sorted(parts.partitions.state().brokers),
             "lease_held": parts.membership.lease_held,
-            "trouble": parts.membership.trouble,
+            "trouble": "; ".join(
+                (
+                    *filter(None, [parts.membership.trouble]),
+                    *(f"thread {name}: {reason}" for name, reason in failing.items()),
+                )
+            ),
+            "failing_threads": dict(failing),
         }
+
+    @property
+    def failure(self) -> str:
+        """Which thread has ended without which this broker must not serve; empty while all is well."""
+        return self._loops.failure
 
     @property
     def log_count(self) -> int:
@@ -302,6 +329,11 @@ class Broker:
         return self._parts
 
     def _running(self) -> Parts:
+        if self._loops.failure:
+            raise BrokerNotAvailable(f"broker {self.broker_id} has failed: {self._loops.failure}")
+        return self._joined()
+
+    def _joined(self) -> Parts:
         if not self._serving:
             raise BrokerNotAvailable(f"broker {self.broker_id} is starting or stopping")
         return self._opened()

@@ -8,11 +8,11 @@ sender thread, which delivers messages one at a time and in order.
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 from raylog.broker.controller_calls import (
     Asked,
@@ -31,6 +31,7 @@ from raylog.coordination import controller_events as core
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.controller import Controller
 from raylog.coordination.leadership import ElectionRules
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.store import (
@@ -52,6 +53,8 @@ RETRY_S = 0.2
 RECONCILE_S = 300.0
 """Time between two comparisons of what is believed with what the store holds: nothing should differ."""
 UNREADABLE_RETRY_S = 1.0
+STAND_BACK_S = 1.0
+"""After a defect: so long another has to be elected in its place."""
 HINT_HOLDS_S = 2.0
 """How long a broker is taken for dead after a hint that is not repeated."""
 
@@ -70,15 +73,22 @@ class ControllerRuntime:
         rules: ElectionRules,
         rebalance: Callable[[ClusterState], core.Rebalance],
         silence_ms: int,
+        loops: Loops,
     ) -> None:
         """``silence_ms``: how long a broker may leave the controller without an answer; the rest is the core's."""
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
         self._stand_back_s = silence_ms / 1000
-        self._machine = Controller(
-            defaults=defaults, check_configs=check_configs, rules=rules, rebalance=rebalance, silence_ms=silence_ms
+        self._new_machine = partial(
+            Controller,
+            defaults=defaults,
+            check_configs=check_configs,
+            rules=rules,
+            rebalance=rebalance,
+            silence_ms=silence_ms,
         )
+        self._machine = self._new_machine()
         self._mandate: election.Mandate | None = None
         self.calls = ControllerCalls(broker_id, lambda: self._machine.is_active)
         """What other threads ask of it."""
@@ -93,7 +103,8 @@ class ControllerRuntime:
         """Resigned: until then it does not try to be elected."""
         self._tick_at = 0.0
         self._reconcile_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+        self._loops = loops
+        self._loop = loops.loop("controller", self._round, mend=self._start_over, finish=self._finish)
 
     @property
     def is_active(self) -> bool:
@@ -103,39 +114,59 @@ class ControllerRuntime:
     def start(self) -> None:
         """Begin to campaign; the broker is registered by now."""
         self._store.watch_session(self._queue)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Resign if elected, and end the threads."""
-        if self._thread.is_alive():
-            self._queue.put(Stop())
-            self._thread.join()
+        self._loop.stop()
+        self._queue.put(Stop())
+        self._loop.join()
 
     # --- the thread ---
 
-    def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            try:
-                stopping = self._turn()
-            except StoreError as error:
-                logger.warning("controller starts over: the metadata store failed", reason=error)
-                self._depose(campaign_in_s=RETRY_S)
-            except paths.CorruptMetadata as error:
-                # Nobody can tell what was meant, so nothing is decided until somebody has mended it.
-                logger.error("controller waits: another program wrote what cannot be read", reason=error)
-                self._depose(campaign_in_s=UNREADABLE_RETRY_S)
-            except Exception:
-                # A defect must not end the thread: it starts over from what the store says.
-                logger.exception("controller starts over: a defect")
-                self._depose(campaign_in_s=RETRY_S)
+    def _round(self) -> bool:
+        """One turn; False after the last one."""
+        try:
+            return not self._turn()
+        except StoreError as error:
+            logger.warning("controller starts over: the metadata store failed", reason=error)
+            self._depose(campaign_in_s=RETRY_S)
+        except paths.CorruptMetadata as error:
+            # Nobody can tell what was meant, so nothing is decided until somebody has mended it.
+            logger.error("controller waits: another program wrote what cannot be read", reason=error)
+            self._depose(campaign_in_s=UNREADABLE_RETRY_S)
+        return True
+
+    def _start_over(self, error: Exception) -> None:
+        """A defect: the machine may have been left in the midst of a change, so a new one takes its place; and where
+        it was in office, another broker gets its turn first, which may not meet what this one has met.
+        """
+        was_active = self._mandate is not None
+        self._machine = self._new_machine()
+        self._leave_office()
+        self._refuse_waiting()
+        self._campaign_at = time.monotonic() + RETRY_S
+        if was_active:
+            self._stands_back_until = time.monotonic() + STAND_BACK_S
+            self._resign()
+
+    def _finish(self) -> None:
+        """The thread ends, and with it the office; whoever waits for an answer hears so."""
+        try:
+            self._resign()
+            self._depose(campaign_in_s=None)
+        finally:
+            self._machine = self._new_machine()
+            self._leave_office()
+            self._refuse_waiting()
+            self.calls.is_over = True
+            self.calls.refuse_what_waits()
+
+    def _resign(self) -> None:
         try:
             election.resign(self._store)
         except StoreError as error:
             logger.info("controller could not resign, the session's end will do it", reason=error)
-        self._depose(campaign_in_s=None)
-        self.calls.is_over = True
-        self.calls.refuse_what_waits()
 
     def _turn(self) -> bool:
         """Campaign when it is time, and take one item in; True when it says to stop."""
@@ -298,11 +329,19 @@ class ControllerRuntime:
         """Leave office, if in it; campaign again after that time (None: when told to)."""
         self._leave_office()
         self._feed(core.Deposed())
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            answer.set_exception(NotController(f"broker {self._broker_id} is no longer the controller"))
+        self._refuse_waiting()
         if campaign_in_s is not None:
             self._campaign_at = time.monotonic() + campaign_in_s
+
+    def _refuse_waiting(self) -> None:
+        """Whoever waits for an answer hears that it has to ask another."""
+        no = NotController(f"broker {self._broker_id} is no longer the controller")
+        answers, self._answers = self._answers, {}
+        proposals, self._proposals = self._proposals, {}
+        for answer in answers.values():
+            answer.set_exception(no)
+        for proposal in proposals.values():
+            proposal.set_exception(no)
 
     def _leave_office(self) -> None:
         self._mandate = None
@@ -313,5 +352,5 @@ class ControllerRuntime:
     def _sender(self, broker_id: BrokerId) -> Sender:
         sender = self._senders.get(broker_id)
         if sender is None:
-            sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put)
+            sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put, self._loops)
         return sender

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 
 from raylog.broker.controller_calls import Item, SeemsDead
 from raylog.broker.events import EventLog
 from raylog.coordination import controller_events as core
+from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import Ack, BrokerDied, PeerControl, UpdateState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId
@@ -17,36 +17,49 @@ __all__ = ["Sender"]
 
 logger = EventLog(__name__)
 
+LAST_PAUSE_S = 1.0
+"""The longest pause after messages that met a defect."""
+
 
 class Sender:
     """Delivers the controller's messages to one broker, in order, on a thread of its own."""
 
-    def __init__(self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[Item], None]) -> None:
+    def __init__(
+        self, broker_id: BrokerId, peer_control: PeerControl, answer: Callable[[Item], None], loops: Loops
+    ) -> None:
         self._broker_id = broker_id
         self._peer_control = peer_control
         self._answer = answer
         self._queue: queue.SimpleQueue[UpdateState | None] = queue.SimpleQueue()
-        self._stopped = False
-        threading.Thread(target=self._run, name=f"control-to-{broker_id}", daemon=True).start()
+        self._at_hand: UpdateState | None = None
+        self._loop = loops.loop(f"control-to-{broker_id}", self._turn, mend=self._not_sent, last_pause_s=LAST_PAUSE_S)
+        self._loop.start()
 
     def put(self, message: UpdateState) -> None:
         self._queue.put(message)
 
     def stop(self) -> None:
         """Send nothing more; a message that is under way is not waited for."""
-        self._stopped = True
+        self._loop.stop()
         self._queue.put(None)
 
-    def _run(self) -> None:
-        while (message := self._queue.get()) is not None and not self._stopped:
-            try:
-                event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
-            except Exception as error:
-                if isinstance(error, BrokerDied):
-                    self._answer(SeemsDead(self._broker_id, message.broker_epoch))
-                elif not isinstance(error, RaylogError):
-                    logger.exception("control message met a defect", receiver=self._broker_id)
-                logger.info("control message not answered", receiver=self._broker_id, reason=error)
-                event = core.SendFailed(self._broker_id, message.sequence)
-            if not self._stopped:
-                self._answer(event)
+    def _turn(self) -> bool:
+        self._at_hand = message = self._queue.get()
+        if message is None or self._loop.stopping.is_set():
+            return False
+        try:
+            event: core.Event = core.Acked(Ack.decode(self._peer_control.send(self._broker_id, message.encode())))
+        except RaylogError as error:
+            if isinstance(error, BrokerDied):
+                self._answer(SeemsDead(self._broker_id, message.broker_epoch))
+            logger.info("control message not answered", receiver=self._broker_id, reason=error)
+            event = core.SendFailed(self._broker_id, message.sequence)
+        if not self._loop.stopping.is_set():
+            self._answer(event)
+        return True
+
+    def _not_sent(self, error: Exception) -> None:
+        """The controller sends it again, as one that was not answered."""
+        message, self._at_hand = self._at_hand, None
+        if message is not None and not self._loop.stopping.is_set():
+            self._answer(core.SendFailed(self._broker_id, message.sequence))

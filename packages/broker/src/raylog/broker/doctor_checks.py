@@ -123,6 +123,11 @@ def brokers(answers: Mapping[int, Mapping[str, Any]], open_files: Mapping[int, t
         yield _serving(name, answer)
         for path, reason in answer["offline_log_dirs"].items():
             yield Finding("log dir", name, State.FAIL, f"{path}: {reason}", "repair the disk, then restart the broker")
+        for thread, reason in answer["failing_threads"].items():
+            yield Finding(
+                "thread", name, State.FAIL, f"{thread} fails: {reason}",
+                "see broker.log; mend what the reason names, or restart the broker",
+            )  # fmt: skip
         for tp, reason in answer["damaged"].items():
             yield Finding(
                 "replica", name, State.FAIL, f"{tp} is damaged: {reason}",

@@ -15,7 +15,7 @@ import json
 import logging
 import re
 
-__all__ = ["EventLog", "line_formatter"]
+__all__ = ["EventLog", "LoopEvents", "line_formatter"]
 
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 _CALLER = 3
@@ -50,6 +50,25 @@ class EventLog:
             self._logger.log(
                 level, line, exc_info=with_traceback, stacklevel=_CALLER, extra={"event": event, "fields": fields}
             )
+
+
+class LoopEvents:
+    """Tells what becomes of the broker's threads (LoopReports of ``coordination.loops``)."""
+
+    _events = EventLog(__name__)
+
+    def failed(self, loop: str, error: BaseException, in_a_row: int) -> None:
+        """It is tried again."""
+        self._events.exception("thread failed, trying again", loop=loop, failures=in_a_row, reason=repr(error))
+
+    def recovered(self, loop: str, failures: int) -> None:
+        """It works again."""
+        self._events.info("thread works again", loop=loop, failures=failures)
+
+    def gone(self, loop: str, error: BaseException, vital: bool) -> None:
+        """It has ended."""
+        consequence = "the broker must not serve without it" if vital else "the broker serves without it"
+        self._events.exception("thread has ended", loop=loop, consequence=consequence, reason=repr(error))
 
 
 def line_formatter(broker: str) -> logging.Formatter:

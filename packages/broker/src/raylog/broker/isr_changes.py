@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import PeerControl
 from raylog.coordination.proposals import (
     DamagedReplica,
@@ -50,6 +51,7 @@ class IsrChanges:
         peer_control: PeerControl,
         epoch: Callable[[], BrokerEpoch],
         lag_ms: int,
+        loops: Loops,
     ) -> None:
         """``epoch``: this broker's incarnation; ``lag_ms``: replica.lag.time.max.ms."""
         self._table = table
@@ -63,18 +65,18 @@ class IsrChanges:
         self._next_tick = 0.0
         """By the monotonic clock, in seconds."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="isr-changes", daemon=True)
+        self._loop = loops.loop("isr-changes", self._turn, last_pause_s=self._interval_s)
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Propose nothing more; waits for a message that is under way."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._loop.stop()
+        self._loop.join()
 
     def caught_up(self, tp: TopicPartition) -> None:
         """A follower of ``tp`` may join its ISR: look at once."""
@@ -90,30 +92,26 @@ class IsrChanges:
 
     # --- the thread
 
-    def _run(self) -> None:
-        while True:
+    def _turn(self) -> bool:
+        """Look at what there is to look at, or wait for it. What fails is looked at again at the next tick."""
+        with self._lock:
+            while not self._wanted and not self._stopping and (left := self._next_tick - time.monotonic()) > 0:
+                self._lock.wait(left)
+            if self._stopping:
+                return False
+            wanted, self._wanted = list(self._wanted), set()
+            ticking = time.monotonic() >= self._next_tick
+            if ticking:
+                self._next_tick = time.monotonic() + self._interval_s
+        if ticking:
+            self._give_up_failed()
+            self._tell_of_damaged()
+        again = self._propose(list(self._table.led()) if ticking else wanted)
+        if again:
+            self._pause()
             with self._lock:
-                while not self._wanted and not self._stopping and (left := self._next_tick - time.monotonic()) > 0:
-                    self._lock.wait(left)
-                if self._stopping:
-                    return
-                wanted, self._wanted = list(self._wanted), set()
-                ticking = time.monotonic() >= self._next_tick
-                if ticking:
-                    self._next_tick = time.monotonic() + self._interval_s
-            try:
-                if ticking:
-                    self._give_up_failed()
-                    self._tell_of_damaged()
-                again = self._propose(list(self._table.led()) if ticking else wanted)
-            except Exception:
-                # A defect must not end the thread: what it was about is looked at again at the next tick.
-                logger.exception("proposing in-sync replicas met a defect")
-                again = ()
-            if again:
-                self._pause()
-                with self._lock:
-                    self._wanted.update(again)
+                self._wanted.update(again)
+        return True
 
     def _pause(self) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from raylog.broker.config import ADVERTISED_LISTENERS, LISTENERS
 from raylog.broker.handlers.context import Ports
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.coordination.free_ports import FREE_PORTS
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.settings import Settings
@@ -55,7 +56,7 @@ def format_listener(listener: Listener) -> str:
     return f"{listener.name}://{host}:{listener.port}"
 
 
-def bind(settings: Settings, ports: Ports, ports_file: Path) -> SocketServer:
+def bind(settings: Settings, ports: Ports, ports_file: Path, loops: Loops) -> SocketServer:
     """A server bound to the listeners in ``settings``, not accepting yet.
 
     A port 0 becomes the port of the last time, which ``ports_file`` keeps, or at first a free one. Raises
@@ -66,7 +67,7 @@ def bind(settings: Settings, ports: Ports, ports_file: Path) -> SocketServer:
     saved = _load_ports(ports_file)
     for _ in range(TRIES):
         listeners = [_with_port(listener, saved) for listener in wanted]
-        server = SocketServer(listeners, ports, settings)
+        server = SocketServer(listeners, ports, settings, loops)
         try:
             bound = server.bind()
         except OSError as error:

@@ -7,12 +7,12 @@ One thread renews the lease and registers again after a lost session. The lease 
 from __future__ import annotations
 
 import queue
-import threading
 
 from raylog.broker.events import EventLog
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.lease import Lease
+from raylog.coordination.loops import Loops, told
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.paths import encode_topic_id
 from raylog.coordination.registration import BrokerRegistration
@@ -43,6 +43,7 @@ class Membership:
         store: MetadataStore,
         registration: BrokerRegistration,
         partitions: PartitionTable,
+        loops: Loops,
     ) -> None:
         self._store = store
         self._registration = registration
@@ -54,8 +55,11 @@ class Membership:
         """Ids of log directories that the run before this process's had and that are gone."""
         self._lease = Lease()
         self._is_leaving = False
+        self._watch_again = False
+        """A round failed that may have taken the news in without a new watch."""
         self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self._loops = loops
+        self._loop = loops.loop("membership", self._turn, mend=self._failed, last_pause_s=RETRY_S)
 
     @property
     def broker(self) -> BrokerInfo:
@@ -71,8 +75,11 @@ class Membership:
 
     def check(self) -> None:
         """Raises NotLeaderOrFollower when a newer owner may be at work: the lease has lapsed, or it was taken anew
-        and the controller has not said yet what this incarnation leads.
+        and the controller has not said yet what this incarnation leads; or when a thread has ended without which
+        this broker cannot do what it promises.
         """
+        if self._loops.failure:
+            raise NotLeaderOrFollower(f"this broker has failed: {self._loops.failure}")
         if not self._lease.held(monotonic_ms()):
             raise NotLeaderOrFollower(
                 "this broker has lost touch with the metadata store: it serves again once that is back"
@@ -86,7 +93,7 @@ class Membership:
     @property
     def lease_held(self) -> bool:
         """True while :meth:`check` passes."""
-        return self._lease.held(monotonic_ms()) and self._partitions.is_synced
+        return self._lease.held(monotonic_ms()) and self._partitions.is_synced and not self._loops.failure
 
     def start(self, broker: BrokerInfo) -> None:
         """Register ``broker`` (its epoch is not used), take the lease, and keep both.
@@ -96,7 +103,7 @@ class Membership:
         self._store.watch_session(self._events)
         self._register(broker)
         self._renew()
-        self._thread.start()
+        self._loop.start()
 
     def leave(self) -> None:
         """The broker stops: do not register again, whatever becomes of the registration.
@@ -108,28 +115,37 @@ class Membership:
     def stop(self) -> None:
         """Give up the lease and the registration; the logs are closed by now."""
         self._lease.revoke()
-        if not self._thread.is_alive():
+        if not self._loop.was_started:
             return
+        self._loop.stop()
         self._events.put(None)
-        self._thread.join()
+        self._loop.join()
         try:
             self._registration.deregister()
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             logger.warning("broker could not sign off", broker_epoch=self.epoch, reason=error)
 
-    def _run(self) -> None:
-        while True:
-            try:
-                event = self._events.get(timeout=self._renewal_interval_s())
-            except queue.Empty:
-                self._keep()
-                continue
-            if event is None:
-                return
-            if isinstance(event, SessionEvent):
-                self._session_changed(event)
-            else:
-                self._keep(watch=True)
+    # --- the thread
+
+    def _turn(self) -> bool:
+        """Take one event in, or none for a while; False when it is the last."""
+        try:
+            event = self._events.get(timeout=self._renewal_interval_s())
+        except queue.Empty:
+            self._keep(watch=self._watch_again)
+            return True
+        if event is None:
+            return False
+        if isinstance(event, SessionEvent):
+            self._session_changed(event)
+        else:
+            self._keep(watch=True)
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        """Nothing is half done but the event that was at hand: the next round looks at everything anew."""
+        self.trouble = told(error)
+        self._watch_again = True
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.LOST:
@@ -157,6 +173,7 @@ class Membership:
             self.trouble = str(error)
         else:
             self.trouble = ""
+            self._watch_again = self._watch_again and not watch
 
     def _is_registered(self, *, watch: bool) -> bool:
         if not self._registration.is_current:

@@ -86,6 +86,10 @@ class Facts:
     fetch_sessions: int
     fetch_session_partitions: int
     is_controller: bool
+    thread_failures: Mapping[str, int]
+    """Rounds that failed and were tried again, by thread."""
+    failing_threads: int
+    """Threads that fail at the moment or are gone."""
 
 
 _C, _G = Kind.COUNTER, Kind.GAUGE
@@ -157,6 +161,11 @@ _GROUPS = Metric(
     "Groups of Kafka clients that this broker coordinates.",
 )
 
+_THREAD_FAILURES = Metric(
+    "raylog_thread_failures_total", _C, "Rounds of a long-lived thread that failed and were tried again.", ("thread",)
+)
+_FAILING_THREADS = Metric("raylog_failing_threads", _G, "Long-lived threads that fail at the moment or have ended.")
+
 _API_NAMES = {row.key: row.name for row in TABLE}
 
 _EDGES = (*range(7, 16), 17, 19, 21, 23)
@@ -189,6 +198,9 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_MAX_LAG, (), _max_lag(facts))
     for topic, count in facts.replication_bytes_in.items():
         yield Sample(_REPLICATION_IN, (topic,), count)
+    yield Sample(_FAILING_THREADS, (), facts.failing_threads)
+    for thread, count in facts.thread_failures.items():
+        yield Sample(_THREAD_FAILURES, (thread,), count)
     yield Sample(_GROUPS, (), facts.coordinated_groups)
     for (group, tp), lag in facts.group_lags.items():
         yield Sample(_LAG, (group, tp.topic, str(tp.partition)), lag)

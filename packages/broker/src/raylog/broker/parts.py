@@ -39,6 +39,7 @@ from raylog.broker.replication.quota import ReplicationQuota
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
 from raylog.coordination.peer_control import PeerControl
@@ -97,6 +98,7 @@ def open_parts(
     peer_control: PeerControl,
     fs: FileSystem,
     place: Place,
+    loops: Loops,
     stopping: ExitStack,
 ) -> Parts:
     """Start the store, recover the logs and take the ports; ``stopping`` learns what must be undone, in which order.
@@ -116,13 +118,13 @@ def open_parts(
     stopping.callback(log_dirs.abandon)
     delayed = DelayedFetches(threading.Lock())
     produces, deletes = DelayedOperations(threading.Lock()), DelayedOperations(threading.Lock())
-    fetchers = ReplicaFetchers(settings, wall_ms)
+    fetchers = ReplicaFetchers(settings, wall_ms, loops)
     table = PartitionTable(broker_id, cluster_id, settings, log_dirs, delayed, produces, deletes, fetchers, wall_ms)
     registration = BrokerRegistration(
         store, SessionFile(data_dir / "session.json"), boot_id=machine_boot_id(), lost_data=log_dirs.lost_data
     )
-    membership = Membership(store, registration, table)
-    isr_changes = IsrChanges(table, peer_control, lambda: membership.epoch, settings[REPLICA_LAG_TIME_MAX_MS])
+    membership = Membership(store, registration, table, loops)
+    isr_changes = IsrChanges(table, peer_control, lambda: membership.epoch, settings[REPLICA_LAG_TIME_MAX_MS], loops)
     draining = Draining(table, peer_control, lambda: membership.epoch)
     table.on_caught_up = isr_changes.caught_up
     fetchers.epoch, fetchers.settings = (lambda: membership.epoch), table.broker
@@ -140,11 +142,14 @@ def open_parts(
         rules=election_rules(settings, broker_id),
         rebalance=lambda state: rebalance_of(in_force(state)),
         silence_ms=max(store.session_timeout_ms, settings[REPLICA_LAG_TIME_MAX_MS]),
+        loops=loops,
     )
-    liveness = BrokerLiveness(broker_id, controller.calls.seems_dead) if settings[LIVENESS_HINTS] else SessionsOnly()
+    liveness = (
+        BrokerLiveness(broker_id, controller.calls.seems_dead, loops) if settings[LIVENESS_HINTS] else SessionsOnly()
+    )
     stopping.callback(liveness.stop)
     table.on_brokers = liveness.watch
-    topics = ControllerTopics(controller.calls, table.state)
+    topics = ControllerTopics(controller.calls, table.state, loops)
     groups = GroupCoordinator(
         broker_id,
         store,
@@ -153,8 +158,11 @@ def open_parts(
         may_act=lambda: membership.lease_held,
         rules=group_rules(settings),
         settings=table.broker,
+        loops=loops,
     )
-    upkeep = GroupUpkeep(store, groups, table.led, state=table.state, settings=table.broker, now_ms=monotonic_ms)
+    upkeep = GroupUpkeep(
+        store, groups, table.led, state=table.state, settings=table.broker, now_ms=monotonic_ms, loops=loops
+    )
     ports = Ports(
         partitions=table,
         cluster=table,
@@ -177,7 +185,7 @@ def open_parts(
     # Stopping goes the other way round: the broker signs off once its logs are closed.
     stopping.callback(membership.stop)
     stopping.callback(_close_logs, log_dirs, membership)
-    server = listeners.bind(settings, ports, data_dir / "ports.json")
+    server = listeners.bind(settings, ports, data_dir / "ports.json", loops)
     stopping.callback(isr_changes.stop)
     stopping.callback(fetchers.stop)
     stopping.callback(table.resign_all)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -18,6 +19,7 @@ from raylog.broker.partitions import PartitionTable
 from raylog.coordination import configs, paths
 from raylog.coordination.configs import Change
 from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
 from raylog.coordination.store import MetadataStore, NoNode, StoreError
@@ -47,8 +49,9 @@ T = TypeVar("T")
 class ControllerTopics:
     """Creates and deletes topics through this broker's controller; NotController where it is not elected."""
 
-    def __init__(self, controller: ControllerCalls, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, controller: ControllerCalls, state: Callable[[], ClusterState], loops: Loops) -> None:
         self._controller = controller
+        self._loops = loops
         self._state = state
         self._asked: set[TopicName] = set()
         self._lock = threading.Lock()
@@ -94,7 +97,11 @@ class ControllerTopics:
             fresh = [topic for topic in topics if topic not in self._asked]
             self._asked.update(fresh)
         if fresh:
-            threading.Thread(target=self._auto_create, args=(fresh,), name="auto-create", daemon=True).start()
+            try:
+                self._loops.once("auto-create", partial(self._auto_create, fresh))
+            except RuntimeError as error:  # no more threads
+                logger.warning("topics not created automatically", topics=",".join(fresh), reason=error)
+                self._forget(fresh)
 
     def _auto_create(self, topics: list[TopicName]) -> None:
         try:
@@ -106,8 +113,11 @@ class ControllerTopics:
         except RaylogError as error:
             logger.info("topics not created automatically", topics=",".join(topics), reason=error)
         finally:
-            with self._lock:
-                self._asked.difference_update(topics)
+            self._forget(topics)
+
+    def _forget(self, topics: list[TopicName]) -> None:
+        with self._lock:
+            self._asked.difference_update(topics)
 
     def _ask_controller(self, topics: list[TopicName]) -> None:
         """Over the controller's socket, as a client would; what it answers shows in the next metadata."""

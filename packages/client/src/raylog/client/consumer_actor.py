@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 import ray
 
 from raylog.client.group_plan import GroupPlan
 from raylog.client.group_runner import MemberStatus
+from raylog.coordination.loops import Loops
 from raylog.protocol.ids import TopicPartition
 
 CALLS_AT_ONCE = 4
@@ -47,8 +47,7 @@ class ConsumerActor:
         """Begin to take part. Never raises; :meth:`describe` tells what is in the way."""
         self._plan = plan
         self._runner = plan.runner()
-        self._thread = Thread(target=self._runner.run, name="member", daemon=True)
-        self._thread.start()
+        self._thread = Loops().once("member", self._runner.run)
 
     def describe(self) -> MemberReport:
         """What it does, and where."""
@@ -64,7 +63,7 @@ class ConsumerActor:
         """Finish the batch in hand, commit, leave. False: not within ``timeout_s``, the handler has not returned."""
         self._runner.stop()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return not self._thread.is_alive
 
     def __repr__(self) -> str:
         """What Ray's dashboard and logs call this actor."""

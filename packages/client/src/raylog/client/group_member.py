@@ -23,6 +23,7 @@ from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import greeting_of
 from raylog.coordination.liveness import LivenessListener, machine_id
+from raylog.coordination.loops import Loops
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.topic_patterns import pattern_text
 from raylog.protocol.errors import RequestTimedOut
@@ -57,7 +58,8 @@ class GroupMember:
         self._group = group
         self.member_id = MemberId(f"{client_id}-{wall_ms()}-{uuid4().hex[:8]}")
         """Of the members of one client.id the oldest comes first, and is the elected one: so that rarely changes."""
-        self._listener = LivenessListener(host, greeting_of(self.member_id)) if host else None
+        loops = Loops()
+        self._listener = LivenessListener(host, greeting_of(self.member_id), loops) if host else None
         where = host, self._listener.port if self._listener else -1, machine_id()
         self._thread = MemberThread(
             store,
@@ -68,6 +70,7 @@ class GroupMember:
             else Registered(topics, None, *where),
             max_poll_interval_ms,
             woken,
+            loops,
         )
 
     def start(self, timeout_s: float = 60.0) -> None:

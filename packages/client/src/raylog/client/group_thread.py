@@ -19,32 +19,15 @@ from collections.abc import Callable
 from raylog.client.change_queue import ChangeQueue
 from raylog.client.group_changes import Began, Ceased, Dropped
 from raylog.client.group_requests import Commit, GoodBye, Item, PolledAgain, Quieted, Stop
+from raylog.coordination import group_events as core
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.group import Member
-from raylog.coordination.group_events import (
-    Begin,
-    Cease,
-    ClaimLost,
-    Deregister,
-    Deregistered,
-    Died,
-    Drop,
-    Effect,
-    Event,
-    Leave,
-    Looked,
-    Noticed,
-    Quiet,
-    Registered,
-    SessionLost,
-    Started,
-    Tick,
-)
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_model import Registered as Registration
 from raylog.coordination.group_registry import GroupRegistry, greeting_of
 from raylog.coordination.lease import Lease
 from raylog.coordination.liveness import LivenessConnections, Peer
+from raylog.coordination.loops import Loops
 from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
 from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicPartition
@@ -67,6 +50,7 @@ class MemberThread:
         registration: Registration,
         max_poll_interval_ms: int,
         woken: Callable[[], object],
+        loops: Loops,
     ) -> None:
         self._store = store
         self._group = group
@@ -85,10 +69,13 @@ class MemberThread:
         """Of all these: what the user says about another tenure of the same partition does not count."""
         self._tenure = 0
         self._noticed = False
+        self._at_hand: Item | None = None
         self._good_bye: GoodBye | None = None
         self._lock = threading.Lock()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"group-{group}", daemon=True)
+        self._ended = self._is_over = False
+        self._loops = loops
+        self._liveness: LivenessConnections | None = None
+        self._loop = loops.loop(f"group-{group}", self._round, mend=self._failed, finish=self._end)
         self.changes = ChangeQueue(woken)
         """For the user's thread."""
         self.lease = Lease()
@@ -105,13 +92,12 @@ class MemberThread:
     # --- for other threads
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def join(self, timeout_s: float) -> bool:
         """False when it does not end in time; True at once when it was never started."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._loop.join(timeout_s)
+        return not self._loop.is_alive
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -158,31 +144,35 @@ class MemberThread:
         assert isinstance(member, str)
         if is_first:
             log.info("group %s: the process of member %s seems gone", self._group, member)
-        self.post(Died(MemberId(member)))
+        self.post(core.Died(MemberId(member)))
 
     # --- the thread
 
-    def _run(self) -> None:
-        self._liveness = LivenessConnections(self._gone)
+    def _round(self) -> bool:
+        """One turn; False when the membership is over. An error that is foreseen ends it, too."""
         try:
-            self._store.watch_session(self._queue)
-            self._do(Started())
-            while not self._ended and not (self._good_bye and self._machine.has_left):
+            if self._liveness is None:
+                self._liveness = LivenessConnections(self._gone, self._loops)
+                self._store.watch_session(self._queue)
+                self._do(core.Started())
+            else:
                 self._turn()
         except RaylogError as error:
             self._fail(error)
-        except Exception as error:
-            log.exception("group %s: member %s ends: a defect", self._group, self._id)
-            self._fail(RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}"))
-        finally:
-            self._end()
+        self._is_over = self._ended or self.failure is not None or bool(self._good_bye and self._machine.has_left)
+        return not self._is_over
+
+    def _failed(self, error: Exception) -> None:
+        """A defect: nobody knows what the machine has left half done, so the membership ends, and its user hears it."""
+        self._loop.stop()
+        self._fail(RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}"))
 
     def _fail(self, error: RaylogError) -> None:
         """Hold up nobody who should have what was ours: sign off, or else end the session."""
         self.failure = error
         self.lease.revoke()
         try:
-            signed_off = self._registry.carry_out(Deregister()) == Deregistered()
+            signed_off = self._registry.carry_out(core.Deregister()) == core.Deregistered()
         except Exception:
             log.exception("group %s: member %s could not sign off", self._group, self._id)
             signed_off = False
@@ -191,16 +181,21 @@ class MemberThread:
 
     def _end(self) -> None:
         self.lease.revoke()
+        if not self._is_over and self.failure is None:
+            self._fail(RaylogError(f"the thread of member {self._id} of group {self._group} has ended: see the log"))
         with self._lock:
             self._ended = True
+        item = self._at_hand
+        while item is not None or not self._queue.empty():
+            item = item or self._queue.get()
+            if isinstance(item, Commit) and not item.done.done():
+                item.done.set_exception(self.failure or self.not_a_member())
+            item = None
+        self.settled.set()
+        if self._liveness is not None:
+            self._liveness.stop()
         for tp in tuple(self._tenures):
             self._drop(tp)
-        while not self._queue.empty():
-            item = self._queue.get()
-            if isinstance(item, Commit) and item.done.set_running_or_notify_cancel():
-                item.done.set_exception(self.failure or self.not_a_member())
-        self.settled.set()
-        self._liveness.stop()
 
     def _turn(self) -> None:
         """Take one thing in, and do what is due. Of many watches that tell something, one look follows."""
@@ -208,22 +203,24 @@ class MemberThread:
             item: Item | None = self._queue.get(timeout=0 if self._noticed else self._wait_s())
         except queue.Empty:
             item = None
+        self._at_hand = item
         if isinstance(item, NodeEvent):
             self._registry.noticed(item)
             self._noticed = True
             return
         if self._noticed:
             self._noticed = False
-            self._do(Noticed())
+            self._do(core.Noticed())
         if item is not None:
             self._take(item)
+        self._at_hand = None
         self._do_what_is_due()
 
-    def _take(self, item: SessionEvent | Died | Quieted | Commit | GoodBye | PolledAgain | Stop) -> None:
+    def _take(self, item: SessionEvent | core.Died | Quieted | Commit | GoodBye | PolledAgain | Stop) -> None:
         match item:
             case SessionEvent():
                 self._session_changed(item)
-            case Died(member):
+            case core.Died(member):
                 self._registry.seems_dead(member)
                 self._do(item)
                 self._noticed = True  # who watches him reads of him anew
@@ -238,12 +235,12 @@ class MemberThread:
             case PolledAgain():
                 if self.is_stuck and self._good_bye is None:
                     self.is_stuck = False
-                    self._do(Started())
+                    self._do(core.Started())
             case Stop():
                 with self._lock:
                     self._ended = True
 
-    def _do(self, event: Event) -> None:
+    def _do(self, event: core.Event) -> None:
         """What follows from ``event``, to the end."""
         todo = deque(self._machine.on(event, monotonic_ms()))
         while todo and not self._ended:
@@ -252,26 +249,26 @@ class MemberThread:
             if result is not None:
                 todo.extendleft(reversed(self._machine.on(result, monotonic_ms())))
 
-    def _carry_out(self, effect: Effect) -> Event | None:
+    def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
-            case Begin(tp):
+            case core.Begin(tp):
                 claim = self._registry.claims.get(tp)
                 self._tenure += 1
                 self._tenures[tp] = self._tenure
                 self._working.add(tp)
                 self.changes.tell(Began(tp, claim.committed if claim is not None else None), self._tenure)
                 return None
-            case Cease(tp):
+            case core.Cease(tp):
                 return self._cease(tp)
-            case Drop(tp):
+            case core.Drop(tp):
                 self._drop(tp)
                 return None
             case _:
                 result = self._registry.carry_out(effect)
-        if isinstance(result, Registered):
+        if isinstance(result, core.Registered):
             self._renew_lease()  # before anything is claimed
             self.settled.set()
-        elif isinstance(result, Looked):
+        elif isinstance(result, core.Looked) and self._liveness is not None:
             self._liveness.watch(
                 Peer(member, other.host, other.port, greeting_of(member), other.machine == self._machine_id != "")
                 for member, other in self._registry.others.items()
@@ -279,7 +276,7 @@ class MemberThread:
             )
         return result
 
-    def _cease(self, tp: TopicPartition) -> Event | None:
+    def _cease(self, tp: TopicPartition) -> core.Event | None:
         self._working.discard(tp)
         self._ceasing.add(tp)
         if self._good_bye is None and not self.is_stuck:
@@ -287,19 +284,19 @@ class MemberThread:
             return None
         return self._quiet_by_itself(tp)
 
-    def _quiet_by_itself(self, tp: TopicPartition) -> Event:
+    def _quiet_by_itself(self, tp: TopicPartition) -> core.Event:
         """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
         good_bye, tenure = self._good_bye, self._tenures.pop(tp)
         self._ceasing.discard(tp)
         if good_bye is None:
             self.changes.tell(Dropped(tp), tenure)
-            return Quiet(tp, None)
-        return Quiet(tp, self._stamped(good_bye.positions.get(tp)) if good_bye.tenures.get(tp) == tenure else None)
+            return core.Quiet(tp, None)
+        return core.Quiet(tp, self._stamped(good_bye.positions.get(tp)) if good_bye.tenures.get(tp) == tenure else None)
 
     def _quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
         self._ceasing.discard(tp)
         del self._tenures[tp]
-        self._do(Quiet(tp, self._stamped(position)))
+        self._do(core.Quiet(tp, self._stamped(position)))
 
     def _drop(self, tp: TopicPartition) -> None:
         self._working.discard(tp)
@@ -309,7 +306,7 @@ class MemberThread:
     def _leave(self) -> None:
         for tp in tuple(self._ceasing):
             self._do(self._quiet_by_itself(tp))
-        self._do(Leave())
+        self._do(core.Leave())
 
     def _session_changed(self, event: SessionEvent) -> None:
         registered = self._registry.session_id
@@ -317,13 +314,13 @@ class MemberThread:
             self.lease.revoke()
             self._registry.session_lost()
             log.warning("group %s: the session of member %s has ended", self._group, self._id)
-            self._do(SessionLost())
+            self._do(core.SessionLost())
         elif event.state is SessionState.CONNECTED:
             self._registry.watches_lost()
             if registered == event.session_id:
-                self._do(Noticed())
+                self._do(core.Noticed())
             elif not self.is_stuck and self._good_bye is None:
-                self._do(Started())
+                self._do(core.Started())
 
     def _commit(self, commit: Commit) -> None:
         offsets, done = commit.offsets, commit.done
@@ -343,7 +340,7 @@ class MemberThread:
             if isinstance(error, IllegalGeneration):
                 for tp in self._working & offsets.keys():
                     if self._registry.claims.get(tp) is None:
-                        self._do(ClaimLost(tp))
+                        self._do(core.ClaimLost(tp))
         else:
             done.set_result(None)
 
@@ -375,7 +372,7 @@ class MemberThread:
         self._renew_lease_if_due()
         now = monotonic_ms()
         if (tick := self._machine.next_tick_ms()) is not None and tick <= now:
-            self._do(Tick())
+            self._do(core.Tick())
         if not self.is_stuck and self._good_bye is None and now - self.polled_ms > self._max_poll_interval_ms:
             log.warning(
                 "group %s: member %s did not poll for max.poll.interval.ms=%d: it is out until it polls",

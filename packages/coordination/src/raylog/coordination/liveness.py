@@ -13,22 +13,19 @@ anew.
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
+from raylog.coordination.loops import Loops
 from raylog.coordination.names import Names
 from raylog.coordination.processes import machine_boot_id
 
 __all__ = ["LivenessConnections", "LivenessListener", "Peer", "address_towards", "machine_id"]
-
-log = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 CONNECT_TIMEOUT_S = 2.0
@@ -78,20 +75,23 @@ class _Watched:
 class LivenessConnections:
     """See the module. One thread holds all connections."""
 
-    def __init__(self, on_gone: Callable[[Peer, bool], None], names: Names | None = None) -> None:
+    def __init__(self, on_gone: Callable[[Peer, bool], None], loops: Loops, names: Names | None = None) -> None:
         """``on_gone`` is called on the thread, every REPEAT_S while a peer seems dead, and must only take note; it is
         told whether this is the first hint since that peer was reached. ``names`` finds hosts, and is stopped with us.
         """
         self._on_gone = on_gone
         self._orders: queue.SimpleQueue[frozenset[Peer] | None] = queue.SimpleQueue()
+        self._wanted: frozenset[Peer] = frozenset()
+        """What the last order named."""
         self._watched: dict[Peer, _Watched] = {}
         self._selector = selectors.DefaultSelector()
         self._alarm, self._ring = socket.socketpair()
         self._ring.setblocking(False)
-        self._names = names or Names()
+        self._names = names or Names(loops)
         self._selector.register(self._alarm, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
-        self._thread.start()
+        # Not vital: the sessions remain.
+        self._loop = loops.loop("liveness", self._turn, vital=False, mend=self._begin_anew, finish=self._finish)
+        self._loop.start()
 
     def watch(self, peers: Iterable[Peer]) -> None:
         """Watch exactly these from now on. Does not block."""
@@ -99,9 +99,10 @@ class LivenessConnections:
 
     def stop(self) -> None:
         """Watch nobody, and end the thread. May be called twice."""
-        if self._thread.is_alive():
+        self._loop.stop()
+        if self._loop.is_alive:
             self._order(None)
-            self._thread.join()
+            self._loop.join()
 
     def _order(self, order: frozenset[Peer] | None) -> None:
         self._orders.put(order)
@@ -112,24 +113,36 @@ class LivenessConnections:
 
     # --- the thread
 
-    def _run(self) -> None:
-        try:
-            while self._take_orders():
-                self._connect_those_due()
-                for key, _ in self._selector.select(self._wait_s()):
-                    if key.data is None:
-                        self._alarm.recv(4096)
-                    else:
-                        self._happened(key.data)
-        except Exception:
-            log.exception("no more hints of dead processes: a defect")  # the sessions remain
-        finally:
-            for watched in self._watched.values():
-                self._close(watched)
-            self._names.stop()
-            self._selector.close()
-            self._alarm.close()
-            self._ring.close()
+    def _turn(self) -> bool:
+        if not self._take_orders():
+            return False
+        self._connect_those_due()
+        for key, _ in self._selector.select(self._wait_s()):
+            if key.data is None:
+                self._alarm.recv(4096)
+            else:
+                self._happened(key.data)
+        return True
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Nobody knows which connection was at hand: make them all anew. Who was reached stays known as such."""
+        self._selector.close()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+        now = time.monotonic()
+        for watched in self._watched.values():
+            if watched.sock is not None:
+                watched.sock.close()
+            watched.sock, watched.is_connected, watched.due = None, False, now
+
+    def _finish(self) -> None:
+        for watched in self._watched.values():
+            if watched.sock is not None:
+                watched.sock.close()
+        self._names.stop()
+        self._selector.close()
+        self._alarm.close()
+        self._ring.close()
 
     def _take_orders(self) -> bool:
         """Watch whom the last order names; False when it was to stop."""
@@ -137,10 +150,11 @@ class LivenessConnections:
             order = self._orders.get()
             if order is None:
                 return False
-            for who in [who for who in self._watched if who not in order]:
-                self._close(self._watched.pop(who))
-            for who in order - self._watched.keys():
-                self._watched[who] = _Watched(who)
+            self._wanted = order
+        for who in self._watched.keys() - self._wanted:
+            self._close(self._watched.pop(who))
+        for who in self._wanted - self._watched.keys():
+            self._watched[who] = _Watched(who)
         return True
 
     def _wait_s(self) -> float | None:
@@ -260,7 +274,7 @@ class LivenessListener:
     process's death another one may listen there. One thread.
     """
 
-    def __init__(self, host: str, greeting: bytes) -> None:
+    def __init__(self, host: str, greeting: bytes, loops: Loops) -> None:
         """Listens at ``host``, an address of this machine, on a free port. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._greeting = greeting
@@ -268,36 +282,39 @@ class LivenessListener:
         self._listener.setblocking(False)
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._alarm, self._ring = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
         self._held: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self._run, name="liveness-listener", daemon=True)
-        self._thread.start()
+        # Not vital: the session remains.
+        self._loop = loops.loop("liveness-listener", self._turn, vital=False, finish=self._finish)
+        self._loop.start()
 
     def stop(self) -> None:
         """Listen no more. May be called twice."""
-        if self._thread.is_alive():
+        self._loop.stop()
+        if self._loop.is_alive:
             self._ring.close()
-            self._thread.join()
+            self._loop.join()
 
-    def _run(self) -> None:
-        with selectors.DefaultSelector() as selector, self._alarm, self._listener:
-            selector.register(self._alarm, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
-            try:
-                while True:
-                    for key, _ in selector.select():
-                        sock = key.fileobj
-                        assert isinstance(sock, socket.socket)
-                        if sock is self._alarm:
-                            return
-                        if sock is self._listener:
-                            self._accept(selector)
-                        else:
-                            self._drain(selector, sock)
-            finally:
-                for sock in self._held:
-                    sock.close()
+    def _turn(self) -> bool:
+        for key, _ in self._selector.select():
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            if sock is self._alarm:
+                return False
+            if sock is self._listener:
+                self._accept()
+            else:
+                self._drain(sock)
+        return True
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
+    def _finish(self) -> None:
+        for sock in (*self._held, self._alarm, self._listener):
+            sock.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except OSError:  # gone again, or out of descriptors: do not go round and round
@@ -307,13 +324,13 @@ class LivenessListener:
         try:
             if len(self._held) < MOST_WATCHERS and sock.send(self._greeting) == len(self._greeting):
                 self._held.add(sock)
-                selector.register(sock, selectors.EVENT_READ)
+                self._selector.register(sock, selectors.EVENT_READ)
                 return
         except OSError:
             pass
         sock.close()
 
-    def _drain(self, selector: selectors.BaseSelector, sock: socket.socket) -> None:
+    def _drain(self, sock: socket.socket) -> None:
         try:
             if sock.recv(4096):
                 return
@@ -321,7 +338,7 @@ class LivenessListener:
             return
         except OSError:
             pass
-        selector.unregister(sock)
+        self._selector.unregister(sock)
         self._held.discard(sock)
         sock.close()
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import queue
 import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
+
+from raylog.coordination.loops import Loop, Loops
 
 __all__ = ["Address", "Names"]
 
@@ -36,14 +37,15 @@ def _look_up(host: str, port: int, flags: int = 0) -> Address:
 class Names:
     """See the module. One thread asks."""
 
-    def __init__(self, look_up: LookUp = _look_up) -> None:
+    def __init__(self, loops: Loops, look_up: LookUp = _look_up) -> None:
         """``look_up`` may wait; it raises OSError for what it does not find."""
+        self._loops = loops
         self._look_up = look_up
         self._known: dict[tuple[str, int], Address] = {}
         self._asked: dict[tuple[str, int], float] = {}
         """When a look-up was asked for last."""
         self._queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._loop: Loop | None = None
 
     def address(self, host: str, port: int) -> Address | None:
         """Where that is, as far as it is known by now. Does not block."""
@@ -54,19 +56,24 @@ class Names:
         now, key = time.monotonic(), (host, port)
         if now - self._asked.get(key, -REFRESH_S) >= REFRESH_S:
             self._asked[key] = now
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="names", daemon=True)
-                self._thread.start()
+            if self._loop is None:
+                self._loop = self._loops.loop("names", self._turn, vital=False)
+                self._loop.start()
             self._queue.put(key)
         return self._known.get(key)
 
     def stop(self) -> None:
         """Look nothing up any more. A look-up that is under way is not waited for."""
-        self._queue.put(None)
+        if self._loop is not None:
+            self._loop.stop()
+            self._queue.put(None)
 
-    def _run(self) -> None:
-        while (key := self._queue.get()) is not None:
-            try:
-                self._known[key] = self._look_up(*key)
-            except (OSError, UnicodeError):
-                pass  # unknown at the moment: what was known holds
+    def _turn(self) -> bool:
+        key = self._queue.get()
+        if key is None:
+            return False
+        try:
+            self._known[key] = self._look_up(*key)
+        except (OSError, UnicodeError):
+            pass  # unknown at the moment: what was known holds
+        return True

@@ -24,6 +24,7 @@ from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_l
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
+from raylog.coordination.loops import Loops
 from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.spark.export_files import (
     Disk,
@@ -201,19 +202,19 @@ def watching(root: Path, ranges: list[OffsetRange], on_progress: OnProgress | No
     known = {path for directory in directories for path in directory.files()}
     over = threading.Event()
 
-    def watch() -> None:
-        done = False
-        while not done:
-            done = over.wait(PROGRESS_EVERY_S)
-            for path in [path for directory in directories for path in directory.files() if path not in known]:
-                known.add(path)
-                exported = read_exported(path)
-                on_progress(exported.records, exported.size)
+    def watch() -> bool:
+        done = over.wait(PROGRESS_EVERY_S)
+        for path in [path for directory in directories for path in directory.files() if path not in known]:
+            known.add(path)
+            exported = read_exported(path)
+            on_progress(exported.records, exported.size)
+        return not done
 
-    watcher = threading.Thread(target=watch, name="export-progress")
+    watcher = Loops().loop("export-progress", watch, vital=False)
     watcher.start()
     try:
         yield
     finally:
         over.set()
+        watcher.stop()
         watcher.join()

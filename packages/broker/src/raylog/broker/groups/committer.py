@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from raylog.broker.events import EventLog
+from raylog.coordination.loops import Loops
 from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import Op, StoreError, StoreUnavailable
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
@@ -47,35 +48,50 @@ class Commit:
 class OffsetCommitter:
     """Any thread submits; see the module's docstring."""
 
-    def __init__(self, offsets: OffsetStore, linger_s: Callable[[], float], lost: Callable[[GroupId], None]) -> None:
+    def __init__(
+        self, offsets: OffsetStore, linger_s: Callable[[], float], lost: Callable[[GroupId], None], loops: Loops
+    ) -> None:
         """``lost``: called when the store knows of another coordinator of the group, though we do not."""
         self._offsets = offsets
         self._linger_s = linger_s
         self._lost = lost
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="offset-committer", daemon=True)
+        self._at_hand: list[Commit] = []
+        """Taken from the queue, not all answered yet; the thread's."""
+        self._has_ended = False
+        """Nobody takes anything from the queue any more: who put something there refuses it."""
+        self._loop = loops.loop("offset-committer", self._turn, mend=self._refuse_at_hand, finish=self._finish)
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def close(self) -> None:
         """Write what was submitted, then end; what is submitted later hears CoordinatorNotAvailable."""
         self._closing.set()
+        self._loop.stop()
         self._queue.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._loop.join()
+        self._has_ended = True
         self._refuse_rest()
 
     def submit(self, commit: Commit) -> None:
         self._queue.put(commit)
-        if self._closing.is_set() and not self._thread.is_alive():
+        if self._has_ended:
             self._refuse_rest()
 
     def _refuse_rest(self) -> None:
-        stopped = CoordinatorNotAvailable("the broker stops: ask for the group's coordinator anew")
-        for commit in self._waiting():
-            commit.answer.set_exception(stopped)
+        _refuse(self._waiting(), "the broker stops: ask for the group's coordinator anew")
+
+    def _finish(self) -> None:
+        self._has_ended = True
+        self._refuse_at_hand(None)
+        self._refuse_rest()
+
+    def _refuse_at_hand(self, error: Exception | None) -> None:
+        """Nobody knows which of them were written."""
+        at_hand, self._at_hand = self._at_hand, []
+        _refuse(at_hand, f"the offsets may not have been committed: {error or 'the broker stops'}")
 
     def _waiting(self) -> list[Commit]:
         commits: list[Commit] = []
@@ -87,17 +103,19 @@ class OffsetCommitter:
             if commit is not None:
                 commits.append(commit)
 
-    def _run(self) -> None:
-        while True:
-            first = self._queue.get()
-            self._closing.wait(self._linger_s())
-            by_group: dict[GroupId, list[Commit]] = {}
-            for commit in ([] if first is None else [first]) + self._waiting():
-                by_group.setdefault(commit.group, []).append(commit)
-            for group, commits in by_group.items():
-                self._write(group, commits)
-            if self._closing.is_set() and self._queue.empty():
-                return
+    def _turn(self) -> bool:
+        """Write what comes next, or wait for it; False once all is written that was submitted before the end."""
+        first = self._queue.get()
+        self._at_hand = [] if first is None else [first]
+        self._closing.wait(self._linger_s())
+        self._at_hand += self._waiting()
+        by_group: dict[GroupId, list[Commit]] = {}
+        for commit in self._at_hand:
+            by_group.setdefault(commit.group, []).append(commit)
+        for group, commits in by_group.items():
+            self._write(group, commits)
+        self._at_hand = []
+        return not (self._closing.is_set() and self._queue.empty())
 
     def _write(self, group: GroupId, commits: list[Commit]) -> None:
         try:
@@ -154,3 +172,9 @@ class OffsetCommitter:
         while commits:
             commit = commits.pop()
             commit.answer.set_result({tp: errors.get(tp) for tp in commit.offsets})
+
+
+def _refuse(commits: Sequence[Commit], why: str) -> None:
+    for commit in commits:
+        if not commit.answer.done():
+            commit.answer.set_exception(CoordinatorNotAvailable(why))

@@ -28,6 +28,7 @@ from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
@@ -73,6 +74,7 @@ class GroupCoordinator:
         may_act: Callable[[], bool],
         rules: GroupRules,
         settings: Callable[[], Settings],
+        loops: Loops,
         now_ms: Callable[[], MonotonicMs] = monotonic_ms,
     ) -> None:
         """``epoch``: this broker's incarnation; ``may_act``: whether its lease is held; ``settings``: in force now."""
@@ -87,9 +89,10 @@ class GroupCoordinator:
             may_act=may_act,
             rules=rules,
             now_ms=now_ms,
+            loops=loops,
         )
         linger_s = lambda: settings()[OFFSETS_COMMIT_LINGER_MS] / 1000  # noqa: E731
-        self._committer = OffsetCommitter(self._offsets, linger_s, self._holder.lost)
+        self._committer = OffsetCommitter(self._offsets, linger_s, self._holder.lost, loops)
 
     def start(self) -> None:
         self._committer.start()

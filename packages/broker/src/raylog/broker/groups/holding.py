@@ -20,6 +20,7 @@ from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claimed
 from raylog.broker.groups.table import Entry, GroupTable, Ticker
 from raylog.coordination.group_kinds import check_group_id
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
 from raylog.coordination.store import MetadataStore, StoreError
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownMemberId
@@ -47,6 +48,7 @@ class GroupHolder:
         may_act: Callable[[], bool],
         rules: GroupRules,
         now_ms: Callable[[], MonotonicMs],
+        loops: Loops,
     ) -> None:
         """``claimant``: this broker in its incarnation now; ``may_act``: whether its lease is held."""
         self._store = store
@@ -56,7 +58,7 @@ class GroupHolder:
         self._rules = rules
         self._now_ms = now_ms
         self._table = GroupTable()
-        self._ticker = Ticker(self._tick, self._beat, now_ms, BEAT_MS)
+        self._ticker = Ticker(self._tick, self._beat, now_ms, BEAT_MS, loops)
         self._forget_ms = now_ms()
         self._is_stopping = False
 

@@ -11,11 +11,15 @@ from functools import partial
 
 from raylog.broker.events import EventLog
 from raylog.broker.groups.held import HeldGroup
+from raylog.coordination.loops import Loops
 from raylog.protocol.ids import GroupId, MonotonicMs
 
 __all__ = ["Entry", "GroupTable", "Ticker"]
 
 logger = EventLog(__name__)
+
+RETRY_MS = 1_000
+"""How long after a tick that failed the next is due."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class Ticker:
         beat: Callable[[], None],
         now_ms: Callable[[], MonotonicMs],
         beat_ms: int,
+        loops: Loops,
     ) -> None:
         self._tick = tick
         self._beat = beat
@@ -82,18 +87,20 @@ class Ticker:
         self._heap: list[tuple[MonotonicMs, GroupId]] = []
         """The same in order, and what was asked for before an earlier one."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="group-ticker", daemon=True)
+        self._next_beat_ms = now_ms()
+        self._loops = loops
+        self._loop = loops.loop("group-ticker", self._turn, last_pause_s=RETRY_MS / 1000)
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """No tick is under way any more once this returns. Not to be called from one."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._loop.stop()
+        self._loop.join()
 
     def schedule(self, group: GroupId, due_ms: MonotonicMs | None) -> None:
         """Have the group ticked then, or earlier if that was asked for; None: it has nothing to wait for."""
@@ -107,23 +114,25 @@ class Ticker:
             heapq.heappush(self._heap, (due_ms, group))
             self._changed.notify()
 
-    def _run(self) -> None:
-        next_beat_ms = self._now_ms()
-        while True:
-            with self._changed:
-                until_ms = min(next_beat_ms, self._heap[0][0]) if self._heap else next_beat_ms
-                wait_ms = until_ms - self._now_ms()
-                if wait_ms > 0 and not self._stopping:
-                    self._changed.wait(wait_ms / 1000)
-                if self._stopping:
-                    return
-                due = self._take_due()
-            now_ms = self._now_ms()
-            if next_beat_ms <= now_ms:
-                next_beat_ms = MonotonicMs(now_ms + self._beat_ms)
-                self._guarded(self._beat, "looking after groups")
-            for group in due:
-                self._guarded(partial(self._tick, group), f"letting the time of group {group} pass")
+    def _turn(self) -> bool:
+        with self._changed:
+            until_ms = min(self._next_beat_ms, self._heap[0][0]) if self._heap else self._next_beat_ms
+            wait_ms = until_ms - self._now_ms()
+            if wait_ms > 0 and not self._stopping:
+                self._changed.wait(wait_ms / 1000)
+            if self._stopping:
+                return False
+            due = self._take_due()
+        now_ms = self._now_ms()
+        if self._next_beat_ms <= now_ms:
+            self._next_beat_ms = MonotonicMs(now_ms + self._beat_ms)
+            self._loops.guarded("group-ticker", self._beat)
+        for group in due:
+            if not self._loops.guarded("group-ticker", partial(self._tick, group)):
+                # Its time must pass all the same: else no session of it would ever end.
+                logger.error("time of a group not passed, trying again", group=group)
+                self.schedule(group, MonotonicMs(now_ms + RETRY_MS))
+        return True
 
     def _take_due(self) -> list[GroupId]:
         now_ms = self._now_ms()
@@ -134,10 +143,3 @@ class Ticker:
                 del self._due[group]
                 due.append(group)
         return due
-
-    def _guarded(self, step: Callable[[], None], doing: str) -> None:
-        """The thread outlives a defect: without it no session would ever end."""
-        try:
-            step()
-        except Exception:
-            logger.exception("groups met a defect of the broker", doing=doing)

@@ -11,6 +11,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.lag import GroupLags, Led
 from raylog.broker.groups.retention import OffsetRetention, RetainedGroups
 from raylog.coordination import paths
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
@@ -40,11 +41,15 @@ class GroupUpkeep:
         state: Callable[[], ClusterState],
         settings: Callable[[], Settings],
         now_ms: Callable[[], MonotonicMs],
+        loops: Loops,
     ) -> None:
         self._store = store
+        self._loops = loops
         self.lags = GroupLags(store, led)
         self._settings = settings
         self._now_ms = now_ms
+        self._read_ms = self._check_ms = now_ms()
+        """When lags are read, and retention is looked after, next."""
         self._retention = OffsetRetention(
             groups,
             retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
@@ -52,27 +57,30 @@ class GroupUpkeep:
             is_deleted=self._is_deleted,
         )
 
-    def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping`` is set."""
-        read_ms = check_ms = self._now_ms()
-        while not stopping.wait(PASS_INTERVAL_S):
-            self._guarded(self._retention.forget_deleted_topics)
-            now_ms = self._now_ms()
-            if now_ms >= read_ms:
-                read_ms = MonotonicMs(now_ms + LAG_INTERVAL_MS)
-                self._guarded(self.lags.read)
-            if now_ms >= check_ms:
-                check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
-                self._guarded(partial(self._retention.check, now_ms))
+    def turn(self, stopping: threading.Event) -> bool:
+        """One pass, after a while; False when ``stopping`` is set meanwhile. What fails is tried again with the next
+        pass that is due, and holds up nothing else.
+        """
+        if stopping.wait(PASS_INTERVAL_S):
+            return False
+        self._guarded(self._retention.forget_deleted_topics)
+        now_ms = self._now_ms()
+        if now_ms >= self._read_ms:
+            self._read_ms = MonotonicMs(now_ms + LAG_INTERVAL_MS)
+            self._guarded(self.lags.read)
+        if now_ms >= self._check_ms:
+            self._check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
+            self._guarded(partial(self._retention.check, now_ms))
+        return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """What fails is tried again with the next pass that is due."""
-        try:
-            step()
-        except RaylogError as error:
-            log.warning("looking after committed offsets failed", reason=error)
-        except Exception:
-            log.exception("looking after committed offsets met a defect of the broker")
+        def tell_what_is_foreseen() -> None:
+            try:
+                step()
+            except RaylogError as error:
+                log.warning("looking after committed offsets failed", reason=error)
+
+        self._loops.guarded("group-upkeep", tell_what_is_foreseen)
 
     def _is_deleted(self, name: TopicName, topic_id: TopicId) -> bool:
         """A topic whose node cannot be read is not deleted."""

@@ -58,7 +58,7 @@ class _Silent:
 
 
 class Acceptor:
-    """Accepts at one listening socket, in the thread that calls :meth:`run`."""
+    """Accepts at one listening socket, in the thread that calls :meth:`turn` again and again."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Acceptor:
     ) -> None:
         """What it calls: ``enter`` lets a connection in or closes it; ``begin`` takes over one that has said something;
         ``leave`` hears of one that was let in and is over, with the reason where it was closed by us; ``failed``
-        hears why accepting failed. None of them may raise or block.
+        hears why accepting failed. None of them may block, and what they raise ends the connection it is about.
         """
         self._listening = listening
         self._enter = enter
@@ -87,35 +87,39 @@ class Acceptor:
         listening.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(listening, select.EPOLLIN)
+        self._look_at = time.monotonic() + LOOK_S
 
     @property
     def silent(self) -> int:
         """Open connections that said nothing yet."""
         return len(self._silent)
 
-    def run(self, stopping: threading.Event) -> None:
-        """Accept until ``stopping`` is set and the listening socket was shut down, which wakes this thread.
+    def turn(self, stopping: threading.Event) -> bool:
+        """Accept what comes next, or wait for it; False once ``stopping`` is set and the listening socket was shut
+        down, which wakes this thread.
 
         Nobody may close that socket earlier: with it goes the news that it was shut down.
         """
-        look_at = time.monotonic() + LOOK_S
-        try:
-            while not stopping.is_set():
-                for descriptor, _ in self._epoll.poll(LOOK_S if self._silent else None):
-                    if descriptor in self._silent:
-                        self._hear(descriptor)
-                    else:
-                        stopping.wait(self._accept())
-                now = time.monotonic()
-                if now >= look_at:
-                    look_at = now + LOOK_S
-                    self._end_idle(now - self._max_idle_s)
-        finally:
-            for silent in self._silent.values():
-                end_orderly(silent.sock)  # it may have said something just now
-                self._leave(silent.address, "")
-            self._silent.clear()
-            self._epoll.close()
+        if stopping.is_set():
+            return False
+        for descriptor, _ in self._epoll.poll(LOOK_S if self._silent else None):
+            if descriptor in self._silent:
+                self._hear(descriptor)
+            else:
+                stopping.wait(self._accept())
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._end_idle(now - self._max_idle_s)
+        return not stopping.is_set()
+
+    def finish(self) -> None:
+        """The last turn is over: end those that said nothing yet."""
+        while self._silent:
+            _, silent = self._silent.popitem()
+            end_orderly(silent.sock)  # it may have said something just now
+            self._leave(silent.address, "")
+        self._epoll.close()
 
     def _accept(self) -> float:
         """Take one connection in; answers how many seconds to wait before the next."""
@@ -127,17 +131,29 @@ class Acceptor:
             self._failed(error)
             return RETRY_S
         now = time.monotonic()
-        if self._enter(sock, address[:2]):
-            self._silent[sock.fileno()] = _Silent(sock, address[:2], now)
-            self._epoll.register(sock, select.EPOLLIN | select.EPOLLRDHUP)
+        if self._let_in(sock, address[:2]):
+            try:
+                self._epoll.register(sock, select.EPOLLIN | select.EPOLLRDHUP)
+                self._silent[sock.fileno()] = _Silent(sock, address[:2], now)
+            except BaseException:
+                sock.close()
+                self._leave(address[:2], "it could not be listened to")
+                raise
         self._credit = min(BURST, self._credit + (now - self._credited_at) * STORM_PER_S) - 1
         self._credited_at = now
         return STORM_PAUSE_S if self._credit < 0 else 0.0
 
+    def _let_in(self, sock: socket.socket, address: Address) -> bool:
+        try:
+            return self._enter(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+
     def _hear(self, descriptor: int) -> None:
         """The connection has something to read, or its end."""
-        silent = self._silent.pop(descriptor)
         self._epoll.unregister(descriptor)
+        silent = self._silent.pop(descriptor)
         try:
             spoke = bool(silent.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:

@@ -120,12 +120,14 @@ class ClientConnection:
 
     def close(self) -> None:
         """End the connection in good order; nobody waits for what it was to be answered."""
-        while self._waiting:
-            reply = self._waiting.popleft().reply
-            if not isinstance(reply, bytes):
-                reply.abandon()
-        end_orderly(self._sock)
-        self._memory.resize(self._counted, 0)
+        try:
+            while self._waiting:
+                reply = self._waiting.popleft().reply
+                if not isinstance(reply, bytes):
+                    reply.abandon()
+        finally:
+            end_orderly(self._sock)
+            self._memory.resize(self._counted, 0)
 
     def serve(self, stopping: threading.Event) -> None:
         """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""

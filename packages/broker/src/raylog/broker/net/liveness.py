@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from raylog.broker.events import EventLog
 from raylog.coordination.liveness import LivenessConnections, Peer
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.names import Names
 from raylog.protocol.ids import BrokerEpoch, BrokerId
@@ -50,14 +51,18 @@ class BrokerLiveness:
     """See the module."""
 
     def __init__(
-        self, broker_id: BrokerId, on_gone: Callable[[BrokerId, BrokerEpoch], None], names: Names | None = None
+        self,
+        broker_id: BrokerId,
+        on_gone: Callable[[BrokerId, BrokerEpoch], None],
+        loops: Loops,
+        names: Names | None = None,
     ) -> None:
         """``broker_id`` is our own, which is not watched. ``on_gone`` is called on a thread of its own, again and
         again while an incarnation seems dead, and must only take note. ``names``: finds hosts, and is stopped with us.
         """
         self._broker_id = broker_id
         self._on_gone = on_gone
-        self._connections = LivenessConnections(self._gone, names)
+        self._connections = LivenessConnections(self._gone, loops, names)
 
     def watch(self, brokers: Iterable[BrokerInfo]) -> None:
         """See Liveness."""

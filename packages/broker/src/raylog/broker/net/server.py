@@ -25,6 +25,7 @@ from raylog.broker.net.admission import Admission, Refusals
 from raylog.broker.net.connection import ClientConnection, address_text
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.threads import Threads
+from raylog.coordination.loops import Loop, Loops
 from raylog.protocol.settings import Settings
 
 log = EventLog(__name__)
@@ -45,19 +46,20 @@ class Listener:
 class SocketServer:
     """Serves the Kafka protocol at one or more listeners."""
 
-    def __init__(self, listeners: Sequence[Listener], ports: Ports, settings: Settings) -> None:
+    def __init__(self, listeners: Sequence[Listener], ports: Ports, settings: Settings, loops: Loops) -> None:
         """``settings``: those that the broker was started with; what may change is read from ``ports``."""
         self._listeners = tuple(listeners)
         self._ports = ports
         self._settings = settings
+        self._loops = loops
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         """Notified when the last connection has ended."""
         self._sockets: list[socket.socket] = []
         self._acceptors: dict[str, Acceptor] = {}
         """By listener."""
-        self._accepting: list[threading.Thread] = []
-        self._threads = Threads("client")
+        self._accepting: list[Loop] = []
+        self._threads = Threads("client", loops)
         self._clients: set[ClientConnection] = set()
         self._closed = Counters()
         self._admission = Admission(ports.configs.broker)
@@ -101,21 +103,23 @@ class SocketServer:
                 max_idle_s=self._settings[CONNECTIONS_MAX_IDLE_MS] / 1000,
             )
             self._acceptors[listener.name] = acceptor
-            thread = threading.Thread(
-                target=acceptor.run, args=(self._stopping,), name=f"accept-{listener.name}", daemon=True
+            loop = self._loops.loop(
+                f"accept-{listener.name}", partial(acceptor.turn, self._stopping), finish=acceptor.finish
             )
-            self._accepting.append(thread)
-            thread.start()
+            self._accepting.append(loop)
+            loop.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop accepting, let replies in progress finish for up to ``timeout`` seconds, close everything."""
         self._stopping.set()
+        for loop in self._accepting:
+            loop.stop()
         for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes its accept thread, which close() does not
         deadline = time.monotonic() + timeout
-        for thread in self._accepting:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for loop in self._accepting:
+            loop.join(max(0.0, deadline - time.monotonic()))
         self._close_listeners()
         self._shut_down(socket.SHUT_RD)
         self._ports.delayed.interrupt_all()
@@ -182,7 +186,7 @@ class SocketServer:
     def _begin(self, listener: Listener, sock: socket.socket, address: Address) -> None:
         try:
             self._start(ClientConnection(sock, address, listener.name, self._ports, self._settings, self._memory))
-        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
+        except Exception as error:  # noqa: BLE001 (RuntimeError: no more threads; whatever it is, it ends this one alone)
             sock.close()
             self._admission.leave(address[0])
             self._refused(listener, address, str(error))
@@ -192,7 +196,7 @@ class SocketServer:
             self._clients.add(client)
         try:
             self._threads.run(partial(self._run, client))
-        except RuntimeError:
+        except BaseException:
             with self._lock:
                 self._clients.remove(client)
             raise
@@ -213,13 +217,15 @@ class SocketServer:
         try:
             client.serve(self._stopping)
         finally:
-            client.close()
-            self._admission.leave(client.ip)
-            with self._ended:
-                self._clients.remove(client)
-                self._closed.add(client.connection.counters)
-                if not self._clients:
-                    self._ended.notify_all()
+            try:
+                client.close()
+            finally:
+                self._admission.leave(client.ip)
+                with self._ended:
+                    self._clients.remove(client)
+                    self._closed.add(client.connection.counters)
+                    if not self._clients:
+                        self._ended.notify_all()
 
 
 def _listen(listener: Listener) -> socket.socket:

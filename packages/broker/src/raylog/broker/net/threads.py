@@ -9,6 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
+
+from raylog.coordination.loops import Loops
 
 __all__ = ["Threads"]
 
@@ -26,9 +29,10 @@ MAX_WAIT_S = 10.0
 class Threads:
     """Runs each job in a thread of its own, at once. Any thread may call :meth:`run`."""
 
-    def __init__(self, name: str, *, max_wait_s: float = MAX_WAIT_S) -> None:
+    def __init__(self, name: str, loops: Loops, *, max_wait_s: float = MAX_WAIT_S) -> None:
         """``name``: of threads without a job; a job may name its thread as long as it runs."""
         self._name = name
+        self._loops = loops
         self._max_wait_s = max_wait_s
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -41,7 +45,9 @@ class Threads:
         return self._waiting
 
     def run(self, job: Job) -> None:
-        """Begin ``job``, which must not raise. RuntimeError when the system has no more threads."""
+        """Begin ``job``; what it raises is told, and ends nothing else. RuntimeError when the system has no more
+        threads.
+        """
         with self._lock:
             if self._waiting:
                 self._waiting -= 1
@@ -49,7 +55,7 @@ class Threads:
                 return
             before = threading.stack_size(STACK_BYTES)
             try:
-                threading.Thread(target=self._work, args=([job],), name=self._name, daemon=True).start()
+                self._loops.once(self._name, partial(self._work, [job]))
             finally:
                 threading.stack_size(before)
 
@@ -58,7 +64,7 @@ class Threads:
         this = threading.current_thread()
         job = first.pop()
         while True:
-            job()
+            self._loops.guarded(self._name, job)
             del job  # what it holds must not live as long as the thread waits
             this.name = self._name
             with self._lock:

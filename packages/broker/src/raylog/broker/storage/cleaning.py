@@ -34,8 +34,9 @@ def enforce_retention(log: Log, now_ms: TimestampMs, uptime_ms: int) -> int:
             return 0
         if count == len(segments):
             log.roll(now_ms)
-        start = log.segments[count].base_offset
-    return delete_segments_below(log, start, "retention")
+        # In the same hold: a truncation in between might let the log end before that.
+        given_up, start = _give_up_below(log, log.segments[count].base_offset)
+    return _delete(log, given_up, start, "retention")
 
 
 def _too_old(log: Log, segments: Sequence[Segment], now_ms: TimestampMs, uptime_ms: int) -> int:
@@ -84,29 +85,43 @@ def _below_high_watermark(log: Log, segments: Sequence[Segment], number: int) ->
 def delete_segments_below(log: Log, start: Offset, reason: str) -> int:
     """Make ``start`` (at most the high watermark) the log's first offset and delete the segments before it."""
     with log.lock:
-        start = max(start, log.offsets.start)
-        segments = log.segments
-        count = 0
-        while count + 1 < len(segments) and segments[count + 1].base_offset <= start:
-            count += 1
-        log.publish(start=start)
-        log.set_segments(segments[count:])
-        if log.epochs.truncate_from_start(start):
-            with log.health.guard(f"write the leader epochs of {log.tp}"):
-                log.save_epochs()
+        given_up, first = _give_up_below(log, start)
+    return _delete(log, given_up, first, reason)
+
+
+def _give_up_below(log: Log, start: Offset) -> tuple[Sequence[Segment], Offset]:
+    """Make ``start`` the log's first offset; answers the segments that it has no more, and where the others begin.
+
+    The caller holds the lock.
+    """
+    start = max(start, log.offsets.start)
+    segments = log.segments
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= start:
+        count += 1
+    log.publish(start=start)
+    log.set_segments(segments[count:])
+    if log.epochs.truncate_from_start(start):
+        with log.health.guard(f"write the leader epochs of {log.tp}"):
+            log.save_epochs()
+    return segments[:count], segments[count].base_offset
+
+
+def _delete(log: Log, segments: Sequence[Segment], first: Offset, reason: str) -> int:
+    """Delete the files of segments that the log has no more, all before ``first``; answers how many they were."""
     with log.flush_lock, log.health.guard(f"deletion of old segments of {log.tp}"):
         if log.closed:
             return 0
-        for segment in segments[:count]:
+        for segment in segments:
             logger.info(
                 "segment deleted", partition=log.tp, offset=segment.base_offset, bytes=segment.size, reason=reason
             )
             segment.close()
             segment.unlink()
             log.fs.fsync_dir(log.directory)
-        if count:
-            remove_snapshots(log.fs, log.directory, below=segments[count].base_offset)
-    return count
+        if segments:
+            remove_snapshots(log.fs, log.directory, below=first)
+    return len(segments)
 
 
 def delete_records(log: Log, offset: Offset) -> Offset:

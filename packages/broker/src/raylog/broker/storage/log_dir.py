@@ -93,9 +93,10 @@ class LogDir:
 
     def check_lock(self) -> None:
         """Take the directory offline when it was emptied or replaced under us: another broker can lock it then."""
-        if self._lock is not None and not self.health.failure and not self._lock.is_in_place():
-            gone = OSError(errno.ESTALE, f"{checkpoint.LOCK} was removed or replaced, so another broker may write here")
-            self.health.fail(gone, "keeping of the lock")
+        with self.health.guard("keeping of the lock"):
+            if self._lock is not None and not self._lock.is_in_place():
+                what = f"{checkpoint.LOCK} was removed or replaced, so another broker may write here"
+                raise OSError(errno.ESTALE, what)
 
     def identify(self, cluster_id: str, broker_id: BrokerId) -> None:
         """Check ``meta.properties``, or write it; StorageError when the directory is somebody else's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -175,7 +176,8 @@ class LogDirs:
         ``now_ms``: the wall clock, which tells the age of records; ``uptime_ms``: the monotonic one, by which all
         else is due: nothing waits a day because somebody set the wall clock back.
 
-        A failing disk takes its directory offline and is told in the log; it does not raise.
+        A failing disk takes its directory offline and is told in the log; it does not raise. What fails otherwise
+        holds up no other log or directory, and is raised when all is done: an ExceptionGroup.
         """
         if self._clock is None:
             self._clock = RetentionClock(now_ms, uptime_ms)
@@ -185,27 +187,35 @@ class LogDirs:
         checkpoints = uptime_ms - self._last_checkpoint_ms >= self._config[rows.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         marks_interval_ms = self._config[rows.REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS]
         high_watermarks = uptime_ms - self._last_high_watermarks_ms >= marks_interval_ms
+        defects: list[Exception] = []
+
+        def guarded(work: Callable[[], object], what: object) -> None:
+            try:
+                work()
+            except StorageError:
+                pass  # told when it happened, or the log was deleted meanwhile
+            except Exception as error:  # noqa: BLE001 (it is raised below)
+                error.add_note(f"in the maintenance of {what}")
+                defects.append(error)
+
         for directory in self.dirs:
-            directory.check_lock()
+            guarded(directory.check_lock, directory.path)
         for directory in self._usable():
             for _, log in list(directory.logs.values()):
-                try:
-                    self._maintain(log, now_ms, uptime_ms, retention)
-                except StorageError:
-                    continue  # told when it happened, or the log was deleted meanwhile
-            try:
-                if checkpoints:
-                    directory.checkpoint()
-                elif high_watermarks:
-                    directory.checkpoint_high_watermarks()
-            except StorageError:
-                continue  # told when it happened
+                guarded(partial(self._maintain, log, now_ms, uptime_ms, retention), log.tp)
+            if checkpoints:
+                guarded(directory.checkpoint, directory.path)
+            elif high_watermarks:
+                guarded(directory.checkpoint_high_watermarks, directory.path)
         if retention:
             self._last_retention_ms = uptime_ms
         if checkpoints:
             self._last_checkpoint_ms = uptime_ms
         if high_watermarks:
             self._last_high_watermarks_ms = uptime_ms
+        if defects:
+            first = defects[0]
+            raise ExceptionGroup(f"maintenance of logs failed, first {first!r} {first.__notes__[-1]}", defects)
 
     def _maintain(self, log: Log, now_ms: TimestampMs, uptime_ms: int, retention: bool) -> None:
         if log.recovery_point == log.offsets.end.offset:

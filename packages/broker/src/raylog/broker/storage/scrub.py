@@ -41,7 +41,7 @@ def unread_bytes(log: Log) -> int:
 
 
 class Scrubber:
-    """See the module. :meth:`run` is one thread's; :meth:`step` is what it does, for tests."""
+    """See the module. :meth:`turn` is one thread's; :meth:`step` is what it does, for tests."""
 
     def __init__(
         self, logs: Callable[[], Iterable[Log]], rate: Callable[[], int], on_damage: Callable[[], None]
@@ -53,20 +53,17 @@ class Scrubber:
         self._rate = rate
         self._on_damage = on_damage
         self._unread = list(logs())
+        self._pause_s = 0.0
 
-    def run(self, stopping: threading.Event) -> None:
-        """Read until ``stopping`` is set."""
-        pause_s = 0.0
-        while not stopping.wait(pause_s):
-            begun = time.monotonic()
-            try:
-                size = self.step()
-            except Exception:
-                # A defect must not end the thread: what readers meet is still to be looked into.
-                logger.exception("reading in the background met a defect")
-                size = 0
-            rate = self._rate() or size  # it may have been set to 0 meanwhile
-            pause_s = max(size / rate, REST * (time.monotonic() - begun)) if size else LOOK_S
+    def turn(self, stopping: threading.Event) -> bool:
+        """Read once more, after a pause; False when ``stopping`` is set meanwhile."""
+        if stopping.wait(self._pause_s):
+            return False
+        begun = time.monotonic()
+        size = self.step()
+        rate = self._rate() or size  # it may have been set to 0 meanwhile
+        self._pause_s = max(size / rate, REST * (time.monotonic() - begun)) if size else LOOK_S
+        return True
 
     def step(self) -> int:
         """Look into what readers met, then check the next bytes; answers how many were read, 0: there are none."""
@@ -77,7 +74,11 @@ class Scrubber:
             for log in self._unread.copy():
                 if log.damage is not None:
                     continue  # it is read on once that is mended
-                size = self._guarded(self._read_next, log)
+                try:
+                    size = self._guarded(self._read_next, log)
+                except Exception:
+                    self._unread.remove(log)  # the others are read on; what is asked for of it is checked then
+                    raise
                 if size:
                     return size
                 if log.damage is None:
