@@ -230,6 +230,13 @@ class Node:
         self._update(topics=(topic,))
         return topic
 
+    def replace_topic(self, name: str) -> TopicState:
+        """Delete the topic and make another one of its name, told in one message."""
+        known = self.table.state().topics[TopicName(name)]
+        topic = replace(known, id=TopicId(uuid4()))
+        self._update(topics=(topic,))
+        return topic
+
     def _update(
         self, *, full: bool = False, topics: Sequence[TopicState] = (), deleted: Sequence[TopicName] = ()
     ) -> None:

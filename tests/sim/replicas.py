@@ -172,6 +172,9 @@ class Replicas:
     def unfollow(self, tp: TopicPartition) -> None:
         self._followed.pop(tp, None)
 
+    def start_moved(self, tp: TopicPartition) -> None:
+        """Each fetch tells it here."""
+
     def resign_all(self) -> None:
         for tp in [*self.partitions]:
             self._local.resign(tp)

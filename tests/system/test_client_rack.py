@@ -15,14 +15,17 @@ from kit.cluster import InProcessCluster
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
+from raylog.broker.storage.cleaning import delete_records
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.admin import NewTopic
 from raylog.client.aio import AsyncConsumer
+from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 WAIT_S = 40.0
 FETCH = 1
 SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 LEADER, NEAR = 0, 1
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
 CONSUMER: dict[str, Any] = {
     "auto_offset_reset": "earliest",
     "client_rack": "near",
@@ -93,6 +96,30 @@ def test_a_consumer_reads_from_the_replica_in_its_rack_while_that_lives(cluster:
         follow_the_replica(
             cluster, lambda: [record.value for records in consumer.poll(200).values() for record in records]
         )
+
+
+def test_consumer_behind_the_near_log_start_reads_from_the_leader(cluster: InProcessCluster) -> None:
+    """Retention is each replica's own affair: the one nearby may have deleted what the leader still has."""
+    sent = [b"%d" % number for number in range(20)]
+    with Producer(cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
+        for value in sent:
+            producer.send("t", value).result(WAIT_S)
+    near = cluster.brokers[NEAR].partitions.replica(TP)
+    wait_until(lambda: near.high_watermark == len(sent), WAIT_S, "the replica knows what is committed")
+    delete_records(near.log, Offset(15))
+    led = cluster.brokers[LEADER].partitions.get(TP)
+    wait_until(lambda: not led.readable_replicas(Offset(0)), WAIT_S, "the leader hears where the replica's log begins")
+    before = {n: bytes_out(broker) for n, broker in cluster.brokers.items()}
+    read: list[bytes] = []
+    with Consumer(cluster.bootstrap_servers, ["t"], **CONSUMER) as consumer:
+
+        def all_read() -> bool:
+            read.extend(record.value for records in consumer.poll(200).values() for record in records)
+            return len(read) >= len(sent)
+
+        wait_until(all_read, WAIT_S, "everything is read")
+    assert read == sent
+    assert bytes_out(cluster.brokers[LEADER]) > before[LEADER]
 
 
 def test_so_does_an_asyncio_consumer(cluster: InProcessCluster) -> None:

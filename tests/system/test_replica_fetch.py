@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.node import BROKER, LISTENER, Node
-from kit.partitions import batch
+from kit.partitions import NOW, batch
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request
 from raylog.broker.net.peer import FETCH_VERSION, PeerConnection
@@ -290,24 +290,40 @@ def test_a_leader_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
         assert not peer.is_connected
 
 
-def test_a_consumer_in_the_followers_rack_is_sent_there(tmp_path: Path) -> None:
+def test_consumer_is_sent_to_the_near_replica_that_has_its_offset(tmp_path: Path) -> None:
+    """Elsewhere it would be told OFFSET_OUT_OF_RANGE, come back, and be sent there again."""
     with Node(tmp_path, config={"replica.selector.class": SELECTOR}) as node:
-        node.others.append(BrokerInfo(BrokerId(FOLLOWER), BrokerEpoch(EPOCH), (), rack="rack-2"))
-        topic = node.create_topic("t", replicas=(BROKER, FOLLOWER))
+        for broker in (FOLLOWER, FOLLOWER + 1):
+            node.others.append(BrokerInfo(BrokerId(broker), BrokerEpoch(EPOCH), (), rack="rack-2"))
+        topic = node.create_topic("t", replicas=(BROKER, FOLLOWER, FOLLOWER + 1))
         address = node.serve()
+        for value in (b"a", b"b", b"c"):
+            node.partition("t").append(memoryview(bytearray(batch(value))), now_ms=NOW)
 
-        def preferred(rack: str) -> Sequence[int]:
-            part = FetchTopic("t", topic.id, [FetchPartition(0, 0, 100)])
+        def preferred(rack: str, offset: int = 0) -> Sequence[int]:
+            part = FetchTopic("t", topic.id, [FetchPartition(0, offset, 100)])
             with WireClient(address) as client:
                 found = only(client.fetch(11, FetchRequest(0, 0, [part], rack_id=rack)))
             return found.error_code, found.preferred_read_replica
 
-        assert preferred("rack-2") == (0, FOLLOWER)
-        assert preferred("rack-1") == (0, -1)
-        assert preferred("elsewhere") == (0, -1)
-        assert preferred("") == (0, -1)
-        node.create_topic("t", replicas=(BROKER, FOLLOWER), isr=(BROKER,))
-        assert preferred("rack-2") == (0, -1), "who is not in sync may lack what the consumer has read"
+        def has(follower: int, start: int, end: int) -> None:
+            node.partition("t").replica_fetched(
+                BrokerId(follower), BrokerEpoch(EPOCH), Offset(end), Offset(start), MonotonicMs(0),
+                leader_epoch=LeaderEpoch(0),
+            )  # fmt: skip
+
+        assert preferred("rack-2") == (0, -1), "nothing is known of what it has"
+        has(FOLLOWER, 1, 2)
+        assert [preferred("rack-2", offset) for offset in (0, 1, 2, 3)] == [
+            (0, -1), (0, FOLLOWER), (0, FOLLOWER), (0, -1)
+        ]  # fmt: skip
+        has(FOLLOWER + 1, 0, 3)
+        assert preferred("rack-2", 1) == (0, FOLLOWER + 1), "it has more"
+        assert preferred("rack-1", 1) == (0, -1)
+        assert preferred("elsewhere", 1) == (0, -1)
+        assert preferred("", 1) == (0, -1)
+        node.create_topic("t", replicas=(BROKER, FOLLOWER, FOLLOWER + 1), isr=(BROKER,))
+        assert preferred("rack-2", 1) == (0, -1), "who is not in sync may lack what the consumer has read"
 
 
 def test_a_follower_serves_consumers_in_its_rack_below_its_high_watermark(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.net.peer import FETCH_VERSION
 from raylog.broker.partition import Partition
 from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.broker.storage.cleaning import delete_records
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.fetch import (
@@ -29,7 +30,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicName
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicName
 from raylog.protocol.messages import parse_request_header
 from raylog.protocol.records import Record, encode_batch
 
@@ -169,6 +170,22 @@ def test_it_names_everything_once_and_then_what_changed(
     assert (third.session_epoch, third.topics) == (2, [])
     assert fetchers.bytes_in() == {"t": len(batch(0, b"a")) * 2}
     assert fetchers.leader_ends() == {partitions[0].tp: 1}
+
+
+def test_leader_hears_that_the_log_of_an_idle_follower_begins_later(
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+) -> None:
+    """Retention deletes here, too; whoever reads at the leader must not be sent to what is gone (KIP-392)."""
+    follow(fetchers, leader, partitions[0])
+    leader.next_request()
+    leader.answer(node, FetchedPartition(0, 0, 2, 2, 0, batch(0, b"a") + batch(1, b"b")))
+    assert asked(leader.next_request())[0].log_start_offset == 0
+    delete_records(partitions[0].log, Offset(1))
+    fetchers.start_moved(partitions[0].tp)
+    leader.answer(node)
+    assert asked(leader.next_request())[0].log_start_offset == 1
+    leader.answer(node)
+    assert leader.next_request().topics == []
 
 
 def test_an_error_of_one_partition_holds_up_no_other(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 from kit.partitions import TP, open_shelf
 from kit.waiting import wait_until
@@ -92,3 +93,41 @@ def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path
     finally:
         changes.stop()
         shelf.dirs.close()
+
+
+def test_refusal_is_not_taken_for_one_of_another_topic(tmp_path: Path) -> None:
+    """The topic gave way to another one of its name while the controller was asked."""
+    first, second = open_shelf(tmp_path / "1", epoch=0), open_shelf(tmp_path / "2", epoch=0)
+    second.partition.topic_id = TopicId(UUID(int=77))
+    for shelf in (first, second):
+        shelf.partition.become_leader(STATE, MonotonicMs(0))
+        shelf.partition.replica_fetched(
+            DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
+        )
+    live = {broker: info.epoch for broker, info in LIVE.items()}
+    assert second.partition.proposal(MonotonicMs(0), live) is not None
+
+    class Replaced(Table):
+        def led(self) -> dict[Tp, Partition]:
+            return {} if self.answered else {TP: self._partition}
+
+        def isr_answered(self, tp: Tp, topic_id: TopicId, state: PartitionState) -> None:
+            self.answered += 1
+
+    class RefusesLate(Refuses):
+        def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+            table._partition = second.partition
+            return super().propose(controller_id, payload)
+
+    table = Replaced(first.partition)
+    changes = IsrChanges(
+        cast(PartitionTable, table), RefusesLate(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops()
+    )
+    changes.start()
+    try:
+        wait_until(lambda: table.answered == 1, WAIT_S, "the controller has refused")
+        assert second.partition.describe()["replication"]["proposed"] == [LEADER, DRAINED]
+    finally:
+        changes.stop()
+        first.dirs.close()
+        second.dirs.close()

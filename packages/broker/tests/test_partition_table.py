@@ -67,6 +67,9 @@ class Fetching:
         self.followed.pop(tp, None)
         raise_for(self._trouble, "unfollow", tp)
 
+    def start_moved(self, tp: TopicPartition) -> None:
+        raise AssertionError(f"the log of {tp} begins elsewhere")
+
 
 class Dirs(LogDirs):
     """Log directories in which a step may fail before it has done anything."""

@@ -70,6 +70,21 @@ def update(leadership: Leadership, new: InSync, now_ms: int = 0) -> bool:
     return leadership.update(new, MonotonicMs(now_ms))
 
 
+# --- whom consumers may read from
+
+
+def test_consumers_may_read_from_followers_that_have_the_offset() -> None:
+    leadership = leader(1, 2)
+    assert leadership.readable_replicas(Offset(0)) == [], "nothing is known of its log"
+    leadership.fetched(BrokerId(2), BrokerEpoch(7), Offset(8), Offset(5), MonotonicMs(0))
+    leadership.fetched(BrokerId(3), BrokerEpoch(7), Offset(10), Offset(0), MonotonicMs(0))
+    held = [offset for offset in range(11) if leadership.readable_replicas(Offset(offset))]
+    assert held == [5, 6, 7, 8], "and the third one is not in sync"
+    assert leadership.readable_replicas(Offset(6)) == [(2, 8)]
+    leadership.fetched(BrokerId(2), BrokerEpoch(8), Offset(0), Offset(0), MonotonicMs(0))
+    assert leadership.readable_replicas(Offset(6)) == [], "its next life may have less"
+
+
 # --- the high watermark --------------------------------------------------------------------------------------
 
 

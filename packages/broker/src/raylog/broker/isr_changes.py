@@ -144,7 +144,8 @@ class IsrChanges:
 
     def _take(self, change: IsrChange, before: Collection[BrokerId], outcome: Outcome) -> None:
         partition = self._table.led_partition(change.tp)
-        if partition is not None and outcome.verdict is not Verdict.OK:
+        is_of_it = partition is not None and partition.topic_id == change.topic_id
+        if partition is not None and is_of_it and outcome.verdict is not Verdict.OK:
             # Before its state is taken in, which ends the proposal as if it were news.
             partition.refused(change.version)
         if outcome.state is not None:
@@ -165,7 +166,7 @@ class IsrChanges:
         me = self._table.broker_id
         lost: dict[str, list[OfflineReplica]] = {}
         for tp, (topic_id, reason) in self._table.give_up_failed().items():
-            partition = state.partition(tp)
+            partition = state.partition(tp, topic_id)
             if partition is not None and (partition.leader == me or me in partition.isr or me in partition.elr):
                 lost.setdefault(reason, []).append(OfflineReplica(tp, topic_id))
         for reason, replicas in lost.items():
@@ -180,7 +181,7 @@ class IsrChanges:
         me = self._table.broker_id
         replicas = []
         for tp, partition in self._table.damaged().items():
-            now = state.partition(tp)
+            now = state.partition(tp, partition.topic_id)
             if now is None or not now.is_online or now.leader_epoch != partition.leader_epoch:
                 continue  # the controller's next word on it is under way
             if now.leader != me or len(now.isr) > 1:

@@ -47,6 +47,9 @@ class Fetchers(Protocol):
     def unfollow(self, tp: TopicPartition) -> None:
         """Leave it as it is; once this returns, nothing of it is written any more. No error when it follows nobody."""
 
+    def start_moved(self, tp: TopicPartition) -> None:
+        """The log of ``tp`` begins elsewhere. Called under its lock: it must only take note."""
+
 
 class Logs(Protocol):
     """The logs on this broker's disks (LogDirs)."""

@@ -218,6 +218,13 @@ class Replica:
         followers = [leadership.followers.get(member) for member in (*leadership.isr, *leadership.elr)]
         return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
 
+    def readable_replicas(self, offset: Offset) -> list[tuple[BrokerId, Offset]]:
+        """The in-sync followers that a consumer at ``offset`` can read from, each with its log end as the leader knows
+        it; none when this broker does not lead.
+        """
+        leadership = self._leadership
+        return [] if leadership is None else leadership.readable_replicas(offset)
+
     @property
     def wants_proposal(self) -> bool:
         """Whether a follower may join the ISR and nobody has been asked yet."""

@@ -250,10 +250,14 @@ class PartitionTable:
         partition = self._partition(tp, topic_id, log, settings)
         partition.on_append = self._delayed.appended
         partition.on_advance = self._advanced
-        partition.on_start = self._delayed.changed
+        partition.on_start = self._start_moved
         partition.on_caught_up = self._caught_up
         partition.on_low_watermark = self._deletes.advanced
         return partition
+
+    def _start_moved(self, tp: TopicPartition) -> None:
+        self._delayed.changed(tp)
+        self._fetchers.start_moved(tp)
 
     def _advanced(self, tp: TopicPartition, readable: int, high_watermark: Offset) -> None:
         self._delayed.advanced(tp, readable)

@@ -7,6 +7,7 @@ wait for that; it is held while an answer goes into the logs, so that an unfollo
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.config import (
@@ -93,6 +94,8 @@ class Fetcher:
         """Those with a ``resume_ms``."""
         self._throttled: set[TopicPartition] = set()
         """Those left out because the rate is used up."""
+        self.moved_starts: deque[TopicPartition] = deque()
+        """Those whose logs begin elsewhere than their leader knows, perhaps. Any thread may append, under any lock."""
         self._session = FollowerSession()
         self._epoch = BrokerEpoch(-1)
         """The incarnation of this broker that the last request told."""
@@ -129,11 +132,12 @@ class Fetcher:
     def remove(self, tp: TopicPartition) -> bool:
         """False when nothing is followed any more."""
         with self._lock:
-            followed = self._followed.pop(tp)
-            del self._by_id[followed.partition.topic_id, tp.partition]
-            self._paused.discard(tp)
-            self._throttled.discard(tp)
-            self._session.leave_out(followed.partition.topic_id, tp.partition)
+            followed = self._followed.pop(tp, None)
+            if followed is not None:  # else it was not added: an exception came between
+                self._by_id.pop((followed.partition.topic_id, tp.partition), None)
+                self._paused.discard(tp)
+                self._throttled.discard(tp)
+                self._session.leave_out(followed.partition.topic_id, tp.partition)
             return bool(self._followed)
 
     def stop(self) -> None:
@@ -218,11 +222,15 @@ class Fetcher:
         return max(min(waits), 1) / 1000 if waits else None
 
     def _resume(self, now_ms: MonotonicMs) -> None:
-        """Fetch those again whose pause is over, and the throttled ones once the rate allows."""
+        """Fetch those again whose pause is over, and the throttled ones once the rate allows; name moved log starts."""
         for tp in [tp for tp in self._paused if (self._followed[tp].resume_ms or 0) <= now_ms]:
             self._paused.discard(tp)
             self._followed[tp].resume_ms = None
             self._want(self._followed[tp])
+        while self.moved_starts:
+            tp = self.moved_starts.popleft()
+            if tp in self._followed and tp not in self._paused and tp not in self._throttled:
+                self._want(self._followed[tp])
         if self._throttled and self._owner.may_fetch_throttled():
             resumed, self._throttled = self._throttled, set()
             for tp in resumed:

@@ -63,6 +63,12 @@ class ReplicaFetchers:
                 del self._fetchers[fetcher.leader]
                 fetcher.stop()
 
+    def start_moved(self, tp: TopicPartition) -> None:
+        """The log of ``tp`` begins elsewhere: its leader hears so with the next request. It only takes note."""
+        fetcher = self._places.get(tp)
+        if fetcher is not None:
+            fetcher.moved_starts.append(tp)
+
     def stop(self) -> None:
         """Follow nobody any more, and wait for the threads."""
         with self._lock:

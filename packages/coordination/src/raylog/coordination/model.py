@@ -156,10 +156,10 @@ class ClusterState:
     def topic_by_id(self, topic_id: TopicId) -> TopicState | None:
         return self.topics_by_id.get(topic_id)
 
-    def partition(self, tp: TopicPartition) -> PartitionState | None:
-        """The partition's state, or None when there is no such partition."""
+    def partition(self, tp: TopicPartition, topic_id: TopicId | None = None) -> PartitionState | None:
+        """The partition's state, or None when there is no such partition; where an id is given, none of that topic."""
         topic = self.topics.get(tp.topic)
-        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+        if topic is None or topic_id not in (None, topic.id) or not 0 <= tp.partition < len(topic.partitions):
             return None
         return topic.partitions[tp.partition]
 

@@ -185,9 +185,10 @@ def _count(
 ) -> None:
     all_counters = ctx.connection.counters
     counters = all_counters.replication_bytes_out if request.replica_id >= 0 else all_counters.bytes_out
-    for (tp, _, _), partition in sent:
+    for wanted, partition in sent:
         if partition.records is not None:
-            counters[tp.topic] = counters.get(tp.topic, 0) + partition.records.length
+            topic = wanted.tp.topic
+            counters[topic] = counters.get(topic, 0) + partition.records.length
 
 
 def _encode(

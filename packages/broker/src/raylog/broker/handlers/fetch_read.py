@@ -67,6 +67,8 @@ class Wanted(NamedTuple):
     """One partition to read, or why it cannot be read."""
 
     tp: TopicPartition
+    topic_id: TopicId | None
+    """By which it was asked for; None: by its name."""
     part: FetchPartition
     refusal: RaylogError | None
 
@@ -92,19 +94,19 @@ def resolve(
     ctx: RequestContext, ports: Ports, request: FetchRequest, name: str, topic_id: UUID, part: FetchPartition
 ) -> Wanted:
     """The partition by its topic's name, and what forbids to read it."""
-    topic = TopicName(name)
+    topic, asked_id = TopicName(name), None
     refusal: RaylogError | None = None
     if ctx.version >= FIRST_TOPIC_ID:
         known = ports.cluster.state().topic_by_id(TopicId(topic_id))
         if known is None:
             refusal = UnknownTopicId(f"no topic has the id {topic_id}")
         else:
-            topic = known.name
+            topic, asked_id = known.name, known.id
     if request.replica_id >= 0:
         refusal = refusal or _replica_refusal(ctx, ports, request)
     elif refusal is None and not ports.authorizer.allows(ctx, Operation.READ, Resource.TOPIC, topic):
         refusal = TopicAuthorizationFailed(f"{ctx.principal} may not read topic {topic}")
-    return Wanted(TopicPartition(topic, PartitionIndex(part.partition)), part, refusal)
+    return Wanted(TopicPartition(topic, PartitionIndex(part.partition)), asked_id, part, refusal)
 
 
 def _replica_refusal(ctx: RequestContext, ports: Ports, request: FetchRequest) -> RaylogError | None:
@@ -131,15 +133,16 @@ def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[
     partitions: list[FetchedPartition[FileSlice]] = []
     more: list[bool] = []
     size, at_once = 0, False
-    for tp, part, refusal in wanted:
+    for one in wanted:
+        part = one.part
         try:
-            if refusal is not None:
-                raise refusal
+            if one.refusal is not None:
+                raise one.refusal
             ports.lease.check()
-            found, bound = read_one(tp, part, min(part.max_bytes, max(budget - size, 0)), size == 0)
+            found, bound = read_one(one, min(part.max_bytes, max(budget - size, 0)), size == 0)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             at_once = True
-            partitions.append(_failed(ctx, ports, request, tp, failure(error, ctx, f"reading {tp}")))
+            partitions.append(_failed(ports, request, one, failure(error, ctx, f"reading {one.tp}")))
             more.append(True)
             continue
         more.append(part.fetch_offset < bound)
@@ -151,7 +154,7 @@ def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[
     return Found(partitions, more, size, at_once)
 
 
-ReadOne = Callable[[TopicPartition, FetchPartition, int, bool], tuple[FetchedPartition[FileSlice], Offset]]
+ReadOne = Callable[[Wanted, int, bool], tuple[FetchedPartition[FileSlice], Offset]]
 """Reads one partition, up to so many bytes, or one whole batch where that is asked; answers how far it could read."""
 
 
@@ -160,10 +163,8 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
     now_ms = monotonic_ms()
     rate = ports.configs.broker()[LEADER_REPLICATION_THROTTLED_RATE]
 
-    def read_one(
-        tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
-    ) -> tuple[FetchedPartition[FileSlice], Offset]:
-        partition = ports.partitions.get(tp)
+    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> tuple[FetchedPartition[FileSlice], Offset]:
+        part, partition = wanted.part, ports.partitions.get(wanted.tp, wanted.topic_id)
         throttled = _is_throttled(ports, partition, replica)
         held_back = throttled and not ports.leader_quota.allows(rate, now_ms)
         read = partition.read(
@@ -220,11 +221,11 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
     any_replica = bool(rack) or request.replica_id == DEBUGGING_CONSUMER
     look_up = ports.partitions.replica if any_replica else ports.partitions.get
 
-    def read_one(
-        tp: TopicPartition, part: FetchPartition, max_bytes: int, min_one_batch: bool
-    ) -> tuple[FetchedPartition[FileSlice], Offset]:
-        partition = look_up(tp)
-        preferred = _nearest_replica(ports.cluster, tp, rack) if rack and partition.is_leader else NO_REPLICA
+    def read_one(wanted: Wanted, max_bytes: int, min_one_batch: bool) -> tuple[FetchedPartition[FileSlice], Offset]:
+        part, partition = wanted.part, look_up(wanted.tp, wanted.topic_id)
+        preferred = NO_REPLICA
+        if rack and partition.is_leader:
+            preferred = _nearest_replica(ports.cluster, partition, rack, Offset(part.fetch_offset))
         read = partition.read(
             Offset(part.fetch_offset),
             max_bytes if preferred == NO_REPLICA else 0,
@@ -249,30 +250,29 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
     return read_one
 
 
-def _nearest_replica(cluster: ClusterView, tp: TopicPartition, rack: str) -> int:
+def _nearest_replica(cluster: ClusterView, partition: Partition, rack: str, offset: Offset) -> int:
     """Who should serve a consumer in ``rack`` instead of us, the leader; NO_REPLICA when it has come to the right one.
 
-    An in-sync replica has all that a consumer can ask for, so that any of them in its rack will do.
+    Of the in-sync replicas there that have ``offset`` it is the one that has most (Kafka's RackAwareReplicaSelector).
     """
-    state = cluster.state()
-    partition = state.partition(tp)
-    if partition is None:
+    brokers = cluster.state().brokers
+    if (us := brokers.get(cluster.broker_id)) is not None and us.rack == rack:
         return NO_REPLICA
     near = [
-        replica
-        for replica in partition.isr
-        if (broker := state.brokers.get(replica)) is not None and broker.rack == rack
+        (end, -replica)
+        for replica, end in partition.readable_replicas(offset)
+        if (broker := brokers.get(replica)) is not None and broker.rack == rack
     ]
-    return NO_REPLICA if not near or cluster.broker_id in near else near[0]
+    return -max(near)[1] if near else NO_REPLICA
 
 
-def _failed(
-    ctx: RequestContext, ports: Ports, request: FetchRequest, tp: TopicPartition, error: RaylogError
-) -> FetchedPartition[FileSlice]:
+def _failed(ports: Ports, request: FetchRequest, wanted: Wanted, error: RaylogError) -> FetchedPartition[FileSlice]:
+    tp, topic_id = wanted.tp, wanted.topic_id
     code = code_of(error)
-    leader, epoch = leader_hint(ports, tp, code)
+    leader, epoch = leader_hint(ports, tp, code, topic_id)
     start = NO_OFFSET
     if request.replica_id >= 0 and isinstance(error, OffsetOutOfRange):
         with suppress(RaylogError):  # it may be led elsewhere by now
-            start = ports.partitions.get(tp).log_start_offset  # from where a follower that fell behind it starts anew
+            # From where a follower that fell behind it starts anew.
+            start = ports.partitions.get(tp, topic_id).log_start_offset
     return FetchedPartition(tp.partition, code.value, log_start_offset=start, leader_id=leader, leader_epoch=epoch)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from raylog.broker.handlers.context import Ports, RequestContext
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ErrorCode, NotLeaderOrFollower
-from raylog.protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from raylog.protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from raylog.protocol.wire import NodeEndpoint
 
 WRONG_LEADER = frozenset((ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch))
@@ -32,11 +32,13 @@ def state_to_tell(ports: Ports) -> ClusterState:
     return state if lease_held(ports) else state.without_leader(ports.cluster.broker_id)
 
 
-def leader_hint(ports: Ports, tp: TopicPartition, code: ErrorCode) -> tuple[BrokerId, LeaderEpoch]:
+def leader_hint(
+    ports: Ports, tp: TopicPartition, code: ErrorCode, topic_id: TopicId | None = None
+) -> tuple[BrokerId, LeaderEpoch]:
     """The leader and its epoch when ``code`` says that the client should look elsewhere and it is known where; else
-    (-1, -1).
+    (-1, -1). ``topic_id``: as Partitions.get has it.
     """
-    partition = ports.cluster.state().partition(tp) if code in WRONG_LEADER else None
+    partition = ports.cluster.state().partition(tp, topic_id) if code in WRONG_LEADER else None
     if partition is None or (partition.leader == ports.cluster.broker_id and not lease_held(ports)):
         return NO_LEADER, NO_EPOCH
     return partition.leader, partition.leader_epoch

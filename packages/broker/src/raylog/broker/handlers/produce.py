@@ -98,13 +98,13 @@ class _Produce(DelayedReply):
     def append(self, topic: TopicRecords, refusal: RaylogError | None) -> None:
         """Append one topic's batches, unless ``refusal`` forbids it."""
         ctx, ports = self._ctx, self._ports
-        name = TopicName(topic.name)
+        name, topic_id = TopicName(topic.name), None
         if ctx.version >= FIRST_TOPIC_ID:
             known = ports.cluster.state().topic_by_id(TopicId(topic.topic_id))
             if known is None:
                 refusal = refusal or UnknownTopicId(f"no topic has the id {topic.topic_id}")
             else:
-                name = known.name
+                name, topic_id = known.name, known.id
         if refusal is None and not ports.authorizer.allows(ctx, Operation.WRITE, Resource.TOPIC, name):
             refusal = TopicAuthorizationFailed(f"{ctx.principal} may not write to topic {name}")
         produced: list[ProducedPartition] = []
@@ -113,9 +113,9 @@ class _Produce(DelayedReply):
             try:
                 if refusal is not None:
                     raise refusal
-                appended = self._append(tp, part)
+                appended = self._append(tp, topic_id, part)
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-                produced.append(_failed(ctx, ports, tp, failure(error, ctx, f"appending to {tp}")))
+                produced.append(_failed(ctx, ports, tp, topic_id, failure(error, ctx, f"appending to {tp}")))
                 continue
             if self._acks == ACKS_ALL:
                 self._uncommitted.append((produced, len(produced), appended))
@@ -124,18 +124,18 @@ class _Produce(DelayedReply):
             produced.append(
                 ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
                 if duplicate is None
-                else _failed(ctx, ports, tp, duplicate)
+                else _failed(ctx, ports, tp, topic_id, duplicate)
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
-    def _append(self, tp: TopicPartition, part: PartitionRecords) -> Appended:
+    def _append(self, tp: TopicPartition, topic_id: TopicId | None, part: PartitionRecords) -> Appended:
         ctx, ports, records = self._ctx, self._ports, part.records
         if not isinstance(records, memoryview) or not records:
             raise InvalidRecord(f"the request has no record batch for {tp}")
         if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
             raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
         ports.lease.check()
-        partition = ports.partitions.get(tp)
+        partition = ports.partitions.get(tp, topic_id)
         info = partition.append(records, acks=self._acks, now_ms=ports.now_ms())
         ports.lease.check()
         if not info.duplicate:
@@ -181,7 +181,8 @@ class _Produce(DelayedReply):
                 errors = dict.fromkeys(range(len(self._uncommitted)), lapsed)
         for number, error in errors.items():
             produced, place, appended = self._uncommitted[number]
-            produced[place] = _failed(ctx, ports, appended.partition.tp, error)
+            partition = appended.partition
+            produced[place] = _failed(ctx, ports, partition.tp, partition.topic_id, error)
         leaders = [part.leader_id for topic in self._topics for part in topic.partitions if part.leader_id >= 0]
         endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
         response = ProduceResponse(self._topics, ctx.throttle_ms, endpoints)
@@ -192,9 +193,11 @@ def _is_zstd(records: memoryview) -> bool:
     return len(records) >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD
 
 
-def _failed(ctx: RequestContext, ports: Ports, tp: TopicPartition, error: RaylogError) -> ProducedPartition:
+def _failed(
+    ctx: RequestContext, ports: Ports, tp: TopicPartition, topic_id: TopicId | None, error: RaylogError
+) -> ProducedPartition:
     code = code_of(error)
-    leader, epoch = leader_hint(ports, tp, code)
+    leader, epoch = leader_hint(ports, tp, code, topic_id)
     return ProducedPartition(tp.partition, code.value, error_message=str(error), leader_id=leader, leader_epoch=epoch)
 
 

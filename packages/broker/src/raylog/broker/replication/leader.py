@@ -158,6 +158,17 @@ class Leadership:
         """All that may be in the ISR by now, ourselves among them."""
         return self._proposed.union(self._state.isr)
 
+    def readable_replicas(self, offset: Offset) -> list[tuple[BrokerId, Offset]]:
+        """The in-sync followers that a consumer at ``offset`` can read from, each with its log end: those whose log
+        holds it, or ends there (KIP-392). What is not known yet of a follower's log counts as not held.
+        """
+        found = []
+        for member in self._state.isr:
+            replica = self.followers.get(member)
+            if replica is not None and replica.log_start <= offset <= replica.end:
+                found.append((member, replica.end))
+        return found
+
     @property
     def is_frozen(self) -> bool:
         """Whether the high watermark must stand still (KIP-966)."""
