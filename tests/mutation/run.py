@@ -17,6 +17,8 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -293,18 +295,31 @@ def alive(row: dict[str, Any]) -> bool:
     return row["outcome"] in (SURVIVED, UNCOVERED)
 
 
+def equivalents() -> dict[str, str]:
+    """By key: why a mutant that was read changes nothing that could be asserted."""
+    listed = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text())
+    return {key: why for why, keys in listed.items() for key in keys}
+
+
 def report(rows: list[dict[str, Any]]) -> None:
+    """Each survivor, then the counts by room. The score leaves out mutants that are known to be equivalent."""
+    known = equivalents()
     for row in sorted(filter(alive, rows), key=lambda row: (row["file"], row["line"])):
         more = f", {row['left_out']} more not run" if row["left_out"] else ""
         print(f"\n{row['file']}:{row['line']} {row['function']} {row['key']}")
-        print(f"({row['outcome']}, {row['tests']} tests{more})")
+        print(f"({row['outcome']}, {row['tests']} tests{more}) {known.get(row['key'], '')}")
         print(row["diff"])
-    print(f"\n{'room':<14}{'mutants':>8}{'killed':>8}{'timeout':>8}{'survived':>9}{'uncovered':>10}{'score':>8}")
+    print(
+        f"\n{'room':<14}{'mutants':>8}{KILLED:>8}{TIMEOUT:>8}{SURVIVED:>9}{UNCOVERED:>10}{'equivalent':>11}{'score':>8}"
+    )
     for room in [*sorted({row["room"] for row in rows}), "all"]:
         ours = [row for row in rows if room in (row["room"], "all")]
-        counts = [sum(row["outcome"] == outcome for row in ours) for outcome in (KILLED, TIMEOUT, SURVIVED, UNCOVERED)]
-        score = (counts[0] + counts[1]) / len(ours) if ours else 0.0
-        print(f"{room:<14}{len(ours):>8}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{counts[3]:>10}{score:>8.1%}")
+        same = sum(alive(row) and row["key"] in known for row in ours)
+        outcomes = Counter(row["outcome"] for row in ours if not (alive(row) and row["key"] in known))
+        counts = [outcomes[outcome] for outcome in (KILLED, TIMEOUT, SURVIVED, UNCOVERED)]
+        score = (counts[0] + counts[1]) / max(sum(counts), 1)
+        columns = zip((len(ours), *counts, same), (8, 8, 8, 9, 10, 11), strict=True)
+        print(f"{room:<14}{''.join(f'{count:>{width}}' for count, width in columns)}{score:>8.1%}")
 
 
 def main() -> None:
