@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from fuzz.target import Target, fix_checksums
 from raylog.protocol.batch_header import HEADER_SIZE, read_header
 from raylog.protocol.compression import Codec, compress, decompress
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.records import (
+    MAX_LOOKED_AT,
     Record,
     batch_headers,
     decode_batch,
     decode_batches,
     encode_batch,
+    first_record_at,
+    max_record_time,
     record_times,
     stamp,
     stamp_log_append_time,
@@ -62,14 +66,17 @@ def batch(data: bytes) -> None:
         except ERRORS:
             pass
     try:
-        list(record_times(batches, max_bytes=MAX_BYTES))
+        for _ in islice(record_times(batches), MAX_LOOKED_AT):
+            pass
+        first_record_at(batches, 1_700_000_000_000, 3)
+        max_record_time(batches, 3)
     except ERRORS:
         pass
     try:
         records = decode_batch(batches, max_bytes=MAX_BYTES)
     except ERRORS:
         return
-    assert list(record_times(batches, max_bytes=MAX_BYTES)) == [(each.offset, each.timestamp) for each in records]
+    assert list(record_times(batches)) == [(each.offset, each.timestamp) for each in records]
     if records:
         _comes_back(records, Codec(read_header(batches).attributes & 7))
 

@@ -1,4 +1,4 @@
-"""Whatever the bytes, reading ends with a value or a domain error, and soon."""
+"""Whatever the bytes, reading ends with a value or a domain error, and soon; what must be refused is."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.protocol import fetch, produce
-from raylog.protocol.compression import Codec, compress, decompress
+from raylog.protocol.batch_header import HEADER
+from raylog.protocol.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress, max_decompressed
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidRequest,
+    RaylogError,
     UnsupportedCompressionType,
     UnsupportedVersion,
 )
 from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.messages import decode_request, decode_response, parse_request_header
 from raylog.protocol.records import (
+    HEADER_SIZE,
     Record,
     batch_headers,
     decode_batch,
     decode_batches,
     encode_batch,
+    first_record_at,
     read_header,
     validate_batch,
 )
@@ -75,6 +79,97 @@ def test_batches(data: bytes) -> None:
             read(data)
         except BATCH_ERRORS:
             pass
+
+
+def with_header(batch: bytes, **fields: int) -> bytes:
+    """The batch with other fields in its header, and the checksum that belongs to them."""
+    data = bytearray(batch)
+    HEADER.pack_into(data, 0, *read_header(batch)._replace(**fields))
+    return with_right_crc(bytes(data))
+
+
+SENT = encode_batch(RECORDS, producer_id=7, producer_epoch=0, base_sequence=0)
+ROOM = len(SENT) - HEADER_SIZE
+
+REFUSED: dict[str, tuple[bytes, type[RaylogError]]] = {
+    "too short for a header": (SENT[:60], CorruptMessage),
+    "cut off": (SENT[:-1], CorruptMessage),
+    "a bit flipped": (SENT[:-1] + bytes([SENT[-1] ^ 1]), CorruptMessage),
+    "length too small": (with_header(SENT, batch_length=48), CorruptMessage),
+    "length beyond the end": (with_header(SENT, batch_length=2**31 - 1), CorruptMessage),
+    "negative length": (with_header(SENT, batch_length=-1), CorruptMessage),
+    "an unknown format": (with_header(SENT, magic=3), CorruptMessage),
+    "format 1": (with_header(SENT, magic=1), InvalidRecord),
+    "format 0": (with_header(SENT, magic=0), InvalidRecord),
+    "no record": (with_header(SENT, record_count=0, last_offset_delta=-1), InvalidRecord),
+    "no record for an offset": (with_header(SENT, record_count=0, last_offset_delta=0), InvalidRecord),
+    "fewer records than offsets": (with_header(SENT, record_count=2), InvalidRecord),
+    "more records than offsets": (with_header(SENT, record_count=4), InvalidRecord),
+    "negative counts": (with_header(SENT, record_count=-3, last_offset_delta=-4), InvalidRecord),
+    "more records than bytes": (
+        with_header(SENT, record_count=ROOM // 7 + 1, last_offset_delta=ROOM // 7),
+        InvalidRecord,
+    ),
+    "highest timestamp before the first": (with_header(SENT, max_timestamp=1), InvalidRecord),
+    "a producer without an epoch": (with_header(SENT, producer_epoch=-1), InvalidRecord),
+    "a producer without a sequence": (with_header(SENT, base_sequence=-1), InvalidRecord),
+    "a transaction without a producer": (with_header(SENT, attributes=0x10, producer_id=-1), InvalidRecord),
+    **{f"codec {bits}": (with_header(SENT, attributes=bits), UnsupportedCompressionType) for bits in (5, 6, 7)},
+    **{
+        f"more records than {codec.name} can hold": (
+            with_header(batch, record_count=2**31 - 1, last_offset_delta=2**31 - 2),
+            InvalidRecord,
+        )
+        for codec, batch in zip(Codec, BATCHES, strict=True)
+    },
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_by_its_header(what: str) -> None:
+    batch, error = REFUSED[what]
+    with pytest.raises(error):
+        validate_batch(batch)
+
+
+def test_what_is_refused_is_refused_for_one_reason() -> None:
+    """What the table changes is taken unchanged."""
+    assert validate_batch(SENT) == read_header(SENT)
+    assert validate_batch(with_header(SENT, record_count=3)) == read_header(SENT)
+    for batch in BATCHES:
+        assert validate_batch(batch).record_count == len(RECORDS)
+
+
+@given(mutated(BATCHES).map(with_right_crc))
+def test_what_is_taken_agrees_with_itself(data: bytes) -> None:
+    """Whatever else a batch says: what a broker stores has an offset for each record, and bytes for them."""
+    try:
+        header = validate_batch(data)
+    except BATCH_ERRORS:
+        return
+    assert header.size <= len(data)
+    assert header.magic == 2
+    assert 1 <= header.record_count == header.last_offset_delta + 1
+    room = header.size - HEADER_SIZE
+    assert header.record_count * 7 <= min(max_decompressed(header.codec, room), DEFAULT_MAX_BYTES)
+    assert crc32c(data[21 : header.size]) == header.crc
+    if header.producer_id >= 0 and not header.is_control:
+        assert min(header.base_sequence, header.producer_epoch) >= 0
+    assert header.producer_id >= 0 or header.is_control or not header.is_transactional
+
+
+@given(mutated(BATCHES).map(with_right_crc), st.integers(-2, 1 << 40), st.integers(0, 20))
+def test_look_ups_by_time(data: bytes, timestamp: int, start: int) -> None:
+    """In whatever was stored, a look-up finds a record that is really there, or none."""
+    try:
+        header = validate_batch(data)
+        found = first_record_at(data, min(timestamp, header.max_timestamp), start)
+        records = decode_batch(data, max_bytes=1 << 20)
+    except BATCH_ERRORS:
+        return
+    exact = [each for each in records if each.timestamp >= timestamp and each.offset >= start]
+    if exact and timestamp <= header.max_timestamp:
+        assert found == (exact[0].offset, exact[0].timestamp)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

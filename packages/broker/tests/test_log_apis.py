@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
 from raylog.protocol.messages import decode_response
 from raylog.protocol.produce import parse_produce_response
-from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.records import Codec, Record, encode_batch, frame_batch
+from raylog.protocol.rows import encode_records
 
 LIST_OFFSETS, DELETE_RECORDS, DESCRIBE_LOG_DIRS, DESCRIBE_PRODUCERS = 2, 21, 35, 61
 VERSIONS = {row.key: range(row.min_version, row.max_version + 1) for row in TABLE}
@@ -174,6 +176,22 @@ def test_timestamps_out_of_order_inside_a_batch(node: Node, version: int) -> Non
     append(node, 1, 9, 3)
     asked = {time: offset_at(node, time, version=version) for time in (0, 3, 7, 9, 10)}
     assert asked == {0: (0, 6), 3: (0, 6), 7: (2, 8), 9: (5, 9), 10: (-1, -1)}
+
+
+def test_a_look_up_in_a_hostile_batch_costs_little(node: Node) -> None:
+    """A few kilobytes that stand for two million records, and none has the time that its header promises."""
+    count, record = 2_000_000, encode_records([Record(None, timestamp=1)])[0]
+    hostile = frame_batch(b"".join(record) * count, count, 1, 500, codec=Codec.ZSTD)
+    assert len(hostile) < 4_000
+    reply = node.answer(produce_request("t", hostile)[4:])
+    assert isinstance(reply, bytes)
+    assert parse_produce_response(9, reply)[1].topics[0].partitions[0].error_code == ErrorCode.none
+    append(node, 600)
+    begun = process_time()
+    assert offset_at(node, 1) == (0, 1)
+    assert offset_at(node, 400) == (0, 1), "too early rather than too late"
+    assert offset_at(node, 501) == (count, 600)
+    assert process_time() - begun < 3
 
 
 @pytest.mark.parametrize("version", VERSIONS[LIST_OFFSETS])

@@ -24,6 +24,7 @@ from raylog.protocol.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     RecordListTooLarge,
+    TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
 )
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
@@ -37,7 +38,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def test_offsets_and_epoch_are_stamped_in_place(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, epoch=4)
-    first, second = batch(b"a", b"b"), batch(b"c", base_offset=77)
+    first, second = batch(b"a", b"b"), batch(b"c", leader_epoch=77)
     info = shelf.partition.append(first, now_ms=NOW)
     assert info == (0, 1, -1, 0, False, 4)
     assert shelf.partition.append(second, now_ms=NOW).base_offset == 2
@@ -74,6 +75,8 @@ def test_what_is_refused_leaves_no_trace(log_dir: Path) -> None:
     refused(memoryview(bytearray(bytes(batch(b"x" * 100)) * 3)), RecordListTooLarge)
     refused(batch(b"a", timestamps=[NOW + 3_600_001]), InvalidTimestamp)
     refused(batch(b"a", timestamp_type=TimestampType.LOG_APPEND_TIME), InvalidTimestamp)
+    refused(batch(b"a", base_offset=1), InvalidRecord)
+    refused(batch(b"a", producer=(1, 0, 0), transactional=True), TransactionalIdAuthorizationFailed)
     refused(batch(b"\0\0\0\0\0\0", control=True, producer=(1, 0, -1)), InvalidRecord)
     refused(memoryview(bytearray(bytes(batch(b"a")) * 2)), InvalidRecord)
     refused(batch(b"a"), FencedLeaderEpoch, leader_epoch=LeaderEpoch(-2))

@@ -55,8 +55,8 @@ class Partition(Replica):
         skips that check. ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
         Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
         InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
-        InvalidProducerEpoch, StorageError. Nothing was appended when it raises, except after StorageError, where it is
-        unknown.
+        InvalidProducerEpoch, TransactionalIdAuthorizationFailed, StorageError. Nothing was appended when it raises,
+        except after StorageError, where it is unknown.
         """
         headers = checked_headers(batches, self.tp)
         config = self.log.config

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from raylog.protocol.compression import Buffer, Codec
+from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, max_decompressed
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 
 LOG_OVERHEAD = 12
@@ -200,9 +200,10 @@ def validate_batch(buf: Buffer, pos: int = 0, *, end: int | None = None, sparse:
     """The header at ``pos`` of a batch that lies wholly before ``end`` (default: the buffer's), agrees with
     itself and has the right checksum. Looks at no record.
 
-    A producer's batch has a record for each of its offsets; with ``sparse`` fewer or none will do, as
-    compaction leaves them. Raises CorruptMessage (damaged), InvalidRecord (a header that contradicts itself,
-    an old format) or UnsupportedCompressionType. Whether a control batch is welcome is the caller's to say.
+    A producer's batch has a record for each of its offsets, and no more of them than its bytes can stand for in their
+    codec, and than a reader decompresses; with ``sparse``, as a log may hold it, fewer or none will do. Raises
+    CorruptMessage (damaged), InvalidRecord (a header that contradicts itself, an old format) or
+    UnsupportedCompressionType. Whether a control batch is welcome is the caller's to say.
     """
     limit = len(buf) if end is None else end
     if pos < 0 or limit - pos < HEADER_SIZE:
@@ -225,8 +226,12 @@ def _contradiction(header: BatchHeader, sparse: bool) -> str | None:
     if count != delta + 1 and (not sparse or count > delta + 1):
         return f"{count} records for {delta + 1} offsets"
     room = length + LOG_OVERHEAD - HEADER_SIZE
-    if codec_of(attributes) is Codec.NONE and room < count * MIN_RECORD_SIZE:
-        return f"{count} records in {room} bytes"
+    codec = codec_of(attributes)
+    if codec is Codec.NONE:
+        if room < count * MIN_RECORD_SIZE:
+            return f"{count} records in {room} bytes"
+    elif not sparse and min(max_decompressed(codec, room), DEFAULT_MAX_BYTES) < count * MIN_RECORD_SIZE:
+        return f"{count} records in {room} bytes of {codec.name.lower()}"
     base_is_first = not attributes & (TIMESTAMP_TYPE_FLAG | DELETE_HORIZON_FLAG)
     if base_is_first and 0 <= max_timestamp < base_timestamp:
         return f"max timestamp {max_timestamp} before base timestamp {base_timestamp}"

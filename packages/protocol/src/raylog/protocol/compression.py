@@ -81,10 +81,58 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
         return bytes(data)
+    room = _Room(max_bytes)
+    out: list[bytes] = []
+    for piece in _pieces(codec, data, room):
+        room.left -= len(piece)
+        if room.left < 0:
+            raise _too_large(codec, max_bytes)
+        out.append(piece)
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def decompress_pieces(codec: Codec, data: Buffer, piece_bytes: int) -> Iterator[bytes]:
+    """What was compressed, in pieces of not much more than ``piece_bytes``: who reads no further pays no more.
+
+    A block of snappy comes as one piece. Raises CorruptMessage when ``data`` is damaged or a block is too large.
+    """
+    if codec is Codec.NONE:
+        yield bytes(data)
+    else:
+        yield from _pieces(codec, data, _Room(piece_bytes, DEFAULT_MAX_BYTES))
+
+
+def max_decompressed(codec: Codec, size: int) -> int:
+    """The most bytes that ``size`` bytes of the codec can stand for, by its format."""
+    return size * _RATIOS[codec]
+
+
+_RATIOS = (
+    1,
+    1032,  # deflate: two bits for 258 bytes
+    22,  # snappy: a copy of three bytes for 64
+    255,  # lz4: a byte of length for 255 bytes
+    32 << 10,  # zstd: a block of four bytes for 128 KiB
+)
+
+
+class _Room:
+    """How many bytes may still come out."""
+
+    __slots__ = ("left", "total")
+
+    def __init__(self, left: int, total: int | None = None) -> None:
+        self.left = left
+        self.total = total or left
+        """How many in all, where ``left`` is of each piece."""
+
+
+def _pieces(codec: Codec, data: Buffer, room: _Room) -> Iterator[bytes]:
+    """What was compressed, in pieces: the one that leaves no room is hardly larger than the room."""
     if not data:
         raise CorruptMessage(f"{codec.name.lower()} data has no bytes: even nothing compresses to some")
     try:
-        return _DECOMPRESSORS[codec](data, max_bytes)
+        yield from _DECOMPRESSORS[codec](data, room)
     except (
         zlib.error,
         cramjam.DecompressionError,
@@ -110,25 +158,19 @@ _GZIP_CHUNK_BYTES = 16 << 10
 grows with the square of the members: five megabytes of tiny ones took nine seconds."""
 
 
-def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+def _gunzip(data: Buffer, room: _Room) -> Iterator[bytes]:
     view = memoryview(data)
-    out: list[bytes] = []
-    room = max_bytes
     pos = 0
     while pos < len(view):  # a gzip file may have several members
         unpacker = zlib.decompressobj(_GZIP_WBITS)
         while not unpacker.eof:
-            if pos == len(view):
+            if pos == len(view) and not unpacker.unconsumed_tail:
                 raise CorruptMessage("gzip data ends too early")
             chunk = view[pos : pos + _GZIP_CHUNK_BYTES]
-            part = unpacker.decompress(chunk, room + 1)
-            room -= len(part)
-            if room < 0:
-                raise _too_large(Codec.GZIP, max_bytes)
+            part = unpacker.decompress(chunk, room.left + 1)
+            pos += len(chunk) - len(unpacker.unused_data) - len(unpacker.unconsumed_tail)
             if part:
-                out.append(part)
-            pos += len(chunk) - len(unpacker.unused_data)
-    return b"".join(out)
+                yield part
 
 
 # --- snappy, raw and in xerial's framing ----------------------------------------------------------
@@ -148,17 +190,17 @@ def _xerial_blocks(data: Buffer) -> Iterator[bytes]:
         yield block
 
 
-def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
-    view = memoryview(data)
-    out: list[bytes] = []
-    room = max_bytes
-    for block in _snappy_blocks(view):
-        room -= cramjam.snappy.decompress_raw_len(block)
-        if room < 0:
-            raise _too_large(Codec.SNAPPY, max_bytes)
+def _unsnappy(data: Buffer, room: _Room) -> Iterator[bytes]:
+    came = 0
+    for block in _snappy_blocks(memoryview(data)):
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > max_decompressed(Codec.SNAPPY, len(block)):
+            raise CorruptMessage(f"a snappy block of {len(block)} bytes claims to stand for {size}")
+        if came + size > room.total:
+            raise _too_large(Codec.SNAPPY, room.total)
+        came += size
         if plain := bytes(cramjam.snappy.decompress_raw(block)):
-            out.append(plain)
-    return b"".join(out)
+            yield plain
 
 
 def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
@@ -181,14 +223,16 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 # --- lz4 ------------------------------------------------------------------------------------------
 
 
-def _unlz4(data: Buffer, max_bytes: int) -> bytes:
+def _unlz4(data: Buffer, room: _Room) -> Iterator[bytes]:
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    out: bytes = unpacker.decompress(data, max_length=max_bytes + 1)
-    if len(out) > max_bytes:
-        raise _too_large(Codec.LZ4, max_bytes)
-    if not unpacker.eof:
-        raise CorruptMessage("lz4 data ends too early")
-    return out
+    rest: Buffer = data
+    while not unpacker.eof:
+        part: bytes = unpacker.decompress(rest, max_length=room.left + 1)
+        rest = b""
+        if part:
+            yield part
+        elif not unpacker.eof:
+            raise CorruptMessage("lz4 data ends too early")
 
 
 # --- zstd -----------------------------------------------------------------------------------------
@@ -197,10 +241,8 @@ _ZSTD_BLOCK_BYTES = 128 << 10
 """What four bytes can stand for. So much goes in at once that what comes out is hardly more than what is allowed."""
 
 
-def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+def _unzstd(data: Buffer, room: _Room) -> Iterator[bytes]:
     view = memoryview(data)
-    out: list[bytes] = []
-    room = max_bytes
     pos = 0
     frames = zstandard.ZstdDecompressor()
     while pos < len(view):  # there may be several frames
@@ -208,18 +250,14 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
         while not unpacker.eof:
             if pos == len(view):
                 raise CorruptMessage("zstd data ends too early")
-            chunk = view[pos : pos + 4 * (room // _ZSTD_BLOCK_BYTES + 1)]
+            chunk = view[pos : pos + 4 * (room.left // _ZSTD_BLOCK_BYTES + 1)]
             part = unpacker.decompress(chunk)
-            room -= len(part)
-            if room < 0:
-                raise _too_large(Codec.ZSTD, max_bytes)
-            if part:
-                out.append(part)
             pos += len(chunk) - len(unpacker.unused_data)
-    return out[0] if len(out) == 1 else b"".join(out)
+            if part:
+                yield part
 
 
-_DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {
+_DECOMPRESSORS: dict[Codec, Callable[[Buffer, _Room], Iterator[bytes]]] = {
     Codec.GZIP: _gunzip,
     Codec.SNAPPY: _unsnappy,
     Codec.LZ4: _unlz4,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from crc32c import crc32c
 
@@ -29,7 +30,7 @@ from raylog.protocol.batch_header import (
     validate_batch,
     whole_batch,
 )
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress
+from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress, decompress_pieces
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
 from raylog.protocol.rows import Headers, Record, decode_records, encode_records, scan_times
 from raylog.protocol.transactions import AbortedTransaction, visible_batches
@@ -47,7 +48,9 @@ __all__ = [
     "decode_batch",
     "decode_batches",
     "encode_batch",
+    "first_record_at",
     "frame_batch",
+    "max_record_time",
     "read_header",
     "record_times",
     "stamp",
@@ -57,6 +60,13 @@ __all__ = [
 
 _NOT_COVERED = struct.Struct(">qiibI")  # by the checksum: base offset, length, leader epoch, magic, the checksum itself
 _COVERED = struct.Struct(">hiqqqhii")  # attributes to record count
+
+MAX_LOOKED_AT = 1 << 18
+"""Records of one batch that a look-up by time looks at: about a quarter of a second."""
+MAX_LOOKED_AT_BYTES = 32 << 20
+"""What it decompresses of one batch."""
+_PIECE_BYTES = 1 << 20
+_NO_BOUND = 1 << 62
 
 
 def encode_batch(
@@ -152,20 +162,89 @@ def decode_batch(
 _check_crc = check_crc
 
 
-def record_times(buf: Buffer, pos: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[tuple[int, int]]:
+def record_times(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record of the batch at ``pos``, in order.
 
-    For look-ups in a broker: there is no object per record, so that a batch of a hundred kilobytes which stands for
-    millions of records takes no more memory than their bytes. Raises as :func:`decode_batch`.
+    For look-ups in a broker: there is no object per record, and no more is decompressed than is read. Raises
+    CorruptMessage when the batch is damaged, and UnsupportedCompressionType.
     """
+    return _times(buf, pos, _NO_BOUND)
+
+
+def first_record_at(buf: Buffer, timestamp: int, from_offset: int) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after both in the batch ``buf``; None when there is none.
+
+    ``timestamp`` is at most the header's highest. A look-up costs no more than :data:`MAX_LOOKED_AT` records and
+    :data:`MAX_LOOKED_AT_BYTES`, whatever a producer sent. Where those do not do, or where no record of the whole batch
+    has the time that the header promises, the answer is the last record that was looked at: what was asked for is not
+    before it. Raises as :func:`record_times`.
+    """
+    header = read_header(buf)
+    offset, time = header.base_offset, header.base_timestamp
+    looked_at = 0
+    try:
+        for offset, time in islice(_times(buf, 0, MAX_LOOKED_AT_BYTES), MAX_LOOKED_AT):
+            if time >= timestamp and offset >= from_offset:
+                return offset, time
+            looked_at += 1
+    except _LookedAtEnough:
+        pass
+    if looked_at == header.record_count and (header.base_offset < from_offset or not looked_at):
+        return None
+    return max(offset, from_offset), time
+
+
+def max_record_time(buf: Buffer, from_offset: int) -> int:
+    """The highest timestamp of the records from ``from_offset`` on in the batch ``buf``; -1 when there is none.
+
+    Where looking at as much as :func:`first_record_at` does not do, it is what the header says. Raises as
+    :func:`record_times`.
+    """
+    header = read_header(buf)
+    if header.record_count <= MAX_LOOKED_AT:
+        try:
+            times = _times(buf, 0, MAX_LOOKED_AT_BYTES)
+            return max((time for offset, time in times if offset >= from_offset), default=-1)
+        except _LookedAtEnough:
+            pass
+    return header.max_timestamp
+
+
+class _LookedAtEnough(Exception):
+    """A look-up has decompressed as much as it may."""
+
+
+def _times(buf: Buffer, pos: int, max_bytes: int) -> Iterator[tuple[int, int]]:
     header = whole_batch(buf, pos)
     _check_crc(buf, pos, header)
-    appended = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
-    body = _body_of(buf, pos, header, max_bytes)
-    for offset, timestamp in scan_times(
-        body, header.record_count, base_offset=header.base_offset, base_timestamp=header.base_timestamp
-    ):
-        yield offset, timestamp if appended is None else appended
+    _check_counts(header)
+    body = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    times = scan_times(
+        _within(decompress_pieces(header.codec, body, _PIECE_BYTES), max(max_bytes, len(body))),
+        header.record_count,
+        base_offset=header.base_offset,
+        base_timestamp=header.base_timestamp,
+    )
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        return times
+    return ((offset, header.max_timestamp) for offset, _ in times)
+
+
+def _within(pieces: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
+    """The pieces while they are not more than ``max_bytes``. Raises _LookedAtEnough."""
+    for piece in pieces:
+        max_bytes -= len(piece)
+        if max_bytes < 0:
+            raise _LookedAtEnough
+        yield piece
+
+
+def _check_counts(header: BatchHeader) -> None:
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptMessage(
+            f"the batch at base offset {header.base_offset} has {header.record_count} records "
+            f"and last offset delta {header.last_offset_delta}"
+        )
 
 
 def _records_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> list[Record]:
@@ -183,11 +262,7 @@ def _body_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> byte
     """The records' bytes, decompressed."""
     codec = header.codec
     body = bytes(memoryview(buf)[pos + HEADER_SIZE : pos + header.size])
-    if header.record_count < 0 or header.last_offset_delta < 0:
-        raise CorruptMessage(
-            f"the batch at base offset {header.base_offset} has {header.record_count} records "
-            f"and last offset delta {header.last_offset_delta}"
-        )
+    _check_counts(header)
     return body if codec is Codec.NONE else decompress(codec, body, max_bytes=max_bytes)
 
 

@@ -9,8 +9,9 @@ batch's find every overrun.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from raylog.protocol.errors import CorruptMessage
 
@@ -226,24 +227,57 @@ def _decode_into(
     return pos
 
 
-def scan_times(data: bytes, count: int, *, base_offset: int, base_timestamp: int) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each of ``count`` records in ``data``, looking at nothing else and keeping nothing.
+_LONGEST_START = 31
+"""Bytes of a record's length, attributes, timestamp and offset, at the most."""
 
-    Raises CorruptMessage at a record that does not lie within ``data``.
+
+def scan_times(
+    pieces: Iterable[bytes], count: int, *, base_offset: int, base_timestamp: int
+) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each of ``count`` records in ``pieces`` joined, looking at nothing else, keeping nothing.
+
+    Takes no piece before it is needed. Raises CorruptMessage at a record that does not lie within them.
     """
-    pos = 0
-    for number in range(count):
-        try:
-            length, pos = long_varint(data, pos)
+    data, pos, number = b"", 0, 0  # pos may lie beyond the data, where the next record begins
+    for piece in chain(pieces, (None,)):
+        left = data[pos:]
+        pos = max(pos - len(data), 0)
+        if piece is None:  # the last records, whose start may be cut off: what is beyond reads as zeros
+            size = stop = len(left)
+            data = left + bytes(_LONGEST_START)
+        else:
+            data = left + piece if left else piece
+            size, stop = 1 << 62, len(data) - _LONGEST_START
+        while pos < stop and number < count:
+            length = data[pos]
+            pos += 1
+            if length > 0x7F:
+                length, pos = long_varint(data, pos - 1)
             end = pos + (length >> 1)
-            time, pos = long_varint(data, pos + 1)  # behind the attributes
-            delta, pos = long_varint(data, pos)
-        except IndexError:
-            raise CorruptMessage(f"record {number} of {count} in a batch is damaged") from None
-        if length & 1 or not pos <= end <= len(data):
-            raise CorruptMessage(f"record {number} of {count} in a batch does not fill its length")
-        pos = end
-        yield base_offset + _signed(delta), base_timestamp + _signed(time)
+            time = data[pos + 1]  # behind the attributes
+            pos += 2
+            if time > 0x7F:
+                if (high := data[pos]) < 0x80:
+                    time = time & 0x7F | high << 7
+                    pos += 1
+                else:
+                    time, pos = long_varint(data, pos - 1)
+            delta = data[pos]
+            pos += 1
+            if delta > 0x7F:
+                if (high := data[pos]) < 0x80:
+                    delta = delta & 0x7F | high << 7
+                    pos += 1
+                else:
+                    delta, pos = long_varint(data, pos - 1)
+            if length & 1 or not pos <= end <= size:
+                raise CorruptMessage(f"record {number} of {count} in a batch does not fill its length")
+            pos = end
+            number += 1
+            yield base_offset + ((delta >> 1) ^ -(delta & 1)), base_timestamp + ((time >> 1) ^ -(time & 1))
+        if number == count and pos <= min(size, len(data)):
+            return
+    raise CorruptMessage(f"record {number} of {count} in a batch is damaged")
 
 
 def _signed(number: int) -> int:

@@ -1,4 +1,8 @@
-"""Offsets by time (ListOffsets): the indexes find the batch, a scan of that one batch the record."""
+"""Offsets by time (ListOffsets): the indexes find the batch, a scan of that one batch the record.
+
+Of one batch so much is looked at as an honest one has (:func:`raylog.protocol.records.first_record_at`); an answer that
+lies beyond is told too early, never too late.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from raylog.broker.storage.log import Log
 from raylog.broker.storage.segment import Located, Segment
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
-from raylog.protocol.records import BatchHeader, TimestampType, record_times
+from raylog.protocol.records import BatchHeader, TimestampType, first_record_at, max_record_time
 
 
 class TimestampedOffset(NamedTuple):
@@ -70,10 +74,8 @@ def _in_batch(
     epoch = LeaderEpoch(header.leader_epoch)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return TimestampedOffset(Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp), epoch)
-    for offset, time in record_times(segment.read_batch(located)):
-        if time >= timestamp and offset >= start:
-            return TimestampedOffset(Offset(offset), TimestampMs(time), epoch)
-    return None
+    found = first_record_at(segment.read_batch(located), timestamp, start)
+    return None if found is None else TimestampedOffset(Offset(found[0]), TimestampMs(found[1]), epoch)
 
 
 def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
@@ -104,5 +106,5 @@ def _highest(log: Log, segment: Segment, start: Offset, bound: Offset) -> int:
             highest = header.max_timestamp
         else:
             data = segment.read_batch(Located(position, header.size, Offset(header.base_offset)))
-            highest = max(highest, max((time for offset, time in record_times(data) if offset >= start), default=-1))
+            highest = max(highest, max_record_time(data, start))
     return highest

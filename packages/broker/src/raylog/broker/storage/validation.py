@@ -9,6 +9,7 @@ from raylog.protocol.errors import (
     InvalidTimestamp,
     MessageTooLarge,
     RecordListTooLarge,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from raylog.protocol.ids import TimestampMs, TopicPartition
@@ -50,6 +51,8 @@ def check_policy(
             raise MessageTooLarge(
                 f"{tp}: a batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}"
             )
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            raise InvalidTimestamp(f"{tp}: a producer may not say LogAppendTime: the broker does, where the topic asks")
         if config.log_append_time:
             continue
         if header.max_timestamp > now_ms + config.timestamp_after_max_ms:
@@ -57,13 +60,24 @@ def check_policy(
                 f"{tp}: timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms ahead of the "
                 f"broker's clock ({now_ms}); see message.timestamp.after.max.ms"
             )
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            raise InvalidTimestamp(f"{tp}: a producer may not say LogAppendTime; the topic has CreateTime")
 
 
 def check_client(headers: tuple[BatchHeader, ...], tp: TopicPartition) -> None:
-    """What clients may not send: InvalidRecord for control batches and for several batches at once, as Kafka does."""
+    """What clients may not send, by Kafka's rules.
+
+    Raises InvalidRecord for several batches at once, control batches and a base offset, and
+    TransactionalIdAuthorizationFailed for a batch of a transaction: a request that names one does not come here.
+    """
+    header = headers[0]
     if len(headers) > 1:
         raise InvalidRecord(f"{tp}: {len(headers)} batches at once; a request has exactly one per partition")
-    if headers[0].is_control:
+    if header.is_control:
         raise InvalidRecord(f"{tp}: clients may not write control batches")
+    if header.is_transactional:
+        raise TransactionalIdAuthorizationFailed(
+            f"{tp}: a batch of a transaction, of producer {header.producer_id}, in a request without transactional.id"
+        )
+    if header.base_offset != 0:
+        raise InvalidRecord(
+            f"{tp}: a batch with base offset {header.base_offset}; a producer sends 0, the leader assigns"
+        )
