@@ -33,8 +33,8 @@ THREADS = (
     "maintenance", "scrubber", "group-upkeep", "liveness", "names", "auto-create",
 )  # fmt: skip
 """All of a broker's, without what follows in their names: a broker or a listener."""
-ELSEWHERE = {"drain", "start", "metrics", "group", "liveness-listener"}
-"""Of a broker that stops, of the actor around it, and of members of groups: they have tests of their own."""
+ELSEWHERE = {"drain", "start", "metrics", "group", "liveness-listener", "zookeeper-restart"}
+"""Of a broker that stops, of the actor around it, of members of groups and of ZooKeeper's client: tested elsewhere."""
 SEVERAL = 2
 """How often a thread fails in a row."""
 

@@ -90,6 +90,22 @@ def test_a_killed_server_is_back_with_its_data_its_port_and_its_sessions(zookeep
     assert zookeeper.address == address
 
 
+def test_owner_that_cannot_start_a_server_tries_again(zookeeper: EmbeddedZooKeeper) -> None:
+    """As on a full disk, or when the system has no more processes."""
+    zookeeper.start()
+    owner, jvm = processes_of(zookeeper)
+    log, aside = zookeeper.data_dir / "jvm.log", zookeeper.data_dir / "jvm.log.aside"
+    log.rename(aside)
+    log.mkdir()
+    os.kill(jvm.pid, signal.SIGKILL)
+    told = zookeeper.data_dir / "owner.log"
+    wait_until(lambda: told.read_text().count("cannot be started: [Errno 21]") >= 2, 30, "it is told, again and again")
+    assert zookeeper.owner == owner
+    log.rmdir()
+    wait_until(lambda: zookeeper.is_serving, 30, "a server runs again")
+    assert processes_of(zookeeper)[0] == owner
+
+
 def test_changes_during_a_cut_are_seen_by_reading_again(zookeeper: EmbeddedZooKeeper) -> None:
     """The watch is lost with the connection; the change was made by one that was back sooner."""
     zookeeper.start()

@@ -28,7 +28,7 @@ from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import EventSink, MetadataStore, Versioned
+from raylog.coordination.store import EventSink, MetadataStore, Op, OpResult, Versioned
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import InconsistentGroupProtocol, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Offset
@@ -276,6 +276,30 @@ def test_a_defect_ends_the_membership_and_holds_up_nobody() -> None:
             member.leave(5)
             other.stop()
             other.member.leave(5)
+
+
+def test_commit_at_hand_of_member_with_a_defect_is_answered() -> None:
+    class Defective(MemoryStore):
+        is_defective = False
+
+        def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+            if self.is_defective:
+                raise ValueError("a defect")
+            return super().multi(ops)
+
+    tree = MemoryTree()
+    with Defective(tree) as store:
+        make_topic(store, 1)
+        member = started(store)
+        [tp] = tps(0)
+        wait_until(lambda: member.changes(), WAIT_S, "it is told what it owns")
+        store.is_defective = True
+        done = member.commit_async({tp: CommittedOffset(Offset(1))})
+        with pytest.raises(RaylogError, match="a defect"):
+            done.result(WAIT_S)
+        with pytest.raises(RaylogError, match="a defect"):
+            member.commit({tp: CommittedOffset(Offset(1))})
+        member.leave(5)
 
 
 # --- what changes cost ---

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -237,6 +239,28 @@ def test_a_broker_that_is_stopped_lets_others_lead_first(three_brokers: RunningC
         ray.kill(stopped)
         wait_until(lambda: "broker-1" not in actor_names(namespace), WAIT_S, "its actor is gone")
     three_brokers.raylog("up")
+
+
+def test_broker_without_a_vital_thread_is_started_anew(three_brokers: RunningCluster) -> None:
+    def end_thread(actor: Any) -> None:
+        """In the actor's process: have the thread meet SystemExit."""
+        [thread] = [thread for thread in threading.enumerate() if thread.name == "membership"]
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+
+    before = three_brokers.status()["brokers"][1]
+    assert before["state"] == "serving"
+    with driver(three_brokers) as namespace:
+        actor: Any = ray.get_actor("broker-1", namespace=namespace)
+        ray.get(actor.__ray_call__.remote(end_thread), timeout=WAIT_S)
+
+    def is_new() -> bool:
+        now = three_brokers.status()["brokers"][1]
+        return bool(now["state"] == "serving" and now["pid"] != before["pid"])
+
+    wait_until(is_new, WAIT_S, "another process serves")
+    log = Path(before["data_dir"], "broker.log").read_text()
+    assert "thread has ended loop=membership" in log
+    assert 'broker ends, to be started anew reason="thread membership has ended by SystemExit' in log
 
 
 def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:

@@ -194,7 +194,7 @@ class BrokerActor:
         return Broker(
             settings,
             self._dir,
-            store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms),
+            store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms, loops=self._loops),
             peer_control=RayPeerControl(file.namespace),
             place=Place(file.host, context.get_node_id(), file.actor),
             loops=self._loops,

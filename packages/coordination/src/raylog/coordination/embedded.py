@@ -8,6 +8,7 @@ serves on; the next owner ends it first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -195,10 +196,19 @@ class _Owner:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        backoff_s = FIRST_BACKOFF_S
+        backoff_s, has_run = FIRST_BACKOFF_S, False
         while not self._stopping:
             started = time.monotonic()
-            jvm = self._start_jvm()
+            try:
+                jvm = self._start_jvm()
+            except Exception as error:  # a full disk, no more processes: who owns it goes on trying
+                if not has_run:
+                    raise
+                _tell(f"the JVM cannot be started: {error}; trying again")
+                self._sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+                continue
+            has_run = True
             while jvm.poll() is None and not self._stopping:
                 self._sleep(LAST_BACKOFF_S)
             if jvm.poll() is None:
@@ -206,7 +216,7 @@ class _Owner:
                 break
             lived_s = time.monotonic() - started
             backoff_s = FIRST_BACKOFF_S if lived_s > 10 else min(2 * backoff_s, LAST_BACKOFF_S)
-            sys.stderr.write(f"the JVM ended with code {jvm.returncode}; starting it again\n")
+            _tell(f"the JVM ended with code {jvm.returncode}; starting it again")
             self._sleep(backoff_s)
         for name in (OWNER_FILE, JVM_FILE):
             (self._data_dir / name).unlink(missing_ok=True)
@@ -237,6 +247,13 @@ class _Owner:
         except subprocess.TimeoutExpired:
             jvm.kill()
             jvm.wait()
+
+
+def _tell(text: str) -> None:
+    """To the log, whose disk may be full: that is no reason to end."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def _record_this(record: Path) -> None:

@@ -91,7 +91,7 @@ class Loop:
         self._last_pause_s = last_pause_s
         self._in_a_row = 0
         """Failures since the last success."""
-        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread. RuntimeError when the system has no more threads; it may be started later then."""
@@ -121,8 +121,7 @@ class Loop:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def run(self) -> None:
-        """What the thread does; for an owner without threads, in its own."""
+    def _run(self) -> None:
         try:
             while self._turn():
                 pass

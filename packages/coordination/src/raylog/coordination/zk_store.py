@@ -2,7 +2,8 @@
  kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
 behaviour is not obvious: it drops all watches when the connection drops (before it reconnects), it replaces
 an expired session by itself, and it would queue requests while disconnected, which would then be carried
-out long after their caller gave up: so requests are refused at once while the store is not connected.
+out long after their caller gave up: so requests are refused at once while the store is not connected. Its
+connection's thread, and the session with it, end by any exception that it does not foresee: it is started again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 
 from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.loops import Loops
 from raylog.coordination.store import (
     ANY_VERSION,
     BadVersion,
@@ -57,6 +59,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
     Versioned,
 )
+from raylog.coordination.zk_restart import ConnectionRestart
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
 _CHANGES = {
@@ -124,10 +127,12 @@ class ZkStore:
         session_timeout_ms: int = 6_000,
         connect_timeout_ms: int = 15_000,
         request_timeout_ms: int | None = None,
+        loops: Loops | None = None,
     ) -> None:
         """``hosts`` is ``host:port,…`` with an optional chroot, ``/raylog`` at the end (made when missing).
 
-        Requests wait for their answer for ``request_timeout_ms``, by default the session timeout.
+        Requests wait for their answer for ``request_timeout_ms``, by default the session timeout. ``loops``: hears when
+        the connection had to be started again.
         """
         self._hosts, slash, chroot = hosts.partition("/")
         self._chroot = (slash + chroot).rstrip("/")
@@ -143,6 +148,7 @@ class ZkStore:
         self._closed = False
         self._client = self._new_client()
         self._client.add_listener(self._on_state)
+        self._restart = ConnectionRestart(self._client, loops or Loops())
         self._learn_granted_timeout()
 
     def _new_client(self, session: Session | None = None) -> Any:
@@ -184,8 +190,7 @@ class ZkStore:
             if self._closed:
                 return
             self._closed = True
-        self._client.stop()
-        self._client.close()
+        self._restart.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -233,6 +238,8 @@ class ZkStore:
             sinks, event = self._sinks, SessionEvent(self._state, self.session.id)
         for sink in sinks:
             sink.put(event)
+        if self._state is SessionState.LOST:
+            self._restart.if_dead()
 
     def heartbeat(self) -> MonotonicMs:
         session = self.session
@@ -275,6 +282,8 @@ class ZkStore:
         if self._closed:
             raise StoreClosed("the store is closed", path)
         if self._state is not SessionState.CONNECTED:
+            if self._session is not None:
+                self._restart.if_dead()
             raise StoreUnavailable(f"{path} was not asked for: not connected to ZooKeeper at {self._hosts}", path)
 
     def _answer(self, path: str, result: Any) -> Any:

@@ -1,0 +1,87 @@
+"""kazoo's own threads end by an exception: the store takes a new session, as if the old one had expired."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.waiting import wait_until
+from kit.zookeeper import running_zookeeper
+from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.loops import Loops
+from raylog.coordination.store import SessionEvent, SessionState, StoreError, StoreEvent
+from raylog.coordination.zk_store import ZkStore
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+def connection_thread(store: ZkStore) -> threading.Thread:
+    thread = store._client._connection._connection_routine
+    assert isinstance(thread, threading.Thread)
+    return thread
+
+
+def end_by(thread: threading.Thread, error: type[BaseException], store: ZkStore) -> None:
+    """Have the thread meet ``error`` wherever it is, which it does once it has something to do."""
+    assert thread.ident is not None
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error)) == 1
+
+    def ended() -> bool:
+        try:
+            store.exists("/")
+        except StoreError:
+            pass
+        return not thread.is_alive()
+
+    wait_until(ended, WAIT_S, "the thread has ended")
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_connection_thread_that_ends_is_started_again(zookeeper: EmbeddedZooKeeper, error: type[BaseException]) -> None:
+    loops = Loops()
+    with ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=loops) as store:
+        events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        store.watch_session(events)
+        before, thread = store.session, connection_thread(store)
+        store.create("/ours", ephemeral=True)
+        end_by(thread, error, store)
+        told = [events.get(timeout=WAIT_S), events.get(timeout=WAIT_S)]
+        assert [event.state for event in told if isinstance(event, SessionEvent)] == [
+            SessionState.LOST,
+            SessionState.CONNECTED,
+        ]
+        assert store.session != before
+        wait_until(lambda: store.exists("/ours") is None, WAIT_S, "the old session has ended")
+        store.create("/ours", ephemeral=True)
+        store.heartbeat()
+        store.delete("/ours")
+
+
+def test_store_whose_connection_has_ended_can_be_closed(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    def no_threads(_: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=Loops(before_step=no_threads))
+    store.start()
+    end_by(connection_thread(store), SystemExit, store)
+    assert store.session_state is SessionState.LOST
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.exists("/")
