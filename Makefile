@@ -11,8 +11,9 @@ SEED   ?= 1
 CORE   := packages tests/property tests/sim tests/fuzz tests/mutation tests/test_rules.py tests/test_infra.py
 BUG    ?=
 JOBS   ?= 1
+SECONDS ?= 1800
 
-.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance churn fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +79,9 @@ sim-long: setup  ## run seeds of the simulator until told to stop (Ctrl-C)
 
 sim-proof: setup ## plant bugs and count how many the simulator finds
 	cd tests && ../$(BIN)/python -m sim.cli --proof
+
+churn: setup     ## everything at once against three brokers for SECONDS; SEED=n chooses what is done to them
+	RAYLOG_CHURN_S=$(SECONDS) SEED=$(SEED) $(BIN)/pytest -q -s tests/system/test_churn.py
 
 bench: setup     ## broker figures as ratios to this machine's limits; the last line is one JSON object
 	$(BIN)/python tests/bench/bench_broker.py

@@ -10,11 +10,16 @@ function and its value:
 | end (of a transaction) | {txn, commit} | {} |
 | poll | {assignment, txn?, final?} | {records: [[partition, offset, value], …]} |
 | ends | {} | {ends: [[partition, offset], …]} |
+| starts | {} | {starts: [[partition, start], …]} |
+| delete (of records) | {partition, offset} | {start} |
+| retention | {partition, keeps_ms?, keeps_records?} | {} |
+| drop (of a topic) | {partition} | {} |
 
-``assignment`` is another number with each assignment or seek; ``final`` reads are those after everything, from offset
-0 to the end. A record without value is an offset that holds none for
-clients (a transaction's marker). A send without offset was acknowledged as a repetition, without one. Values are
-unique numbers, partitions are those of one topic.
+``assignment`` is another number with each assignment or seek; ``final`` reads are those after everything, from the
+log's start to the end. A record without value is an offset that holds none for clients (a transaction's marker). A
+send without offset was acknowledged as a repetition, without one. A delete at offset -1 is one of all that is
+committed. ``retention`` says what may go by itself: records older than ``keeps_ms``, or all but ``keeps_records``
+committed ones. Values are unique numbers; partitions are those of one topic, or a number for each log of many topics.
 """
 
 from __future__ import annotations
@@ -66,6 +71,22 @@ class Recorder:
         """The operation ended so."""
         with self._lock:
             self._ops.append(Op(time.monotonic_ns(), process, number, kind, f, v))
+
+    def add(
+        self,
+        process: str,
+        begun: int,
+        f: str,
+        invoked: dict[str, Any],
+        told: dict[str, Any],
+        kind: Type = Type.OK,
+        ended: int | None = None,
+    ) -> None:
+        """An operation that began at ``begun`` has ended, now if nothing else is said: both lines at once."""
+        with self._lock:
+            number = next(self._ids)
+            self._ops.append(Op(begun, process, number, Type.INVOKE, f, invoked))
+            self._ops.append(Op(time.monotonic_ns() if ended is None else ended, process, number, kind, f, told))
 
     def ops(self) -> list[Op]:
         """The lines so far."""

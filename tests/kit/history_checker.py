@@ -1,8 +1,8 @@
 """Judges a history of sends, polls and ends (Jepsen's Kafka workload is the model): valid, invalid or unknown.
 
-What is certain: an ``ok`` send is in the log at its offset; a ``fail`` send, or one of an aborted transaction, is
-nowhere; an ``info`` one may be either. A history whose partitions were not read to what was acknowledged, or that has
-hardly anything in it, shows nothing: *unknown*, never *valid*.
+What is certain: an ``ok`` send is in the log at its offset, unless the log begins after it by now; a ``fail`` send, or
+one of an aborted transaction, is nowhere; an ``info`` one may be either. A history whose partitions were not read to
+what was acknowledged, or that has hardly anything in it, shows nothing: *unknown*, never *valid*.
 
 | anomaly | what it is |
 |---|---|
@@ -17,6 +17,8 @@ hardly anything in it, shows nothing: *unknown*, never *valid*.
 | end went back | list-offsets answered less than was known when it was asked (an end told or an offset acknowledged) |
 | phantom | a value was read that nobody sent |
 | wrong partition | a value was read in another partition than it was sent to |
+| removed early | a log begins later than DeleteRecords and retention allow (``kit.history_starts``) |
+| came back | a record was seen that a DeleteRecords had told to be gone |
 | own uncommitted read | a read within a transaction met a value that this transaction had sent |
 
 All of it takes O(n log n) time in the number of operations and records.
@@ -25,13 +27,15 @@ All of it takes O(n log n) time in the number of operations and records.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kit.history import Op, Type
+from kit.history_operations import Operations, Send, operations
+from kit.history_starts import Highest, came_back, last_starts, removed_early
 
 
 class Anomaly(StrEnum):
@@ -46,6 +50,8 @@ class Anomaly(StrEnum):
     END_WENT_BACK = "end went back"
     PHANTOM = "phantom"
     WRONG_PARTITION = "wrong partition"
+    REMOVED_EARLY = "removed early"
+    CAME_BACK = "came back"
     OWN_UNCOMMITTED_READ = "own uncommitted read"
 
 
@@ -58,55 +64,6 @@ class Verdict(StrEnum):
 class Finding(NamedTuple):
     anomaly: Anomaly
     text: str
-
-
-@dataclass(slots=True)
-class Send:
-    """One send, from its first line to its last."""
-
-    process: str
-    partition: int
-    value: int
-    begun: int
-    txn: str | None
-    outcome: Type = Type.INFO
-    ended: int = -1
-    offset: int = -1
-    """-1: not acknowledged, or without an offset, as a retry is that the broker had already."""
-
-
-@dataclass(slots=True)
-class Poll:
-    process: str
-    assignment: int
-    txn: str | None
-    final: bool
-    records: Sequence[tuple[int, int, int | None]] = ()
-
-
-@dataclass(slots=True)
-class Ends:
-    begun: int
-    ended: int
-    ends: Sequence[tuple[int, int]]
-
-
-@dataclass(slots=True)
-class Operations:
-    """The history by kind."""
-
-    sends: list[Send] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    ends: list[Ends] = field(default_factory=list)
-    aborted: set[str] = field(default_factory=set)
-    """Transactions that were certainly aborted."""
-    uncertain: set[str] = field(default_factory=set)
-    """Transactions of which nobody knows whether they were committed."""
-
-    def acked(self) -> Iterator[Send]:
-        """Sends that are certainly in the log for readers of committed records."""
-        kept = self.aborted | self.uncertain
-        return (send for send in self.sends if send.outcome is Type.OK and send.txn not in kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +111,10 @@ def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.
     _check_send_order(ops, found)
     _check_real_time(ops, found)
     _check_ends(ops, found)
+    for text in removed_early(ops):
+        found.add(Anomaly.REMOVED_EARLY, text)
+    for text in came_back(ops):
+        found.add(Anomaly.CAME_BACK, text)
     acked = sum(1 for _ in ops.acked())
     read = sum(map(len, log.read.values()))
     unread = _unread(ops, reach)
@@ -166,55 +127,6 @@ def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.
         why = f"only {read} offsets were read"
     verdict = Verdict.INVALID if found.counts else Verdict.UNKNOWN if why else Verdict.VALID
     return Judgement(verdict, tuple(found.kept), found.counts, acked, read, lost, why)
-
-
-def operations(history: Iterable[Op]) -> Operations:
-    """Join the lines of each operation. ValueError when a line has no beginning."""
-    ops = Operations()
-    begun: dict[int, Op] = {}
-    sends: dict[int, Send] = {}
-    commits: dict[str, bool | None] = {}
-    for op in history:
-        if op.type is Type.INVOKE:
-            begun[op.id] = op
-            if op.f == "send":
-                send = Send(op.p, op.v["partition"], op.v["value"], op.t, op.v.get("txn"))
-                sends[op.id] = send
-                ops.sends.append(send)
-                if send.txn is not None:
-                    commits.setdefault(send.txn, None)
-            continue
-        first = begun.pop(op.id, None)
-        if first is None or first.f != op.f:
-            raise ValueError(f"operation {op.id} ends without a beginning")
-        _end(ops, op, first, sends, commits)
-    ops.aborted = {txn for txn, committed in commits.items() if committed is False}
-    ops.uncertain = {txn for txn, committed in commits.items() if committed is None}
-    return ops
-
-
-def _end(ops: Operations, op: Op, first: Op, sends: dict[int, Send], commits: dict[str, bool | None]) -> None:
-    match op.f:
-        case "send":
-            send = sends.pop(op.id)
-            send.outcome, send.ended = op.type, op.t
-            send.offset = op.v.get("offset", -1)
-        case "end":
-            if op.type is Type.OK:
-                commits[first.v["txn"]] = first.v["commit"]
-            elif op.type is Type.FAIL:
-                commits[first.v["txn"]] = False
-        case "poll":
-            if op.type is Type.OK:
-                records = [(partition, offset, value) for partition, offset, value in op.v["records"]]
-                ops.polls.append(
-                    Poll(op.p, first.v["assignment"], first.v.get("txn"), first.v.get("final", False), records)
-                )
-        case "ends":
-            if op.type is Type.OK:
-                ops.ends.append(Ends(first.t, op.t, [(partition, end) for partition, end in op.v["ends"]]))
-        case unknown:
-            raise ValueError(f"no such function: {unknown}")
 
 
 class _Log:
@@ -286,6 +198,18 @@ class _Reach:
     def __init__(self, ops: Operations, log: _Log) -> None:
         self._read_to = {partition: max(kept) + 1 for partition, kept in log.kept.items()}
         self._told = {partition: (end, answer.begun) for answer in ops.ends for partition, end in answer.ends}
+        self._starts = last_starts(ops)
+        self._dropped = ops.dropped
+        self._values = log.values
+
+    def place(self, send: Send) -> int:
+        """The offset at which the send is known to be; -1: nobody saw it."""
+        return send.offset if send.offset >= 0 else self._values.get(send.value, (0, -1))[1]
+
+    def must_hold(self, send: Send) -> bool:
+        """Whether its record has to be left: its topic is, and the log begins not after it, wherever it is."""
+        start = self._starts.get(send.partition, 0)
+        return send.partition not in self._dropped and (start == 0 or self.place(send) >= start)
 
     def includes(self, send: Send) -> bool:
         """Whether they would have found it: they went beyond it, or to the end that was told after it was acked."""
@@ -297,8 +221,9 @@ class _Reach:
 def _check_lost(ops: Operations, log: _Log, reach: _Reach, found: _Findings) -> int:
     lost = 0
     for send in ops.acked():
-        where = send.offset if send.offset >= 0 else log.values.get(send.value, (0, -1))[1]
-        if reach.includes(send) and where not in log.kept[send.partition]:
+        if not reach.must_hold(send):
+            continue
+        if reach.includes(send) and reach.place(send) not in log.kept[send.partition]:
             lost += 1
             text = f"value {send.value}, acked at offset {send.offset} of partition {send.partition}"
             found.add(Anomaly.LOST, text)
@@ -307,7 +232,7 @@ def _check_lost(ops: Operations, log: _Log, reach: _Reach, found: _Findings) -> 
 
 def _unread(ops: Operations, reach: _Reach) -> str:
     for send in ops.acked():
-        if not reach.includes(send):
+        if reach.must_hold(send) and not reach.includes(send):
             return f"partition {send.partition} was not read up to offset {send.offset}, which was acknowledged"
     return ""
 
@@ -353,7 +278,7 @@ def _check_real_time(ops: Operations, found: _Findings) -> None:
     """Go through each partition's sends by the time they began, with the highest offset acknowledged before that."""
     for partition, sends in _by_partition(ops).items():
         acks = sorted(sends, key=lambda send: send.ended)
-        highest = _Highest((ack.ended, ack.offset) for ack in acks)
+        highest = Highest((ack.ended, ack.offset) for ack in acks)
         for send in sorted(sends, key=lambda send: send.begun):
             if (before := highest.before(send.begun)) >= send.offset:
                 text = f"partition {partition}: {send.value} at {send.offset} began after an ack at {before}"
@@ -367,10 +292,13 @@ def _check_ends(ops: Operations, found: _Findings) -> None:
         for partition, end in answer.ends:
             told[partition].append((answer.ended, end))
             asked[partition].append((answer.begun, end))
+    for began in ops.starts:
+        for partition, start in began.starts:
+            told[partition].append((began.ended, start))
     for partition, sends in _by_partition(ops).items():
         told[partition] += [(send.ended, send.offset + 1) for send in sends]
     for partition, questions in asked.items():
-        highest = _Highest(sorted(told[partition], key=_time))
+        highest = Highest(sorted(told[partition], key=_time))
         for begun, end in sorted(questions, key=_time):
             if (before := highest.before(begun)) > end:
                 text = f"partition {partition}: end {end}, after {before} had been told or acknowledged"
@@ -378,18 +306,3 @@ def _check_ends(ops: Operations, found: _Findings) -> None:
 
 
 _time: Callable[[tuple[int, int]], Any] = lambda item: item[0]  # noqa: E731
-
-
-class _Highest:
-    """The greatest number told so far; asked with times that only grow."""
-
-    def __init__(self, told: Iterable[tuple[int, int]]) -> None:
-        self._told = iter(told)
-        self._next = next(self._told, None)
-        self._highest = -1
-
-    def before(self, time: int) -> int:
-        while self._next is not None and self._next[0] < time:
-            self._highest = max(self._highest, self._next[1])
-            self._next = next(self._told, None)
-        return self._highest

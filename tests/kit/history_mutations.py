@@ -222,6 +222,73 @@ def own_uncommitted_read(ops: Ops, rng: random.Random) -> Ops:
     return [op._replace(v={"records": records}) if op is victim else op for op in ops]
 
 
+def _with(ops: Ops, f: str, invoked: dict[str, Any], told: dict[str, Any], process: str = "late") -> Ops:
+    """One operation more, after all the others."""
+    number, now = ops[-1].id + 1, ops[-1].t
+    return [*ops, Op(now + 1, process, number, Type.INVOKE, f, invoked), Op(now + 2, process, number, Type.OK, f, told)]
+
+
+def _end(ops: Ops, partition: int) -> int:
+    """An offset that everything acknowledged is before."""
+    return 1 + max(last.v["offset"] for first, last in _acked(ops) if first.v["partition"] == partition)
+
+
+def removed_early(ops: Ops, rng: random.Random) -> Ops:
+    """A log without retention begins later, and nobody deleted anything."""
+    partition = rng.choice(_acked(ops))[0].v["partition"]
+    return _with(ops, "starts", {}, {"starts": [[partition, _end(ops, partition)]]})
+
+
+def removed_beyond_what_was_deleted(ops: Ops, rng: random.Random) -> Ops:
+    """DeleteRecords was asked for one record less than is gone."""
+    partition = rng.choice(_acked(ops))[0].v["partition"]
+    end = _end(ops, partition)
+    deleted = _with(ops, "delete", {"partition": partition, "offset": end - 1}, {"start": end - 1})
+    return _with(deleted, "starts", {}, {"starts": [[partition, end]]})
+
+
+def removed_too_young(ops: Ops, rng: random.Random) -> Ops:
+    """Retention by age took a record that it keeps for longer."""
+    partition = rng.choice(_acked(ops))[0].v["partition"]
+    kept = _with(ops, "retention", {"partition": partition, "keeps_ms": 1_000_000_000}, {})
+    return _with(kept, "starts", {}, {"starts": [[partition, _end(ops, partition)]]})
+
+
+def removed_too_many(ops: Ops, rng: random.Random) -> Ops:
+    """Retention by size left less than it keeps."""
+    partition = rng.choice(_acked(ops))[0].v["partition"]
+    last = max(end for op in ops if _is(op, Type.OK, "ends") for number, end in op.v["ends"] if number == partition)
+    kept = _with(ops, "retention", {"partition": partition, "keeps_records": 2}, {})
+    began = _with(kept, "starts", {}, {"starts": [[partition, last - 1]]})
+    return _with(began, "ends", {}, {"ends": [[partition, last]]})
+
+
+def deleted_record_read(ops: Ops, rng: random.Random) -> Ops:
+    """A record is read after a DeleteRecords told that it is gone."""
+    first, last = rng.choice(_acked(ops))
+    partition, offset = first.v["partition"], last.v["offset"]
+    deleted = _with(ops, "delete", {"partition": partition, "offset": offset + 1}, {"start": offset + 1})
+    return _with(deleted, "poll", {"assignment": 0}, {"records": [[partition, offset, first.v["value"]]]})
+
+
+def deleted_start_went_back(ops: Ops, rng: random.Random) -> Ops:
+    """A log begins earlier than a DeleteRecords told."""
+    first, last = rng.choice(_acked(ops))
+    partition, offset = first.v["partition"], last.v["offset"]
+    deleted = _with(ops, "delete", {"partition": partition, "offset": offset + 1}, {"start": offset + 1})
+    return _with(deleted, "starts", {}, {"starts": [[partition, offset]]})
+
+
+def lost_above_the_start(ops: Ops, rng: random.Random) -> Ops:
+    """What lies before an acknowledged record was deleted, and that record is gone with it."""
+    victims = _not_last(ops)
+    first, last = rng.choice([pair for pair in _acked(ops) if pair[0].v["value"] in victims])
+    partition, offset = first.v["partition"], last.v["offset"]
+    gone = _swapped_value(ops, first.v["value"], lambda r: [], "drain")
+    deleted = _with(gone, "delete", {"partition": partition, "offset": offset}, {"start": offset})
+    return _with(deleted, "starts", {}, {"starts": [[partition, offset]]})
+
+
 MUTATIONS: dict[Callable[[Ops, random.Random], Ops], Anomaly] = {
     inconsistent_offset: Anomaly.INCONSISTENT_OFFSET,
     duplicate: Anomaly.DUPLICATE,
@@ -238,6 +305,13 @@ MUTATIONS: dict[Callable[[Ops, random.Random], Ops], Anomaly] = {
     end_went_back: Anomaly.END_WENT_BACK,
     phantom: Anomaly.PHANTOM,
     wrong_partition: Anomaly.WRONG_PARTITION,
+    removed_early: Anomaly.REMOVED_EARLY,
+    removed_beyond_what_was_deleted: Anomaly.REMOVED_EARLY,
+    removed_too_young: Anomaly.REMOVED_EARLY,
+    removed_too_many: Anomaly.REMOVED_EARLY,
+    deleted_record_read: Anomaly.CAME_BACK,
+    deleted_start_went_back: Anomaly.CAME_BACK,
+    lost_above_the_start: Anomaly.LOST,
     own_uncommitted_read: Anomaly.OWN_UNCOMMITTED_READ,
 }
 

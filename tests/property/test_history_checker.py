@@ -20,14 +20,23 @@ from kit.history_checker import Anomaly, Verdict, check
 from kit.history_mutations import MUTATIONS, PARTITIONS, Ops
 
 SEEDS = range(40)
+LINE_NS = 1_000_000
+"""Between two lines of a model's history."""
+RETENTION: list[dict[str, int]] = [{"keeps_records": 6}, {"keeps_ms": 60}, {}]
+"""By partition, in histories with deletion."""
 
 
 class Model:
     """A correct log under random clients; its history by the end."""
 
-    def __init__(self, rng: random.Random, sends: int) -> None:
+    def __init__(self, rng: random.Random, sends: int, *, deletes: bool = False) -> None:
         self.ops: Ops = []
         self._rng = rng
+        self._deletes = deletes
+        self._starts = [0] * PARTITIONS
+        self._begun: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        """When the send of each record began."""
+        self._assignments: dict[tuple[str, int], int] = {}
         self._now = 0
         self._ids = 0
         self._logs: list[list[int | None]] = [[] for _ in range(PARTITIONS)]
@@ -35,17 +44,24 @@ class Model:
         self._positions: dict[str, list[int]] = {}
 
     def invoke(self, process: str, f: str, **v: Any) -> int:
-        self._now += 1
+        self._now += LINE_NS
         self._ids += 1
         self.ops.append(Op(self._now, process, self._ids, Type.INVOKE, f, v))
         return self._ids
 
     def done(self, process: str, number: int, kind: Type, f: str, **v: Any) -> None:
-        self._now += 1
+        self._now += LINE_NS
         self.ops.append(Op(self._now, process, number, kind, f, v))
 
     def run(self) -> Ops:
+        if self._deletes:
+            for partition, retention in enumerate(RETENTION):
+                self.done(
+                    "keeper", self.invoke("keeper", "retention", partition=partition, **retention), Type.OK, "retention"
+                )
         for value in self._values:
+            if self._deletes:
+                self._rng.choice([self.delete, self.retain, self.retain, self.starts])()
             match self._rng.randrange(8):
                 case 0:
                     self.transaction(f"t{value}", value)
@@ -63,20 +79,57 @@ class Model:
                     self.send(value)
         for _ in range(1 + len(self.ops)):
             self.poll("drain")
+        if self._deletes:
+            self.starts()
         self.ends()
         return self.ops
+
+    # --- what goes from the front
+
+    def delete(self) -> None:
+        """DeleteRecords, sometimes without an answer; then it may have happened, or not."""
+        partition = self._rng.randrange(PARTITIONS)
+        start, end = self._starts[partition], len(self._logs[partition])
+        offset = self._rng.randint(start, min(start + 5, end))
+        is_all = offset == end
+        number = self.invoke("deleter", "delete", partition=partition, offset=-1 if is_all else offset)
+        is_answered = self._rng.random() < 0.8
+        if is_answered or self._rng.random() < 0.5:
+            self._starts[partition] = offset
+        if is_answered:
+            self.done("deleter", number, Type.OK, "delete", start=offset)
+
+    def retain(self) -> None:
+        """Retention, as it is set for the partition."""
+        partition = self._rng.randrange(PARTITIONS)
+        retention, start = RETENTION[partition], self._starts[partition]
+        if "keeps_records" in retention:
+            start = max(start, len(self._logs[partition]) - retention["keeps_records"])
+        elif "keeps_ms" in retention:
+            old = self._now - retention["keeps_ms"] * 1_000_000
+            start = max([start, *(n + 1 for n, begun in enumerate(self._begun[partition]) if begun < old)])
+        self._starts[partition] = start
+
+    def starts(self) -> None:
+        number = self.invoke("asker", "starts")
+        self.done("asker", number, Type.OK, "starts", starts=[list(each) for each in enumerate(self._starts)])
+        self.ends()
+
+    def _append(self, partition: int, *values: int | None) -> None:
+        self._logs[partition] += values
+        self._begun[partition] += [self._now] * len(values)
 
     def send(self, value: int, txn: str | None = None) -> None:
         process, partition = f"producer-{value % 2}", self._rng.randrange(PARTITIONS)
         more = {} if txn is None else {"txn": txn}
         number = self.invoke(process, "send", partition=partition, value=value, **more)
-        self._logs[partition].append(value)
+        self._append(partition, value)
         self.done(process, number, Type.OK, "send", offset=len(self._logs[partition]) - 1)
 
     def unsure(self, value: int) -> None:
         number = self.invoke("producer-9", "send", partition=0, value=value)
         if self._rng.random() < 0.5:
-            self._logs[0].append(value)
+            self._append(0, value)
         if self._rng.random() < 0.5:
             self.done("producer-9", number, Type.INFO, "send")
 
@@ -89,8 +142,8 @@ class Model:
         process = f"producer-{value % 2}"
         number = self.invoke(process, "send", partition=2, value=value, txn=txn)
         reading = self.invoke(process, "poll", assignment=value, txn=txn)
-        self.done(process, reading, Type.OK, "poll", records=self._records(2, 0))
-        self._logs[2] += [value, None]
+        self.done(process, reading, Type.OK, "poll", records=self._records(2, self._starts[2]))
+        self._append(2, value, None)
         self.done(process, number, Type.OK, "send", offset=len(self._logs[2]) - 2)
         ending = self.invoke(process, "end", txn=txn, commit=True)
         self.done(process, ending, Type.OK, "end")
@@ -98,7 +151,11 @@ class Model:
     def poll(self, process: str) -> None:
         positions = self._positions.setdefault(process, [0] * PARTITIONS)
         partition = self._rng.randrange(PARTITIONS)
-        number = self.invoke(process, "poll", assignment=0, final=process == "drain")
+        if positions[partition] < self._starts[partition]:
+            positions[partition] = self._starts[partition]
+            self._assignments[process, partition] = self._assignments.get((process, partition), 0) + 1
+        assignment = self._assignments.get((process, partition), 0)
+        number = self.invoke(process, "poll", assignment=assignment, final=process == "drain")
         records = self._records(partition, positions[partition])[: self._rng.randrange(1, 20)]
         positions[partition] += len(records)
         self.done(process, number, Type.OK, "poll", records=records)
@@ -112,8 +169,8 @@ class Model:
         return [[partition, at, log[at]] for at in range(offset, len(log))]
 
 
-def valid_history(seed: int, sends: int = 120) -> Ops:
-    return Model(random.Random(seed), sends).run()
+def valid_history(seed: int, sends: int = 120, *, deletes: bool = False) -> Ops:
+    return Model(random.Random(seed), sends, deletes=deletes).run()
 
 
 def test_every_anomaly_has_a_mutation() -> None:
@@ -126,6 +183,15 @@ def test_a_correct_log_is_valid(seed: int) -> None:
     assert judgement.verdict is Verdict.VALID, judgement.findings
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_log_whose_records_go_from_the_front_is_valid(seed: int) -> None:
+    history = valid_history(seed, deletes=True)
+    judgement = check(history, least_acked=20)
+    assert judgement.verdict is Verdict.VALID, judgement.findings
+    assert sum(op.f == "delete" for op in history) > 20
+    assert any(start > 0 for op in history if op.f == "starts" for _, start in op.v.get("starts", ()))
+
+
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_every_mutant_is_rejected_for_what_it_is(mutate: Callable[[Ops, random.Random], Ops]) -> None:
     for seed in SEEDS:
@@ -134,6 +200,23 @@ def test_every_mutant_is_rejected_for_what_it_is(mutate: Callable[[Ops, random.R
         assert judgement.verdict is Verdict.INVALID
         assert MUTATIONS[mutate] in judgement.counts, judgement.findings
     print(f"\n{mutate.__name__}: {len(SEEDS)} of {len(SEEDS)} mutants rejected")
+
+
+def test_an_acked_record_of_a_dropped_topic_may_be_gone() -> None:
+    """And of no other: the number of its log tells it from the topic that is made anew."""
+    ops = valid_history(4)
+    acked = next(op for op in ops if op.f == "send" and op.type is Type.INVOKE and op.p.startswith("producer-"))
+    partition = acked.v["partition"]
+    gone = [
+        op._replace(v={"records": [r for r in op.v["records"] if r[0] != partition]})
+        if op.f == "poll" and op.type is Type.OK and op.p == "drain"
+        else op
+        for op in ops
+    ]
+    gone = [op for op in gone if op.f != "ends"]
+    assert check(gone).verdict is not Verdict.VALID
+    dropped = Op(ops[-1].t + 1, "keeper", ops[-1].id + 1, Type.INVOKE, "drop", {"partition": partition})
+    assert check([*gone, dropped]).verdict is Verdict.VALID, check([*gone, dropped]).findings
 
 
 def test_too_little_is_unknown() -> None:
