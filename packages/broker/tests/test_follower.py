@@ -89,7 +89,9 @@ def test_out_of_range_below_the_leaders_start_begins_anew() -> None:
 
 def test_an_empty_log_begins_anew_where_the_leader_does() -> None:
     log, error = ModelLog(start=50), OffsetOutOfRange("t-0")
-    assert Follower().after_failure(error, FetchedPartition(0, log_start_offset=3), log) == StartAnew(Offset(3))
+    for start in (3, 0):
+        found = FetchedPartition[memoryview](0, log_start_offset=start)
+        assert Follower().after_failure(error, found, log) == StartAnew(Offset(start))
 
 
 @pytest.mark.parametrize(

@@ -423,6 +423,15 @@ def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brok
     assert (before.state, before.protocol, before.members[0].assignment) == ("Stable", "range", b"share")
 
 
+def test_group_has_no_protocol_while_it_rebalances(one: GroupCoordinator) -> None:
+    member_of(one)
+    one.join(GROUP, wishes())
+    described = one.describe(GROUP)
+    assert (described.state, described.protocol_type, described.protocol) == ("PreparingRebalance", "consumer", "")
+    assert [(each.metadata, each.assignment) for each in described.members] == [(b"", b"")] * 2
+    assert [each.client_host for each in described.members] == ["/h"] * 2
+
+
 def test_offsets_of_an_old_tool_are_a_group_too(brokers: Brokers, one: GroupCoordinator) -> None:
     brokers.stores[1].create(group_paths.offset(GROUP, TP), b"5", parents=True)
     assert [(each.group, each.state) for each in one.list_groups()] == [(GROUP, "Empty")]

@@ -12,7 +12,9 @@ from kit.partitions import NOW, TP, Shelf, append, open_shelf
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.stored import rows_of
 from raylog.broker.storage.verify import Finding, Level, Verifier
+from raylog.protocol.compression import Codec
 from raylog.protocol.errors import CorruptMessage, InvalidRequest
+from raylog.protocol.records import Record, encode_batch
 
 SMALL = {"segment.bytes": 600, "index.interval.bytes": 0}
 FIRST = "00000000000000000000"
@@ -208,20 +210,68 @@ def test_every_file_can_be_dumped(stopped: Path) -> None:
     log = logs(stopped)[0]
     batches = rows(log)
     assert [row["base_offset"] for row in batches] == list(range(len(batches)))
-    assert {"producer_id", "base_sequence", "leader_epoch", "compression", "crc", "position"} <= set(batches[0])
+    size = batches[1]["position"]
+    assert {**batches[1], "crc": 0} == {
+        "base_offset": 1,
+        "last_offset": 1,
+        "position": size,
+        "valid": True,
+        "size": size,
+        "records": 1,
+        "leader_epoch": 0,
+        "compression": "none",
+        "timestamp_type": "CreateTime",
+        "max_timestamp": NOW + 1,
+        "producer_id": 8,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "last_sequence": 0,
+        "transactional": False,
+        "control": False,
+        "crc": 0,
+        "problem": "",
+    }
     records = list(rows_of(log, records=True))
     assert [row["value"] for row in records] == [f"value {n:02d}" for n in range(len(records))]
+    assert records[1] == {
+        "offset": 1, "timestamp": NOW + 1, "key": None, "value": "value 01", "headers": {}, "problem": "",
+    }  # fmt: skip
     assert rows(log.with_suffix(".index"))[1] == {"last_offset": 2, "position": batches[2]["position"]}
-    assert rows(log.with_suffix(".timeindex"))[0]["timestamp"] == NOW + 1
-    assert {row["producer_id"] for row in rows(max(log.parent.glob("*.snapshot")))} == {7, 8}
+    assert rows(log.with_suffix(".timeindex"))[0] == {"timestamp": NOW + 1, "last_offset": 1}
+    producers = {row["producer_id"]: row for row in rows(max(log.parent.glob("*.snapshot")))}
+    assert producers[8] == {
+        "producer_id": 8, "producer_epoch": 0, "first_sequence": 14, "last_sequence": 14, "last_offset": 29,
+        "last_timestamp": NOW, "coordinator_epoch": -1, "transaction_start": None,
+    }  # fmt: skip
+    assert producers.keys() == {7, 8}
     assert rows(log.with_name(checkpoint.LEADER_EPOCHS)) == [
         {"leader_epoch": 0, "start_offset": 0},
         {"leader_epoch": 3, "start_offset": 15},
     ]
     assert rows(stopped / checkpoint.RECOVERY_POINTS) == [{"topic": "t", "partition": 0, "offset": 30}]
     assert rows(stopped / checkpoint.META_PROPERTIES)[0]["broker.id"] == "1"
-    assert rows(log.with_name("index-checksums"))[0]["base_offset"] == 0
+    sums = rows(log.with_name("index-checksums"))[0]
+    assert (sums["base_offset"], sums["log_size"]) == (0, log.stat().st_size)
+    assert sums["index_size"] == log.with_suffix(".index").stat().st_size
     assert "topic_id" in rows(log.with_name(checkpoint.PARTITION_METADATA))[0]
+
+
+def test_dump_names_codec_key_headers_and_damage(tmp_path: Path) -> None:
+    record = Record(b"v", key=b"k", headers=(("h", b"\xff"), ("n", None)), timestamp=3)
+    good = encode_batch([record], codec=Codec.GZIP)
+    path = tmp_path / f"{FIRST}.log"
+    path.write_bytes(bytes(good) * 2)
+    change(path, 2 * len(good) - 1)
+    batches = rows(path)
+    assert [row["compression"] for row in batches] == ["gzip", "gzip"]
+    assert [row["valid"] for row in batches] == [True, False]
+    assert [bool(row["problem"]) for row in batches] == [False, True]
+    first, second = rows_of(path, records=True)
+    assert first == {
+        "offset": 0, "timestamp": 3, "key": "k", "value": "v", "headers": {"h": "\\xff", "n": None}, "problem": "",
+    }  # fmt: skip
+    assert (second["offset"], second["timestamp"]) == (None, None)
+    assert second["problem"].startswith(f"position {len(good)}: ")
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"x"), lambda path: change(path, 5)])

@@ -198,6 +198,21 @@ def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(grou
     assert told == [("append", size), ("append", size), ("advance", 2 * size)]
 
 
+def test_follower_wakes_its_consumers_when_more_is_committed(group: Group) -> None:
+    told: list[tuple[TopicPartition, int]] = []
+    group[2].on_advance = lambda tp, size, high_watermark: told.append((tp, high_watermark))
+    append(group.leader, b"a")
+    group.fetch(2)
+    group.fetch(3)
+    assert told == []
+    group.fetch(2)
+    group.fetch(3)
+    group.fetch(2)
+    assert (group[2].high_watermark, told) == (1, [(TP, 1)])
+    group.fetch(2)
+    assert told == [(TP, 1)]
+
+
 def test_an_answer_that_comes_twice_does_no_harm(group: Group) -> None:
     append(group.leader, b"a")
     append(group.leader, b"b")
