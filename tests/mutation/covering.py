@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,25 @@ class Covering:
         """Tests that execute one of the lines, the shortest first."""
         return self._sorted({test for line in lines for test in self.tests[path][line]})
 
-    def of_file(self, path: str) -> list[str]:
-        return self._sorted({test for tests in self.tests[path].values() for test in tests})
+    def of_file(self, path: str, importers: frozenset[str] = frozenset()) -> list[str]:
+        """Tests that execute any line of it, and all of the test files that import it: they may look at constants."""
+        executing = {test for tests in self.tests[path].values() for test in tests}
+        return self._sorted(executing | {test for test in self.seconds if test.partition("::")[0] in importers})
 
     def _sorted(self, tests: set[str]) -> list[str]:
         return sorted((test for test in tests if test in self.seconds), key=lambda test: (self.seconds[test], test))
+
+
+def importers(root: Path, files: Iterable[str], path: str) -> frozenset[str]:
+    """Those of the test files that name the module at ``path`` (…/src/raylog/…) in an import."""
+    parts = Path(path).with_suffix("").parts
+    module = list(parts[parts.index("src") + 1 :])
+    name = ".".join(module[:-1] if module[-1] == "__init__" else module)
+    package, _, last = name.rpartition(".")
+    named = re.compile(
+        rf"^(from {name} import|import {name}(?![.\w])|from {package} import .*\b{last}\b)", re.MULTILINE
+    )
+    return frozenset(file for file in files if named.search((root / file).read_text()))
 
 
 class Measuring:

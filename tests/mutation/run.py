@@ -27,7 +27,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mutation.covering import Covering
+from mutation.covering import Covering, importers
 from mutation.mutants import Config, Mutant, mutants_of, sample
 from mutation.server import KILLED, SURVIVED, TIMEOUT, UNFIT
 
@@ -146,10 +146,13 @@ def cover(config: Config, tree: Tree, place: Path) -> Covering:
 class Plan:
     """What is asked of a worker for one mutant."""
 
-    def __init__(self, mutant: Mutant, covering: Covering, config: Config) -> None:
+    def __init__(self, mutant: Mutant, covering: Covering, config: Config, root: Path) -> None:
         self.mutant = mutant
         inside = bool(mutant.function) and not covering.at_import(mutant.path, mutant.lines)
-        tests = covering.of_lines(mutant.path, mutant.lines) if mutant.function else covering.of_file(mutant.path)
+        if mutant.function:
+            tests = covering.of_lines(mutant.path, mutant.lines)
+        else:
+            tests = covering.of_file(mutant.path, importers(root, covering.digests, mutant.path))
         self.fast = inside
         self.tests: list[str] = []
         self.seconds = 0.0
@@ -348,7 +351,7 @@ def main() -> None:
             drawn = [mutant for mutant in drawn if mutant.key in wanted]
         drawn = [mutant for mutant in drawn if given.only in mutant.path]
         done = results.read()
-        plans = [Plan(mutant, covering, config) for mutant in drawn if mutant.key not in done]
+        plans = [Plan(mutant, covering, config, trees[0].place) for mutant in drawn if mutant.key not in done]
         print(f"{len(drawn)} mutants, {len(plans)} to run; results in {results.path}", flush=True)
         Worker.run_all(trees, plans, results, files_of_tests(config, trees[0].place))
     keys = {mutant.key for mutant in drawn}

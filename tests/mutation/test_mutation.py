@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mutation.covering import Covering
+from mutation.covering import Covering, importers
 from mutation.mutants import Config, File, Mutant, sample
 from mutation.run import Plan, Results, Tree, Worker, alive, cover, files_of_tests
 from mutation.server import KILLED, SURVIVED, TIMEOUT
@@ -151,7 +151,7 @@ def test_mutants_end_as_the_tests_decide(root: Path, tmp_path_factory: pytest.Te
         "packages/broker/tests/test_shelf.py::test_fits",
         "packages/broker/tests/test_shelf.py::test_counts",
     }
-    plans = [Plan(mutant, covering, CONFIG) for mutant in mutants(tree.place)]
+    plans = [Plan(mutant, covering, CONFIG, tree.place) for mutant in mutants(tree.place)]
     results = Results(place / "results")
     Worker.run_all([tree], plans, results, files_of_tests(CONFIG, tree.place))
     rows = {line: row for row in results.read().values() for line in [row["diff"].splitlines()[1][1:].strip()]}
@@ -166,6 +166,19 @@ def test_mutants_end_as_the_tests_decide(root: Path, tmp_path_factory: pytest.Te
     assert alive(rows['return "XXoakXX"'])
     assert rows['return "XXoakXX"']["tests"] == 0
     assert (root / CONFIG.rooms["all"][0]).read_text() == (tree.place / CONFIG.rooms["all"][0]).read_text() == SOURCE
+
+
+def test_test_files_that_import_a_module_may_look_at_its_constants(tmp_path: Path) -> None:
+    texts = {
+        "a.py": "from raylog.broker.shelf import WIDTH",
+        "b.py": "from raylog.broker import rack, shelf",
+        "c.py": "import raylog.broker.shelf",
+        "d.py": "from raylog.broker.shelves import WIDTH\nfrom raylog.broker import shelves",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert importers(tmp_path, texts, CONFIG.rooms["all"][0]) == {"a.py", "b.py", "c.py"}
+    assert importers(tmp_path, texts, "packages/broker/src/raylog/broker/__init__.py") == {"b.py", "d.py"}
 
 
 def test_a_later_row_of_a_test_file_replaces_its_first(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from kit.waiting import wait_until
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.partition import AppendInfo, Partition
 from raylog.broker.replication.delayed_operations import DelayedOperation, DelayedOperations
+from raylog.protocol.errors import NotLeaderOrFollower, RequestTimedOut
 from raylog.protocol.ids import NO_TIMESTAMP, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
 
 TIMEOUT_MS = 5_000
@@ -72,3 +75,58 @@ def test_what_is_committed_while_the_wait_is_entered_again_does_not_hold_it_up()
     partitions[2].commit()
     assert wait.is_over()
     assert wait.errors == {}
+
+
+def test_wait_without_news_lasts_as_long_as_it_may() -> None:
+    wait = CommitWait(Table(), [appended(Led(DelayedOperations(threading.Lock()), 0))], TIMEOUT_MS)
+    began = time.monotonic()
+    assert not wait.wait(0.05)
+    assert 0.05 <= time.monotonic() - began < TIMEOUT_MS / 1000
+    assert wait.errors == {}
+
+
+def test_news_end_a_wait() -> None:
+    table = Table()
+    led = Led(table, 0)
+    wait = CommitWait(table, [appended(led)], TIMEOUT_MS)
+    led.commit()
+    began = time.monotonic()
+    assert wait.wait(TIMEOUT_MS / 1000)
+    assert time.monotonic() - began < TIMEOUT_MS / 1000
+    assert wait.errors == {}
+
+
+def test_what_is_not_committed_in_time_is_timed_out_by_name() -> None:
+    table = Table()
+    first, second = Led(table, 0), Led(table, 1)
+    wait = CommitWait(table, [appended(first), appended(second)], 50)
+    first.commit()
+    assert not wait.wait(0)
+    wait_until(lambda: wait.wait(0.01), 10, "the wait's end")
+    assert {number: type(error) for number, error in wait.errors.items()} == {1: RequestTimedOut}
+    assert "t-1: appended up to offset 0" in str(wait.errors[1])
+    assert table.waiting == 0
+
+
+def test_abandoned_wait_is_in_no_table() -> None:
+    table = Table()
+    wait = CommitWait(table, [appended(Led(table, 0))], TIMEOUT_MS)
+    assert table.waiting == 1
+    wait.abandon()
+    assert table.waiting == 0
+    assert wait.is_over()
+
+
+class Refused(Led):
+    def check_committed(self, info: AppendInfo) -> bool:
+        raise NotLeaderOrFollower(f"{self.tp}")
+
+
+def test_partition_that_lost_its_leader_holds_up_no_other() -> None:
+    table = Table()
+    led = Led(table, 1)
+    wait = CommitWait(table, [appended(Refused(table, 0)), appended(led)], TIMEOUT_MS)
+    assert not wait.is_over()
+    led.commit()
+    assert wait.is_over()
+    assert {number: type(error) for number, error in wait.errors.items()} == {0: NotLeaderOrFollower}

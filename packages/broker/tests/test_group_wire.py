@@ -50,7 +50,10 @@ class Recorded:
     def _later(self, asked: Any) -> Future[Any]:
         self.asked = asked
         later: Future[Any] = Future()
-        later.set_result(self.answer)
+        if isinstance(self.answer, RaylogError):
+            later.set_exception(self.answer)
+        else:
+            later.set_result(self.answer)
         return later
 
 
@@ -129,11 +132,22 @@ def test_join_without_an_id_is_told_its_id(node: Node, groups: Recorded) -> None
 
 
 @pytest.mark.parametrize(("version", "nothing"), [(6, ""), (7, None)])
-def test_refused_join_has_no_protocol(node: Node, groups: Recorded, version: int, nothing: str | None) -> None:
-    groups.answer = MemberIdIs(MemberId("new"))
+@pytest.mark.parametrize("refusal", [MemberIdIs(MemberId("m")), UnknownMemberId("m")])
+def test_refused_join_has_no_protocol(
+    node: Node, groups: Recorded, refusal: object, version: int, nothing: str | None
+) -> None:
+    groups.answer = refusal
     answer = ask(node, "JoinGroup", version, **JOIN)
-    assert answer.protocol_name == nothing
-    assert getattr(answer, "protocol_type", None) is None
+    assert answer.error_code != 0
+    assert (answer.protocol_name, getattr(answer, "protocol_type", None)) == (nothing, None)
+    assert (answer.member_id, answer.generation_id, answer.leader, answer.members) == ("m", -1, "", ())
+
+
+def test_refused_sync_assigns_nothing(node: Node, groups: Recorded) -> None:
+    groups.answer = UnknownMemberId("m")
+    answer = ask(node, "SyncGroup", 5, group_id="g", generation_id=4, member_id="m")
+    assert (answer.error_code, answer.assignment) == (ErrorCode.unknown_member_id, b"")
+    assert (answer.protocol_type, answer.protocol_name) == (None, None)
 
 
 @pytest.mark.parametrize(("version", "named"), [(4, None), (5, "range")])
