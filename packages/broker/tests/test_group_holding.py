@@ -423,6 +423,30 @@ def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brok
     assert (before.state, before.protocol, before.members[0].assignment) == ("Stable", "range", b"share")
 
 
+def test_only_what_nobody_reads_is_forgotten_unless_told_otherwise(one: GroupCoordinator) -> None:
+    who = member_of(one)
+    unread = {TopicPartition(TopicName("u"), PartitionIndex(0)): CommittedOffset(Offset(1))}
+    one.commit_offsets(GROUP, who, READ | unread).result(WAIT_S)
+    assert one.unneeded(GROUP) == unread
+    one.forget(GROUP, READ | unread, even_if_needed=False)
+    assert one.fetch_offsets(GROUP, None) == READ
+    one.forget(GROUP, {TP: CommittedOffset(Offset(4))}, even_if_needed=True)
+    assert one.fetch_offsets(GROUP, None) == READ, "it was committed anew since"
+    one.forget(GROUP, READ, even_if_needed=True)
+    assert one.fetch_offsets(GROUP, None) == {}
+
+
+def test_bare_group_is_forgotten_when_it_is_empty(one: GroupCoordinator) -> None:
+    who = member_of(one)
+    assert not one.forget_bare(GROUP)
+    commit(one, who)
+    one.leave(GROUP, [Leaver(who.member_id)])
+    assert not one.forget_bare(GROUP), "it has an offset"
+    one.forget(GROUP, READ, even_if_needed=True)
+    assert one.forget_bare(GROUP)
+    assert one.list_groups() == []
+
+
 def test_group_has_no_protocol_while_it_rebalances(one: GroupCoordinator) -> None:
     member_of(one)
     one.join(GROUP, wishes())

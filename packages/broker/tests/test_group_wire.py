@@ -15,10 +15,11 @@ from kio.schema.errors import ErrorCode
 from kit.node import Node
 from kit.wire import request
 from raylog.broker.groups.classic_messages import Join, Joined, JoinedMember, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, DelayedReply
 from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.protocol.errors import RaylogError, UnknownMemberId
+from raylog.protocol.errors import GroupIdNotFound, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
 from raylog.protocol.messages import decode_response
 
@@ -41,6 +42,11 @@ class Recorded:
 
     def leave(self, group: GroupId, leavers: Sequence[Leaver]) -> Sequence[RaylogError | None]:
         self.asked = leavers
+        return self.answer  # type: ignore[no-any-return]
+
+    def describe(self, group: GroupId) -> DescribedGroup:
+        if isinstance(self.answer, RaylogError):
+            raise self.answer
         return self.answer  # type: ignore[no-any-return]
 
     def find_coordinator(self, group: GroupId) -> BrokerInfo:
@@ -207,3 +213,47 @@ def test_many_coordinators_are_found_from_version_four(node: Node) -> None:
 def test_only_groups_have_coordinators(node: Node, key_type: int, code: ErrorCode) -> None:
     answer = ask(node, "FindCoordinator", 3, key="abc", key_type=key_type)
     assert (answer.error_code, answer.node_id, answer.host, answer.port) == (code, -1, "", -1)
+
+
+MEMBER = DescribedMember(MemberId("m"), InstanceId("i"), "client", "/h", b"sub", b"share")
+
+
+def described(node: Node, version: int, **more: Any) -> Any:
+    [group] = ask(node, "DescribeGroups", version, groups=["g"], **more).groups
+    return group
+
+
+def test_described_group_has_all_that_is_known(node: Node, groups: Recorded) -> None:
+    groups.answer = DescribedGroup("Stable", "consumer", "range", (MEMBER,))
+    group = described(node, 4)
+    assert (group.error_code, group.group_id, group.group_state) == (0, "g", "Stable")
+    assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+    [member] = group.members
+    assert (member.member_id, member.group_instance_id) == ("m", "i")
+    assert (member.client_id, member.client_host) == ("client", "/h")
+    assert (member.member_metadata, member.member_assignment) == (b"sub", b"share")
+
+
+def test_operations_on_a_group_are_told_when_asked_for(node: Node, groups: Recorded) -> None:
+    groups.answer = DescribedGroup("Empty", "", "", ())
+    allowed = described(node, 3, include_authorized_operations=True).authorized_operations
+    assert allowed == 1 << 3 | 1 << 6 | 1 << 8, "READ, DELETE, DESCRIBE of Kafka's AclOperation"
+    assert described(node, 3, include_authorized_operations=False).authorized_operations == -(2**31)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "code", "state"),
+    [
+        (5, GroupIdNotFound("g"), ErrorCode.none, "Dead"),
+        (6, GroupIdNotFound("g"), ErrorCode.group_id_not_found, "Dead"),
+        (5, NotCoordinator("g"), ErrorCode.not_coordinator, ""),
+        (6, NotCoordinator("g"), ErrorCode.not_coordinator, ""),
+    ],
+)
+def test_group_that_cannot_be_described_is_empty(
+    node: Node, groups: Recorded, version: int, error: RaylogError, code: ErrorCode, state: str
+) -> None:
+    groups.answer = error
+    group = described(node, version)
+    assert (group.error_code, group.group_state) == (code, state)
+    assert (group.protocol_type, group.protocol_data, group.members) == ("", "", ())

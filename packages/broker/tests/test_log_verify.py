@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from kit.partitions import NOW, TP, Shelf, append, open_shelf
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.stored import rows_of
 from raylog.broker.storage.verify import Finding, Level, Verifier
+from raylog.protocol.batch_header import HEADER_SIZE
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import CorruptMessage, InvalidRequest
 from raylog.protocol.records import Record, encode_batch
@@ -100,6 +103,18 @@ def test_a_batch_that_hides_what_follows_is_told(stopped: Path) -> None:
     found = damaged(stopped)
     assert "what follows it can't be read" in found[0].problem
     assert any(finding.path == logs(stopped)[2] and "the one before it ends at" in finding.problem for finding in found)
+
+
+def test_records_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
+    data = bytearray(encode_batch([Record(b"value")]))
+    data[HEADER_SIZE] = 2  # the record's length, as if it had one byte
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    path = tmp_path / "t-0" / f"{FIRST}.log"
+    path.parent.mkdir()
+    path.write_bytes(data)
+    assert findings(path) == []
+    [found] = findings(path, records=True)
+    assert (found.level, found.position) == (Level.DAMAGED, 0)
 
 
 def test_a_torn_end_is_damage_only_where_nobody_may_have_been_writing(stopped: Path) -> None:

@@ -25,10 +25,13 @@ def test_a_failed_write_is_not_acknowledged(
     tmp_path: Path, fs: FailingFileSystem, code: int, after_bytes: int | None
 ) -> None:
     shelf = open_shelf(tmp_path, fs=fs)
+    told: list[list[str]] = []
+    shelf.dirs.on_offline = lambda: told.append(list(shelf.dirs.offline()))
     append(shelf.partition, b"kept")
     fs.fail("pwritev", code, ".log", after_bytes)
     with pytest.raises(StorageError, match="is offline: append to t-0 failed"):
         append(shelf.partition, b"lost")
+    assert told == [[str(tmp_path)]]
     fs.faults.clear()
     for use in (
         lambda: append(shelf.partition, b"after"),

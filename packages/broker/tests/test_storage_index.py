@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,8 @@ from raylog.broker.storage.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.marks import RecentMarks
 from raylog.broker.storage.offsets import Mark
+from raylog.broker.storage.segment import Segment
+from raylog.broker.storage.warm_indexes import KEPT, WarmIndexes
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
@@ -172,3 +175,36 @@ def test_mark_is_found_once_and_earlier_ones_go() -> None:
     marks.note(noted[0])
     marks.clear()
     assert marks.take(Offset(5)) is None
+
+
+class Closed:
+    """A closed segment, as far as its indexes go."""
+
+    def __init__(self, number: int, unloaded: list[int]) -> None:
+        self.sealed = True
+        self.number = number
+        self._unloaded = unloaded
+        self.index = self.time_index = self
+
+    def unload(self) -> None:
+        self._unloaded.append(self.number)
+
+
+def test_indexes_of_segments_needed_last_stay_in_memory() -> None:
+    unloaded: list[int] = []
+    segments = [Closed(number, unloaded) for number in range(KEPT + 2)]
+    warm = WarmIndexes()
+
+    def need(number: int) -> None:
+        warm.needed(cast(Segment, segments[number]))
+
+    for number in range(KEPT):
+        need(number)
+    need(0)
+    need(0)
+    assert unloaded == []
+    need(KEPT)
+    assert unloaded == [1, 1], "0 was needed again since"
+    segments[KEPT + 1].sealed = False
+    need(KEPT + 1)
+    assert unloaded == [1, 1], "an open segment needs its own"

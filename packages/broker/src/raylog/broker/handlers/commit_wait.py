@@ -97,6 +97,7 @@ class CommitWait:
             del self._pending[number]
 
     def _time_out(self) -> None:
+        self._settle()  # it is woken only when all are committed: some may be, and none of those has timed out
         for number, (partition, info) in self._pending.items():
             self.errors[number] = RequestTimedOut(
                 f"{partition.tp}: appended up to offset {info.last_offset}, but the in-sync replicas did not have it "
