@@ -67,6 +67,25 @@ def test_a_name_that_is_not_found_has_none_and_holds_up_no_other(server: NameSer
     names.stop()
 
 
+def test_names_are_looked_up_again_after_the_thread_has_ended(server: NameServer) -> None:
+    ends = iter([SystemExit()])
+
+    def before_step(thread: str) -> None:
+        if (end := next(ends, None)) is not None:
+            raise end
+
+    loops = Loops(before_step=before_step)
+    names = Names(loops, server.look_up)
+    assert names.address("unlucky.example", PORT) is None
+    wait_until(lambda: "names" in loops.troubles(), WAIT_S, "its thread has ended")
+    server.answers.put(HERE)
+    server.answers.put(HERE)
+    assert names.address(SLOW, PORT) is None
+    wait_until(lambda: names.address(SLOW, PORT) == HERE, WAIT_S, "the name is known")
+    assert names.address("unlucky.example", PORT) == HERE
+    names.stop()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_numeric_addresses_need_no_server(server: NameServer, host: str) -> None:
     before = set(threading.enumerate())  # those of other tests may end meanwhile

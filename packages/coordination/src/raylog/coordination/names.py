@@ -55,10 +55,11 @@ class Names:
             pass  # a name
         now, key = time.monotonic(), (host, port)
         if now - self._asked.get(key, -REFRESH_S) >= REFRESH_S:
+            if self._loop is None or not self._loop.is_alive:
+                loop = self._loops.loop("names", self._turn, vital=False)
+                loop.start()
+                self._loop = loop
             self._asked[key] = now
-            if self._loop is None:
-                self._loop = self._loops.loop("names", self._turn, vital=False)
-                self._loop.start()
             self._queue.put(key)
         return self._known.get(key)
 

@@ -1,0 +1,74 @@
+"""Threads of the broker that carry something: what they have at hand when they fail is neither lost nor forgotten."""
+
+from __future__ import annotations
+
+import queue
+
+from raylog.broker.controller_calls import Item
+from raylog.broker.controller_sender import Sender
+from raylog.broker.groups.table import Ticker
+from raylog.coordination import controller_events as core
+from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.loops import Loops
+from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, GroupId, MonotonicMs
+
+WAIT_S = 10.0
+RECEIVER = BrokerId(2)
+
+
+def message(sequence: int) -> UpdateState:
+    return UpdateState(BrokerId(1), ControllerEpoch(3), BrokerEpoch(5), sequence, True, "cluster", ())
+
+
+class Flaky:
+    """PeerControl that meets a defect at the first message."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def send(self, broker_id: BrokerId, payload: bytes) -> bytes:
+        update = UpdateState.decode(payload)
+        self.sent.append(update.sequence)
+        if len(self.sent) == 1:
+            raise ValueError("not foreseen")
+        return Ack(AckStatus.OK, broker_id, update.broker_epoch, update.controller_epoch, update.sequence).encode()
+
+    def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+        raise NotImplementedError
+
+
+def test_message_that_meets_a_defect_is_not_taken_for_sent() -> None:
+    answers: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    loops, peers = Loops(), Flaky()
+    sender = Sender(RECEIVER, peers, answers.put, loops)
+    sender.put(message(1))
+    assert answers.get(timeout=WAIT_S) == core.SendFailed(RECEIVER, 1)
+    sender.put(message(2))
+    acked = answers.get(timeout=WAIT_S)
+    assert isinstance(acked, core.Acked)
+    assert (acked.ack.status, acked.ack.sequence) == (AckStatus.OK, 2)
+    assert loops.failures() == {"control-to-2": 1}
+    sender.stop()
+
+
+def test_group_whose_tick_fails_is_ticked_again() -> None:
+    """Else no session of it would end any more."""
+    ticks: queue.SimpleQueue[GroupId] = queue.SimpleQueue()
+    failures = iter(range(1))
+
+    def tick(group: GroupId) -> None:
+        if group == "bad" and next(failures, None) is not None:
+            raise ValueError("not foreseen")
+        ticks.put(group)
+
+    loops = Loops()
+    ticker = Ticker(tick, lambda: None, monotonic_ms, 60_000, loops)
+    ticker.start()
+    try:
+        for group in ("bad", "good"):
+            ticker.schedule(GroupId(group), MonotonicMs(monotonic_ms()))
+        assert [ticks.get(timeout=WAIT_S), ticks.get(timeout=WAIT_S)] == ["good", "bad"]
+        assert loops.failures() == {"group-ticker": 1}
+    finally:
+        ticker.stop()
