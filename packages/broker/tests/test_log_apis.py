@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from kit.faulty_files import FailingFileSystem
 from kit.node import Node
+from kit.waiting import wait_until
 from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import DelayedReply
@@ -29,6 +30,7 @@ from raylog.protocol.rows import encode_records
 
 LIST_OFFSETS, DELETE_RECORDS, DESCRIBE_LOG_DIRS, DESCRIBE_PRODUCERS = 2, 21, 35, 61
 VERSIONS = {row.key: range(row.min_version, row.max_version + 1) for row in TABLE}
+WAIT_S = 30.0
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 
 
@@ -140,12 +142,16 @@ def test_a_deletion_waits_for_the_in_sync_replicas(node: Node) -> None:
     fetched(3, 0)
     assert delete(node, 2, topic="r") == (-1, ErrorCode.request_timed_out)
     assert partition.log_start_offset == 2
-    later = threading.Thread(target=lambda: answers.append(delete(node, 2, topic="r", wait_ms=30_000)))
     answers: list[tuple[int, ErrorCode]] = []
+    later = threading.Thread(target=lambda: answers.append(delete(node, 2, topic="r", wait_ms=60_000)), daemon=True)
     later.start()
+    wait_until(lambda: node.ports.deletes.waiting == 1, WAIT_S, "the deletion waits")
+    fetched(3, 1)
+    assert (answers, node.ports.deletes.waiting) == ([], 1), "the follower still has a record that was to be deleted"
     fetched(3, 2)
-    later.join(10)
-    assert answers == [(2, ErrorCode.none)]
+    later.join(WAIT_S)
+    assert answers == [(2, ErrorCode.none)], "woken by the fetch, long before the request's timeout"
+    assert node.ports.deletes.waiting == 0
     node.create_topic("r", replicas=(1, 2), isr=(1,))
     fetched(3, 0)
     assert delete(node, 3, topic="r") == (3, ErrorCode.none)

@@ -28,7 +28,7 @@ from raylog.protocol.errors import (
     UnknownLeaderEpoch,
 )
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
-from raylog.protocol.records import TimestampType, batch_headers, decode_batches, read_header
+from raylog.protocol.records import TimestampType, decode_batches, read_header
 
 
 @pytest.fixture
@@ -355,22 +355,25 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
             value = b"%d:%d" % (name, n)
             acked[append(partition, value, producer=(name, 0, n))] = value
 
-    def read() -> None:
+    def read(seen: dict[int, bytes]) -> None:
         offset = 0
         while not done.is_set() or offset < partition.log_end_offset:
             try:
                 info = partition.read(Offset(offset), 700)
             except OffsetOutOfRange:
-                offset = partition.log_start_offset
+                before, offset = offset, partition.log_start_offset
+                assert before < offset, "what the log has is not refused"
                 continue
             if info.data is None:
                 done.wait(0.001)
                 continue
             data = info.data.read()
             info.data.release()
-            for _, header in batch_headers(data):
-                assert header.base_offset >= offset or header.next_offset > offset
-                offset = header.next_offset
+            for record in decode_batches(data):  # each in a batch of its own
+                assert record.offset == offset
+                assert record.value is not None
+                seen[offset] = record.value
+                offset += 1
             assert offset <= partition.high_watermark
 
     def clean() -> None:
@@ -379,7 +382,8 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
             enforce_retention(partition.log, NOW, 0)
 
     writers = [guarded(write, name) for name in range(3)]
-    others = [guarded(read), guarded(read), guarded(clean)]
+    seen: list[dict[int, bytes]] = [{}, {}]
+    others = [*(guarded(read, by_one) for by_one in seen), guarded(clean)]
     for thread in writers + others:
         thread.start()
     for thread in writers:
@@ -389,6 +393,9 @@ def test_writers_readers_and_retention_at_once(log_dir: Path, flush_messages: in
         thread.join()
     assert errors == []
     assert sorted(acked) == list(range(450))
+    for by_one in seen:
+        assert max(by_one) == 449, "each reader has come to the end"
+        assert by_one.items() <= acked.items()
     enforce_retention(partition.log, NOW, 0)
     start = partition.log_start_offset
     assert start > 0
