@@ -63,6 +63,15 @@ THREADS = {
 }
 """Where threads are made, and why there."""
 MAKES_THREADS = {"Thread", "Timer", "DeliveryThread", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}
+FILE_ACCESS = {
+    r"\._file\b": {"broker/storage/segment", "broker/storage/held", "broker/storage/room"},
+    r"fs\.open\(": {"broker/storage/files", "broker/storage/segment", "broker/storage/index"},
+    r"\bFileSlice\(": {"broker/storage/held", "broker/storage/files"},
+    r"\bHeldSegment\(": {"broker/storage/segment"},
+    r"fs\.unlink\(": {"broker/storage/files"},
+    r"\bos\.(pread|pwritev?|sendfile|dup|unlink|remove|rename|replace)\(": {"broker/storage/files"},
+}
+"""What touches the storage's files, and the modules that may: one way to read, one to delete."""
 
 
 def module_of(path: Path) -> str:
@@ -122,6 +131,17 @@ def makes_threads(path: Path) -> bool:
 def test_threads_are_made_in_few_places() -> None:
     """A thread made elsewhere may end by an exception, and nobody says so."""
     assert {module_of(path) for path in SOURCES if makes_threads(path)} == set(THREADS)
+
+
+@pytest.mark.parametrize("pattern", FILE_ACCESS)
+def test_log_files_are_used_in_one_way(pattern: str) -> None:
+    """A read without a hold meets a closed descriptor, or another file's; a file that is gone is no failed disk."""
+    users = {
+        module
+        for path in SOURCES
+        if (module := module_of(path)).startswith("broker/storage/") and re.search(pattern, path.read_text())
+    }
+    assert users == FILE_ACCESS[pattern], "read through Segment.hold, delete by files.remove_file"
 
 
 @pytest.mark.parametrize("pattern", SANS_IO)

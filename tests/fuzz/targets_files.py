@@ -45,7 +45,7 @@ def _files(fs: LossyFileSystem, directory: Path) -> Iterator[tuple[str, bytes]]:
             yield from _files(fs, path)
             continue
         yield str(path.relative_to(_ROOT)), file.pread(file.size(), 0)
-        file.release()
+        file.close()
 
 
 def _write(fs: FileSystem, name: str, content: bytes) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from raylog.broker.storage.files import Buffer, File, FileLock, FileSystem, Space
+from raylog.broker.storage.files import Buffer, File, FileClosed, FileLock, FileSystem, Space
 
 
 class SimulatedCrash(BaseException):
@@ -183,7 +183,7 @@ class LossyFileSystem:
     def lock(self, path: Path) -> FileLock | None:
         if path in self._locked:
             return None
-        self.open(path, create=True).release()
+        self.open(path, create=True).close()
         self._locked.add(path)
         return _MemoryLock(self._locked, path)
 
@@ -249,11 +249,12 @@ class LossyFile:
         self._fs = fs
         self._inode = inode
         self._holders = 1
+        self._is_owned = True
 
     def _check(self) -> None:
         self._fs.check()
         if self._holders == 0:
-            raise _oserror(errno.EBADF, self.path)
+            raise FileClosed(f"{self.path} was closed")
 
     def fileno(self) -> int:
         raise _oserror(errno.EBADF, self.path)
@@ -303,9 +304,13 @@ class LossyFile:
         return True
 
     def release(self) -> None:
-        if self._holders == 0:
+        if self._holders == self._is_owned:
             raise ValueError(f"{self.path} was released more often than acquired")
         self._holders -= 1
+
+    def close(self) -> None:
+        self._holders -= self._is_owned
+        self._is_owned = False
 
 
 @dataclass
@@ -426,3 +431,6 @@ class FailingFile:
 
     def release(self) -> None:
         self._inner.release()
+
+    def close(self) -> None:
+        self._inner.close()

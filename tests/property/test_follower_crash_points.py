@@ -25,20 +25,20 @@ Row = tuple[int, int, bytes]
 Rows = tuple[Row, ...]
 
 
-def take(partition: Partition, base: int, epochs: list[int], high_watermark: int) -> Rows:
+def take(partition: Partition, base: int, epochs: list[int], high_watermark: int, log_start: int = -1) -> Rows:
     """Have the follower take in one batch for each of ``epochs``, from ``base`` on."""
     rows = tuple((base + n, epoch, b"%d/%d" % (epoch, base + n)) for n, epoch in enumerate(epochs))
     data = b"".join(
         bytes(batch(value, base_offset=offset, leader_epoch=epoch, producer=(epoch, 0, offset)))
         for offset, epoch, value in rows
     )
-    found = FetchedPartition(0, 0, high_watermark, high_watermark, -1, memoryview(bytearray(data)))
+    found = FetchedPartition(0, 0, high_watermark, high_watermark, log_start, memoryview(bytearray(data)))
     partition.fetched(found, partition.leader_epoch, NOW)
     return rows
 
 
-def live(shelf: Shelf, had: list[Rows]) -> None:
-    """What the log holds after each step goes into ``had``."""
+def live(shelf: Shelf, had: list[Rows], told: list[int]) -> None:
+    """What the log holds after each step goes into ``had``; the starts that the leader would hear, into ``told``."""
     partition = shelf.partition
     partition.become_follower(LeaderEpoch(3))
     had.append(())
@@ -54,6 +54,15 @@ def live(shelf: Shelf, had: list[Rows]) -> None:
     partition.fetch_failed(OffsetOutOfRange("t-0"), FetchedPartition(0, log_start_offset=100), LeaderEpoch(5), NOW)
     had.append(())
     had.append(take(partition, 100, [5, 5], 101))
+    for start, epoch in ((101, 6), (104, 7), (108, 8)):
+        had.append(had[-1] + take(partition, partition.log_end_offset, [5, 5], 108))
+        take(partition, partition.log_end_offset, [], 108, start)
+        had.append(tuple(row for row in had[-1] if row[0] >= start))
+        told.append(partition.durable_start)
+        partition.become_follower(LeaderEpoch(epoch))
+        had.append(had[-1])
+    assert told == [101, 104, 108]
+    assert had[-1] == ()
     shelf.dirs.close()
 
 
@@ -79,7 +88,7 @@ def test_every_crash_point_leaves_a_prefix_of_what_was_there(loss: Loss) -> None
     shelf = open_shelf(LOG_DIR, fs=fs, topic=SMALL)
     first = fs.operations
     stages: list[Rows] = []
-    live(shelf, stages)
+    live(shelf, stages, [])
     points = fs.operations - first
     assert points > 60
     for point in range(1, points + 1):
@@ -88,17 +97,24 @@ def test_every_crash_point_leaves_a_prefix_of_what_was_there(loss: Loss) -> None
         shelf = open_shelf(LOG_DIR, fs=fs, topic=SMALL)
         fs.crash_after(point, None if loss is Loss.KEPT else rng)
         had: list[Rows] = []
+        told: list[int] = []
         with pytest.raises(SimulatedCrash):
-            live(shelf, had)
-        again = open_shelf(LOG_DIR, fs=fs.after_crash(loss, rng), topic=SMALL, epoch=9)
+            live(shelf, had, told)
+        again = open_shelf(LOG_DIR, fs=fs.after_crash(loss, rng), topic=SMALL, epoch=10)
         partition = again.partition
         rows = rows_of(partition)
         possible = stages[: len(had) + 1]  # the step under way may have come through
-        assert any(rows == stage[: len(rows)] for stage in possible), f"after operation {point} of {points}: {rows}"
+        start = partition.log_start_offset
+        assert start >= max(told, default=0), f"deleted records came back after operation {point} of {points}"
+        kept = [tuple(row for row in stage if row[0] >= start or start <= 100) for stage in possible]
+        assert any(rows == stage[: len(rows)] for stage in kept), f"after operation {point} of {points}: {rows}"
         if rows:
             assert partition.log_start_offset == rows[0][0]
         expected = {epoch: offset for offset, epoch, _ in rows}
-        assert producers_of(partition) == expected, f"after operation {point} of {points}"
+        found = producers_of(partition)
+        if start > 100:  # a snapshot may know producers whose batches were deleted
+            found = {producer: last for producer, last in found.items() if producer in expected}
+        assert found == expected, f"after operation {point} of {points}"
         if loss is Loss.KEPT and had:
             before, after = possible[-2:]
             takes_away = len(after) < len(before)

@@ -8,6 +8,7 @@ a list instead of segments. ``on_append`` and ``on_truncate`` tell the invariant
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -156,6 +157,8 @@ class SimLog:
         """Deleting records deletes no file here."""
         self.lock = nullcontext()
         self.flush_lock = nullcontext()
+        self.doomed: deque[Never] = deque()
+        self.durable_start = Offset(files.start)
         self.epochs = LeaderEpochs()
         for epoch, start in files.epochs:
             self.epochs.assign(epoch, start)
@@ -316,17 +319,15 @@ class SimLog:
         self.epochs, self.producers = LeaderEpochs(), Producers()
         self.save_epochs()
         self.publish(start=offset, end=mark(offset), high_watermark=mark(offset))
-        self.save_checkpoints()
+        self.save_start()
+        self.durable_start = offset
 
     def set_segments(self, segments: Sequence[Never]) -> None: ...
 
     def save_epochs(self) -> None:
-        """The log begins where the first epoch does: so this remembers its start as well as the checkpoint does."""
-        self.files.epochs = rows = self.epochs.rows()
-        if rows:
-            self.files.start = max(self.files.start, rows[0][1])
+        self.files.epochs = self.epochs.rows()
 
-    def save_checkpoints(self) -> None:
+    def save_start(self) -> None:
         self.files.start = self._offsets.start
 
     def flush(self, *, sealed_only: bool = False) -> None:

@@ -308,7 +308,7 @@ class Replicas:
             partition.log_end_offset,
             followed.leader_epoch,
             partition.last_fetched_epoch,
-            partition.log_start_offset,
+            partition.durable_start,
         )
 
         def done(answer: FetchedPartition[memoryview] | OutOfRange | RaylogError | None) -> None:

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Iterator[File]:
     (tmp_path / "log").write_bytes(bytes(range(256)) * 4096)
     file = RealFileSystem().open(tmp_path / "log")
     yield file
-    file.release()
+    file.close()
 
 
 def cut(file: File, position: int, length: int) -> FileSlice:
@@ -123,7 +123,7 @@ def test_slices_are_given_back_whatever_happens(
     (tmp_path / "log").write_bytes(bytes(1000))
     file = RealFileSystem().open(tmp_path / "log")
     parts: list[bytes | FileSlice] = [b"head", cut(file, 0, 500), cut(file, 500, 500)]
-    file.release()
+    file.close()
     if fail:
         theirs.close()
         with pytest.raises(SendFailed):

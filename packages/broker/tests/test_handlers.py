@@ -209,6 +209,17 @@ def test_a_new_leader_tells_no_end_below_one_that_was_told_before(node: Node, ve
     assert list_offset(node, version, 150).offset == 1
 
 
+@pytest.mark.parametrize("version", [v for v in VERSIONS["ListOffsets"] if v >= 4])
+def test_list_offsets_names_the_epoch_of_the_record(node: Node, version: int) -> None:
+    """After a leader moved, the earliest record is of the epoch it was written in; the end is of the current one."""
+    node.create_topic("t")
+    append(node, "t", 100, 200)
+    node.create_topic("t", leader_epoch=1)
+    append(node, "t", 300)
+    epochs = {timestamp: list_offset(node, version, timestamp).leader_epoch for timestamp in (-1, -2, 150, 250)}
+    assert epochs == {-1: 1, -2: 0, 150: 0, 250: 1}
+
+
 def test_list_offsets_errors_are_per_partition(node: Node) -> None:
     node.create_topic("t", leader_epoch=3)
     node.create_topic("elsewhere", leader=2)

@@ -29,7 +29,7 @@ def test_reads_and_writes_by_position(tmp_path: Path) -> None:
     file.truncate(4)
     assert file.pread(100, 0) == b"\0\0ab"
     file.fdatasync()
-    file.release()
+    file.close()
     with pytest.raises(FileNotFoundError):
         FS.open(tmp_path / "missing")
 
@@ -40,7 +40,8 @@ def test_a_slice_keeps_an_unlinked_file_open(tmp_path: Path) -> None:
     assert file.acquire()
     cut = FileSlice(file, FilePosition(3), 4)
     FS.unlink(tmp_path / "f")
-    file.release()
+    file.close()
+    file.close()
     assert (len(cut), cut.read(), os.pread(cut.fileno(), 1, 0)) == (4, b"3456", b"0")
     fd = cut.fileno()
     cut.release()
@@ -92,4 +93,4 @@ def test_large_writes_land_whole_and_in_order(tmp_path: Path, sizes: list[int]) 
     buffers = [os.urandom(size) for size in sizes]
     assert file.pwritev(buffers, 5) == sum(sizes)
     assert (tmp_path / "f").read_bytes() == bytes(5) + b"".join(buffers)
-    file.release()
+    file.close()

@@ -53,15 +53,22 @@ def test_truncation_keeps_what_ends_before(offsets: OffsetIndex, times: TimeInde
     assert times.last() == ((-1, 1_000), (5, 1_009), (7, 1_019), (9, 1_029))[left]
 
 
-def test_time_index_leads_to_what_is_before_a_time(times: TimeIndex) -> None:
-    assert [times.lookup(TimestampMs(time)) for time in (4, 5, 6, 7, 9, 99)] == [
-        1_000,
-        1_009,
-        1_009,
-        1_019,
-        1_029,
-        1_029,
-    ]
+def test_time_index_leads_to_the_batch_that_reached_a_time(times: TimeIndex) -> None:
+    found = [times.reached(TimestampMs(time)) for time in (4, 5, 6, 7, 9, 10)]
+    assert found == [1_009, 1_009, 1_019, 1_019, 1_029, None]
+
+
+def test_time_index_tells_the_highest_time_up_to_an_offset(times: TimeIndex) -> None:
+    found = [times.peak_until(Offset(offset)) for offset in (1_000, 1_008, 1_009, 1_018, 1_019, 1_029, 2_000)]
+    assert found == [(-1, BASE), (-1, BASE), (5, 1_009), (5, 1_009), (7, 1_019), (9, 1_029), (9, 1_029)]
+
+
+def test_offset_index_tells_the_last_batch_before_an_offset(offsets: OffsetIndex) -> None:
+    asked = (1_000, 1_009, 1_010, 1_019, 1_020, 1_030, 2_000)
+    assert [offsets.last_before(Offset(offset), 3) for offset in asked] == [999, 999, 1_009, 1_009, 1_019, 1_029, 1_029]
+    assert offsets.last_before(Offset(2_000), 2) == 1_019, "entries that came later are not looked at"
+    assert offsets.last_before(Offset(2_000), 9) == 1_029
+    assert offsets.last_before(Offset(2_000), 0) == 999
 
 
 def test_time_index_takes_later_times_only(tmp_path: Path, times: TimeIndex) -> None:

@@ -15,7 +15,7 @@ def shelf_with_records(path: Path, *, checkpoint: bool = True) -> Shelf:
     append(shelf.partition, b"a", b"b")
     append(shelf.partition, b"c")
     if checkpoint:
-        shelf.partition.save_start()
+        shelf.dirs.dirs[0].checkpoint()
     return shelf
 
 

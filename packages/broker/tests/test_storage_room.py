@@ -43,4 +43,4 @@ def test_a_busy_file_has_room_ahead_and_gives_it_back(tmp_path: Path) -> None:
         assert file.size() == size + len(CHUNK)
         assert on_disk(path) <= file.size() + 4096
     finally:
-        file.release()
+        file.close()

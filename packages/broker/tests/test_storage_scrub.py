@@ -100,7 +100,7 @@ def test_every_flipped_byte_of_a_log_is_found_and_cut_off(record_property: Calla
             found += scrub.log.damage is not None
             damage = scrub.log.damage
             assert damage is not None, (path.name, position)
-            assert damage.segment.file.path == path
+            assert damage.segment.log_path == path
             assert damage.position <= position
             scrub.mend()
             assert scrub.partition.log_end_offset == damage.offset
@@ -172,7 +172,7 @@ def test_what_a_reader_meets_is_looked_into_though_nothing_is_read_unasked(caplo
     scrub.read_all()
     damage = scrub.log.damage
     assert damage is not None
-    assert (damage.segment.file.path, scrub.found) == (path, 1)
+    assert (damage.segment.log_path, scrub.found) == (path, 1)
     [told] = [record.getMessage() for record in caplog.records if "replica damaged" in record.getMessage()]
     for part in ("t-0", str(path), f"position={damage.position}", f"offset={damage.offset}"):
         assert part in told

@@ -144,7 +144,7 @@ class Partition(Replica):
 
     def save_start(self) -> None:
         """Make the log starts durable of this partition and of all others in its log directory."""
-        self.log.save_checkpoints()
+        self.log.save_start()
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -222,6 +222,13 @@ class Partition(Replica):
         """The record with the highest timestamp below the high watermark (KIP-734); None if there is none."""
         self.check_leader_epoch()
         return max_timestamp_offset(self.log, self.high_watermark)
+
+    def earliest(self) -> tuple[Offset, LeaderEpoch]:
+        """The log's start, and the epoch in which the record there was written (KIP-320); -1 when that is not known."""
+        log = self.log
+        with log.lock:
+            start = log.offsets.start
+            return start, log.epochs.epoch_at(start)
 
     def end_offset_for_epoch(self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch ≤ ``epoch`` in the log and its end (KIP-101, 279); (-1, -1) when unknown.

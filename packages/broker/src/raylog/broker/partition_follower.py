@@ -5,7 +5,7 @@ from __future__ import annotations
 from raylog.broker.config import FOREVER
 from raylog.broker.events import EventLog
 from raylog.broker.replication.follower import Append, Follower, StartAnew, Step, Truncate
-from raylog.broker.storage.cleaning import delete_records
+from raylog.broker.storage.doomed import move_start, settle_start
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.marks import RecentMarks
 from raylog.broker.storage.validation import checked_headers
@@ -19,7 +19,7 @@ logger = EventLog(__name__)
 class FollowerRole:
     """One partition's, in one leader epoch. It is the :class:`~raylog.broker.replication.follower.ReplicaLog`, too.
 
-    The caller holds the log's lock, but for :meth:`flush`.
+    The caller holds the log's lock, but for :meth:`settle`.
     """
 
     def __init__(self, log: Log, rules: Follower, marks: RecentMarks) -> None:
@@ -70,7 +70,7 @@ class FollowerRole:
         self._commit(Offset(found.high_watermark))
         start = min(Offset(found.log_start_offset), self.high_watermark)
         if start > self.log_start_offset:
-            delete_records(self._log, start)
+            move_start(self._log, start, "deleted at the leader")
         return appended
 
     def fetch_failed(self, error: RaylogError, found: FetchedPartition[memoryview], now_ms: TimestampMs) -> None:
@@ -100,9 +100,12 @@ class FollowerRole:
         if offset > self.high_watermark:
             log.publish(high_watermark=self._marks.take(offset) or log.mark(offset))
 
-    def flush(self) -> None:
-        """Flush when flush.messages asks for it, before the leader hears by the next fetch of what is here."""
+    def settle(self) -> None:
+        """Before the leader hears by the next fetch of what is here: make the log's start durable, for what clients
+        were told is deleted must not come back; and flush when flush.messages asks for it.
+        """
         log = self._log
+        settle_start(log)
         unflushed = self.log_end_offset - log.recovery_point
         if log.config.flush_messages != FOREVER and unflushed >= log.config.flush_messages:
             log.flush()

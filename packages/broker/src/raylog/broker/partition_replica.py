@@ -340,8 +340,7 @@ class Replica:
             before = self.log.offsets.high_watermark.offset
             size = following.fetched(found, now_ms)
             after = self.log.offsets.high_watermark.offset
-        if size:
-            following.flush()
+        following.settle()
         if after > before:
             self._tell_advance(size or ANOTHER_SEGMENT)
 
@@ -370,6 +369,11 @@ class Replica:
     def log_start_offset(self) -> Offset:
         """The first offset that is kept."""
         return self.log.offsets.start
+
+    @property
+    def durable_start(self) -> Offset:
+        """A log start that a crash does not take back: at most :attr:`log_start_offset`. Leaders are told this one."""
+        return min(self.log.durable_start, self.log.offsets.start)
 
     @property
     def last_stable_offset(self) -> Offset:

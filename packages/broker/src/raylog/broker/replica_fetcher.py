@@ -337,6 +337,6 @@ class Fetcher:
                 self._partition_max_bytes,
                 followed.leader_epoch,
                 partition.last_fetched_epoch,
-                partition.log_start_offset,
+                partition.durable_start,
             ),
         )

@@ -14,9 +14,9 @@ v11     timestamp -6: the first offset that still has to go to tiered storage (K
 A new leader does not know at first how far its predecessor had committed: until its high watermark has reached the
 beginning of its epoch, it does not tell ends, which would go back (KIP-207).
 
-Timestamp -1 is the end that the isolation level lets a reader see, -2 the log's start. A time after the
-last record has offset -1. Other negative timestamps, or one that the version does not have yet, are
-UNSUPPORTED_VERSION.
+Timestamp -1 is the end that the isolation level lets a reader see, -2 the log's start. Each offset comes with the
+leader epoch in which its record was written, the end with the current one (KIP-320). A time after the last record has
+offset -1. Other negative timestamps, or one that the version does not have yet, are UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
             _check_end(ctx, partition, end)
             return end, NO_TIMESTAMP, partition.leader_epoch
         case -2 | -4:
-            return partition.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
+            start, epoch = partition.earliest()
+            return start, NO_TIMESTAMP, epoch
         case -3:
             return partition.max_timestamp_offset() or NOTHING
         case -5 | -6:

@@ -1,8 +1,11 @@
 """The small text files of a log directory and of a partition, in Kafka's formats. All are replaced atomically.
 
 * offset checkpoints (``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
-  ``log-start-offset-checkpoint``): a version line ``0``, a count line, then ``topic partition offset`` lines;
-* ``leader-epoch-checkpoint``: the same with ``epoch start-offset`` lines;
+  ``log-start-offset-checkpoint``): a version line ``0``, a count line, then ``topic partition offset`` lines. That of
+  the log starts, the only place that knows which records were deleted, has a last line ``#crc 0 …`` over the others:
+  a partition of a topic that cannot be, for Kafka;
+* ``leader-epoch-checkpoint``: the same with ``epoch start-offset`` lines; one that begins before the log's start tells
+  nothing of where that is;
 * ``partition.metadata``: ``version: 0`` and ``topic_id: …`` (16 bytes in URL-safe base64 without padding); then, ours,
   ``crc: …`` over the id, for a log with another topic's id would be set aside (Kafka reads the first two lines);
 * ``meta.properties``: Java properties, ``version=0`` with ``broker.id``, ``cluster.id``, ``directory.id``;
@@ -22,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
+from raylog.broker.storage.files import FileSystem, read_bytes, remove_file, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
@@ -60,19 +63,36 @@ def write_lines(fs: FileSystem, path: Path, rows: Sequence[Iterable[object]]) ->
 
 
 def read_offsets(fs: FileSystem, path: Path) -> dict[TopicPartition, Offset]:
-    """An offset checkpoint."""
+    """An offset checkpoint; CorruptMessage, too, where its checksum, if it has one, is another."""
     try:
-        return {
+        found = {
             TopicPartition(TopicName(topic), PartitionIndex(int(partition))): Offset(int(offset))
             for topic, partition, offset in read_lines(fs, path, columns=3)
         }
     except ValueError as error:
         raise CorruptMessage(f"{path} is damaged: {error}") from error
+    checksum = found.pop(_CHECKSUM, None)
+    if checksum not in (None, _checksum(found)):
+        raise CorruptMessage(f"{path} is damaged: its offsets have another checksum")
+    return found
 
 
-def write_offsets(fs: FileSystem, path: Path, offsets: Mapping[TopicPartition, Offset]) -> None:
-    """Replace an offset checkpoint."""
-    write_lines(fs, path, [(tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())])
+def write_offsets(
+    fs: FileSystem, path: Path, offsets: Mapping[TopicPartition, Offset], *, checksum: bool = False
+) -> None:
+    """Replace an offset checkpoint; with ``checksum`` a changed digit shows."""
+    rows = [(tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())]
+    if checksum:
+        rows.append((*_CHECKSUM, _checksum(offsets)))
+    write_lines(fs, path, rows)
+
+
+_CHECKSUM = TopicPartition(TopicName("#crc"), PartitionIndex(0))
+
+
+def _checksum(offsets: Mapping[TopicPartition, Offset]) -> Offset:
+    rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in sorted(offsets.items()))
+    return Offset(zlib.crc32(rows.encode()))
 
 
 def encode_topic_id(topic_id: TopicId) -> str:
@@ -141,7 +161,7 @@ def take_clean_stop(fs: FileSystem, log_dir: Path) -> int | None:
     data = read_bytes(fs, log_dir / CLEAN_STOP)
     if data is None:
         return None
-    fs.unlink(log_dir / CLEAN_STOP)
+    remove_file(fs, log_dir / CLEAN_STOP)
     fs.fsync_dir(log_dir)
     try:
         return int(json.loads(data)["brokerEpoch"])

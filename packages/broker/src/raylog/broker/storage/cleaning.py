@@ -1,21 +1,14 @@
-"""What takes records away from the front again: retention and DeleteRecords.
-
-Crash safety: segments go one by one, oldest first, so that the log is without holes at every moment, and each name's
-removal is durable before the next.
-"""
+"""What takes records away from the front again: retention and DeleteRecords (doomed.py: how)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.broker.events import EventLog
+from raylog.broker.storage.doomed import move_start, remove_doomed
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.segment import Segment
-from raylog.broker.storage.snapshots import remove_snapshots
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import Offset, TimestampMs
-
-logger = EventLog(__name__)
 
 
 def enforce_retention(log: Log, now_ms: TimestampMs, uptime_ms: int) -> int:
@@ -29,14 +22,13 @@ def enforce_retention(log: Log, now_ms: TimestampMs, uptime_ms: int) -> int:
         if not log.retention_known or log.closed:
             return 0
         segments = log.segments
-        count = max(_too_old(log, segments, now_ms, uptime_ms), _too_much(log, segments))
-        if count == 0:
-            return 0
-        if count == len(segments):
-            log.roll(now_ms)
-        # In the same hold: a truncation in between might let the log end before that.
-        given_up, start = _give_up_below(log, log.segments[count].base_offset)
-    return _delete(log, given_up, start, "retention")
+        counts = _too_old(log, segments, now_ms, uptime_ms), _too_much(log, segments), _below_start(log, segments)
+        if count := max(counts):
+            if count == len(segments):
+                log.roll(now_ms)
+            # In the same hold: a truncation in between might let the log end before that.
+            move_start(log, log.segments[count].base_offset, "retention")
+    return remove_doomed(log)
 
 
 def _too_old(log: Log, segments: Sequence[Segment], now_ms: TimestampMs, uptime_ms: int) -> int:
@@ -82,53 +74,17 @@ def _below_high_watermark(log: Log, segments: Sequence[Segment], number: int) ->
     return end <= offsets.high_watermark.offset
 
 
-def delete_segments_below(log: Log, start: Offset, reason: str) -> int:
-    """Make ``start`` (at most the high watermark) the log's first offset and delete the segments before it."""
-    with log.lock:
-        given_up, first = _give_up_below(log, start)
-    return _delete(log, given_up, first, reason)
-
-
-def _give_up_below(log: Log, start: Offset) -> tuple[Sequence[Segment], Offset]:
-    """Make ``start`` the log's first offset; answers the segments that it has no more, and where the others begin.
-
-    The caller holds the lock.
-    """
-    start = max(start, log.offsets.start)
-    segments = log.segments
-    count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= start:
-        count += 1
-    log.publish(start=start)
-    log.set_segments(segments[count:])
-    if log.epochs.truncate_from_start(start):
-        with log.health.guard(f"write the leader epochs of {log.tp}"):
-            log.save_epochs()
-    return segments[:count], segments[count].base_offset
-
-
-def _delete(log: Log, segments: Sequence[Segment], first: Offset, reason: str) -> int:
-    """Delete the files of segments that the log has no more, all before ``first``; answers how many they were."""
-    with log.flush_lock, log.health.guard(f"deletion of old segments of {log.tp}"):
-        if log.closed:
-            return 0
-        for segment in segments:
-            logger.info(
-                "segment deleted", partition=log.tp, offset=segment.base_offset, bytes=segment.size, reason=reason
-            )
-            segment.close()
-            segment.unlink()
-            log.fs.fsync_dir(log.directory)
-        if segments:
-            remove_snapshots(log.fs, log.directory, below=first)
-    return len(segments)
+def _below_start(log: Log, segments: Sequence[Segment]) -> int:
+    """How many hold nothing but deleted records: a crash left them."""
+    start = log.offsets.start
+    return sum(1 for segment in segments[1:] if segment.base_offset <= start)
 
 
 def delete_records(log: Log, offset: Offset) -> Offset:
     """Make ``offset`` the log's start, unless it begins later already; answers the start.
 
-    Durable only after :attr:`Log.save_checkpoints`, which serves all logs of a directory at once. Raises
-    OffsetOutOfRange beyond the high watermark.
+    Appends go on while files are deleted. Durable only after :attr:`Log.save_start`, which serves all logs of a
+    directory at once. Raises OffsetOutOfRange beyond the high watermark, StorageError.
     """
     with log.lock:
         log.check_open()
@@ -138,5 +94,7 @@ def delete_records(log: Log, offset: Offset) -> Offset:
                 f"{log.tp}: records before {offset} cannot be deleted, the high watermark is {high_watermark}"
             )
         if offset > log.offsets.start:
-            delete_segments_below(log, offset, "asked for")
-        return log.offsets.start
+            move_start(log, offset, "asked for")
+        start = log.offsets.start
+    remove_doomed(log)
+    return start

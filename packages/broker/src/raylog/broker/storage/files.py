@@ -4,9 +4,10 @@ The real one is :class:`RealFileSystem`; tests hand in ones that crash, lose uns
 methods raise OSError as the operating system does; the layers above turn it into StorageError and take the
 log directory offline (see health.py).
 
-Who closes a file: each :class:`File` counts its holders. It is made with one, the segment; every
-:class:`FileSlice` on its way to a socket is another. Unlinking or closing a segment during a send is
-therefore safe: the descriptor lives until the last slice is released.
+Who closes a file: each :class:`File` counts its holders. The one that opened it is the first, and gives it up by
+:meth:`File.close`; every reader and every :class:`FileSlice` on its way to a socket is another. Unlinking or closing a
+segment during a read or a send is therefore safe: the descriptor lives until the last hold is released. A file that is
+closed already never reaches the operating system: it raises :class:`FileClosed`, which is no failure of a disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import FilePosition
 
 Buffer = bytes | bytearray | memoryview
@@ -33,13 +35,23 @@ these are rare or were never used, a write costs up to seven times as much (docs
 """
 
 
+class FileClosed(StorageError):
+    """This process has closed the file, as it does with what it deletes: look for what is there in its place.
+
+    No OSError, so that Health never takes it for a failure of the disk.
+    """
+
+
 class File(Protocol):
-    """An open file with positioned reads and writes; safe to share between threads."""
+    """An open file with positioned reads and writes; safe to share between threads that hold it.
+
+    Everything but :meth:`close`, :meth:`acquire` and :meth:`release` raises FileClosed once the last hold is gone.
+    """
 
     path: Path
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile; OSError (EBADF) when closed or when there is none."""
+        """The descriptor, for sendfile; OSError (EBADF) when there is none."""
 
     def size(self) -> int:
         """Length in bytes."""
@@ -65,7 +77,10 @@ class File(Protocol):
         """Count one more holder; False when the file is closed already."""
 
     def release(self) -> None:
-        """Give up one hold; the last one closes the descriptor."""
+        """Give up one acquired hold; the last one closes the descriptor."""
+
+    def close(self) -> None:
+        """Give up the hold of the one that opened it. Idempotent; any thread may call it."""
 
 
 class FileLock(Protocol):
@@ -153,59 +168,62 @@ class FileSlice:
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "_holders", "_lock", "path")
+    __slots__ = ("_fd", "_holders", "_is_owned", "_lock", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
         self._holders = 1
+        self._is_owned = True
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        return self._fd
+        fd = self._fd
+        if fd < 0:  # the kernel must not see it: another file could have the number by then
+            raise FileClosed(f"{self.path} was closed here")
+        return fd
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.fileno()).st_size
 
     def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self._fd, length, position)
+        fd = self._fd
+        if fd < 0:
+            raise FileClosed(f"{self.path} was closed here")
+        data = os.pread(fd, length, position)
         if len(data) == length or not data:
             return data
         parts = [data]  # the kernel gives at most 2 GiB at once, and may give less after a signal
         got = len(data)
-        while got < length and (data := os.pread(self._fd, length - got, position + got)):
+        while got < length and (data := os.pread(fd, length - got, position + got)):
             parts.append(data)
             got += len(data)
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        fd = self.fileno()
         total = sum(map(len, buffers))
         if total > PIECE_BYTES:
             for buffer in buffers:
-                self._write_in_pieces(memoryview(buffer), position)
+                _write_in_pieces(fd, memoryview(buffer), position)
                 position += len(buffer)
             return total
-        written = os.pwritev(self._fd, buffers, position)
+        written = os.pwritev(fd, buffers, position)
         if written != total:
-            self._write_in_pieces(memoryview(b"".join(buffers))[written:], position + written)
+            _write_in_pieces(fd, memoryview(b"".join(buffers))[written:], position + written)
         return total
 
-    def _write_in_pieces(self, data: memoryview, position: int) -> None:
-        done = 0
-        while done < len(data):  # the kernel may take less than it is given
-            done += os.pwrite(self._fd, data[done : done + PIECE_BYTES], position + done)
-
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        os.ftruncate(self.fileno(), size)
 
     def reserve(self, position: int, length: int) -> None:
-        _fallocate(self._fd, _KEEP_SIZE, position, length)  # a full disk shows at the write
+        _fallocate(self.fileno(), _KEEP_SIZE, position, length)  # a full disk shows at the write
 
     def forget(self, position: int, length: int) -> None:
-        os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(self.fileno(), position, length, os.POSIX_FADV_DONTNEED)
 
     def fdatasync(self) -> None:
-        os.fdatasync(self._fd)
+        os.fdatasync(self.fileno())
 
     def acquire(self) -> bool:
         with self._lock:
@@ -216,12 +234,27 @@ class RealFile:
 
     def release(self) -> None:
         with self._lock:
-            if self._holders == 0:
+            if self._holders == self._is_owned:
                 raise ValueError(f"{self.path} was released more often than acquired")
-            self._holders -= 1
-            if self._holders == 0:
-                fd, self._fd = self._fd, -1
-                os.close(fd)
+            self._give_up()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_owned:
+                self._is_owned = False
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _write_in_pieces(fd: int, data: memoryview, position: int) -> None:
+    done = 0
+    while done < len(data):  # the kernel may take less than it is given
+        done += os.pwrite(fd, data[done : done + PIECE_BYTES], position + done)
 
 
 class _Flock:
@@ -298,13 +331,14 @@ class RealFileSystem:
 
 def read_bytes(fs: FileSystem, path: Path) -> bytes | None:
     """A small file's content; None when there is none."""
-    if not fs.exists(path):
+    try:
+        file = fs.open(path)
+    except FileNotFoundError:
         return None
-    file = fs.open(path)
     try:
         return file.pread(file.size(), 0)
     finally:
-        file.release()
+        file.close()
 
 
 def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
@@ -316,14 +350,22 @@ def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
         file.pwritev((data,), 0)
         file.fdatasync()
     finally:
-        file.release()
+        file.close()
     fs.rename(temporary, path)
     fs.fsync_dir(path.parent)
+
+
+def remove_file(fs: FileSystem, path: Path) -> None:
+    """Delete a file. One that is not there is what was wanted, and no failure of the disk."""
+    try:
+        fs.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def remove_tree(fs: FileSystem, path: Path) -> None:
     """Delete a directory of plain files; what a crash leaves is a directory with fewer of them."""
     for name in fs.list_dir(path):
-        fs.unlink(path / name)
+        remove_file(fs, path / name)
     fs.remove_dir(path)
     fs.fsync_dir(path.parent)

@@ -15,50 +15,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
-from raylog.broker.storage.segment import SCAN_BYTES, Located, Segment
+from raylog.broker.storage.held import SCAN_BYTES, HeldSegment, Located
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.ids import NO_EPOCH, Offset
 from raylog.protocol.records import HEADER_SIZE, BatchHeader, read_header, validate_batch
 
 if TYPE_CHECKING:
     from raylog.broker.storage.log import Log
+    from raylog.broker.storage.segment import Segment
 
 logger = EventLog(__name__)
 
 
-def first_read(log: Log, segment: Segment, located: Located, length: int) -> int:
-    """:func:`check_first_read` for a reader that holds the segment's file: it is released when this raises."""
-    try:
-        with log.health.guard(f"read of {log.tp} at offset {located.base_offset}"):
-            return check_first_read(log, segment, located, length)
-    except BaseException:
-        segment.file.release()
-        raise
+def first_read(log: Log, held: HeldSegment, located: Located, length: int) -> int:
+    """:func:`check_first_read`; an OSError takes the log directory offline (StorageError)."""
+    with log.health.guard(f"read of {log.tp} at offset {located.base_offset}"):
+        return check_first_read(log, held, located, length)
 
 
-def check_first_read(log: Log, segment: Segment, located: Located, length: int) -> int:
+def check_first_read(log: Log, held: HeldSegment, located: Located, length: int) -> int:
     """Check what is unchecked of ``length`` bytes from the batch at ``located`` on; answers how many may be served.
 
     Fewer than asked when a batch on the way is damaged. Raises CorruptMessage when the first one is, OSError.
     """
+    segment = held.segment
     unchecked = segment.unchecked
     start: int = located.position
     end = min(start + length, segment.unchecked_end)
     position = start
     while (position := unchecked.checked_to(position)) < end:
         if position not in unchecked.damaged:
-            good, _, reason = check(log, segment, position, end)
+            good, _, reason = check(log, held, position, end)
             if good > position:
                 unchecked.add(position, good)
                 continue
             if not reason:
                 return length  # what is asked ends inside the batch, and the reader drops such a part
             unchecked.damaged[position], log.is_suspect = reason, True
-            logger.error("corrupt batch", partition=log.tp, path=segment.file.path, position=position, reason=reason)
+            logger.error("corrupt batch", partition=log.tp, path=segment.log_path, position=position, reason=reason)
         if position > start:
             return position - start
         raise CorruptMessage(
-            f"{log.tp}: the batch at position {position} of {segment.file.path.name} is damaged: "
+            f"{log.tp}: the batch at position {position} of {segment.log_path.name} is damaged: "
             f"{unchecked.damaged[position]}; read on behind it, or restore the partition"
         )
     return length
@@ -69,10 +67,8 @@ def missing(log: Log, segment: Segment, offset: Offset) -> CorruptMessage:
     reason = f"no batch says that it holds offset {offset}"
     if segment.unchecked.damaged.setdefault(-1 - offset, reason) is reason:
         log.is_suspect = True
-        logger.error("corrupt batch", partition=log.tp, path=segment.file.path, offset=offset, reason=reason)
-    return CorruptMessage(
-        f"{log.tp}: {reason} in {segment.file.path.name}; read on behind it, or restore the partition"
-    )
+        logger.error("corrupt batch", partition=log.tp, path=segment.log_path, offset=offset, reason=reason)
+    return CorruptMessage(f"{log.tp}: {reason} in {segment.log_path.name}; read on behind it, or restore the partition")
 
 
 class Stretch(NamedTuple):
@@ -86,12 +82,13 @@ class Stretch(NamedTuple):
     """What is wrong with the next batch; empty when nothing is, as far as it was looked at."""
 
 
-def check(log: Log, segment: Segment, position: int, end: int, expected: Offset | None = None) -> Stretch:
+def check(log: Log, held: HeldSegment, position: int, end: int, expected: Offset | None = None) -> Stretch:
     """Check batches from ``position`` to at most ``end``, about SCAN_BYTES at once.
 
     ``expected``: the offset that must begin there, if it is known. Raises OSError.
     """
-    chunk = segment.file.pread(min(end - position, SCAN_BYTES), position)
+    segment = held.segment
+    chunk = held.pread(min(end - position, SCAN_BYTES), position)
     if position == 0:
         expected = segment.base_offset
     at = 0
@@ -105,9 +102,9 @@ def check(log: Log, segment: Segment, position: int, end: int, expected: Offset 
             if position + at + size > end or (at and at + size > len(chunk)):
                 break
             if at + size > len(chunk):
-                chunk = segment.file.pread(size, position)
+                chunk = held.pread(size, position)
             header = validate_batch(chunk, at, sparse=True)
-            _check_place(log, segment, position + at, header, expected)
+            _check_place(log, held, position + at, header, expected)
             expected = Offset(header.next_offset)
             at += size
     except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
@@ -115,15 +112,15 @@ def check(log: Log, segment: Segment, position: int, end: int, expected: Offset 
     return Stretch(position + at, expected, "")
 
 
-def _check_place(log: Log, segment: Segment, position: int, header: BatchHeader, expected: Offset | None) -> None:
+def _check_place(log: Log, held: HeldSegment, position: int, header: BatchHeader, expected: Offset | None) -> None:
     """What no checksum covers: leader epoch and base offset, which is ``expected`` or must fit what follows."""
+    segment = held.segment
+    following = position + header.size
+    next_base = held.pread(8, following) if expected is None and following < segment.size else b""
     with log.lock:
         epoch = log.epochs.epoch_at(Offset(header.base_offset))
-        following = position + header.size
-        if expected is not None or following >= segment.size:
-            after = log.end_of(segment)
-        else:
-            after = Offset(int.from_bytes(segment.file.pread(8, following), "big", signed=True))
+        end = log.end_of(segment)
+    after = Offset(int.from_bytes(next_base, "big", signed=True)) if len(next_base) == 8 else end
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessage(f"it says leader epoch {header.leader_epoch}, where {epoch} was in force")
     if expected is None:

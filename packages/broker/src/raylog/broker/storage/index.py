@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from crc32c import crc32c
 
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
+from raylog.broker.storage.files import FileSystem, read_bytes, remove_file, write_atomically
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
 
@@ -84,7 +84,7 @@ class _Index:
         """Delete the file, if there is one; :meth:`save` writes it anew."""
         self._saved = False
         if self._fs.exists(self.path):
-            self._fs.unlink(self.path)
+            remove_file(self._fs, self.path)
 
     def unload(self) -> None:
         """Give the memory back; only what is saved."""
@@ -102,7 +102,7 @@ class _Index:
         try:
             size = file.size()
         finally:
-            file.release()
+            file.close()
         self._columns, self._saved, self._sum = None, True, must_be
         return size == must_be[0]
 
@@ -141,6 +141,14 @@ class OffsetIndex(_Index):
         at = bisect_right(keys, offset - self._base) - 1
         return FilePosition(positions[at] if at >= 0 else 0)
 
+    def last_before(self, offset: Offset, count: int) -> Offset:
+        """The last offset of the last batch before ``offset`` that is among the first ``count`` entries; the offset
+        before the segment's first when there is none.
+        """
+        keys, _ = self._columns_in_memory()
+        at = bisect_left(keys, offset - self._base, 0, min(count, len(keys))) - 1
+        return Offset(self._base + (keys[at] if at >= 0 else -1))
+
     def last_position(self) -> FilePosition:
         """The position of the last entry, 0 when there is none: where to begin to look for the end."""
         _, positions = self._columns_in_memory()
@@ -177,11 +185,21 @@ class TimeIndex(_Index):
         if timestamp >= 0 and (not keys or timestamp > keys[-1]):
             self._append(timestamp, offset - self._base)
 
-    def lookup(self, timestamp: TimestampMs) -> Offset:
-        """An offset at or before the first record with ``timestamp`` or a later one."""
+    def peak_until(self, offset: Offset) -> tuple[TimestampMs, Offset]:
+        """The highest timestamp of the batches that end at or before ``offset``, where the offset index has an entry,
+        and the last offset of the batch that brought it; -1 and the base offset when there is none.
+        """
         keys, offsets = self._columns_in_memory()
-        at = bisect_right(keys, timestamp) - 1
-        return Offset(self._base + offsets[at] if at >= 0 else self._base)
+        at = bisect_right(offsets, offset - self._base, 0, len(keys)) - 1
+        return (TimestampMs(keys[at]), Offset(self._base + offsets[at])) if at >= 0 else (NO_TIMESTAMP, self._base)
+
+    def reached(self, timestamp: TimestampMs) -> Offset | None:
+        """The last offset of a batch that has ``timestamp`` or a later one. Between it and the entry of the offset
+        index before it lies the first one that has. None when that comes after the last entry of the offset index.
+        """
+        keys, offsets = self._columns_in_memory()
+        at = bisect_left(keys, timestamp)
+        return Offset(self._base + offsets[at]) if at < len(keys) else None
 
     def last(self) -> tuple[TimestampMs, Offset]:
         """The highest timestamp and its batch's last offset; -1 and the base offset when there is none."""

@@ -15,20 +15,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raylog.broker.storage import checkpoint
+from raylog.broker.storage.doomed import Doomed
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
-from raylog.broker.storage.first_read import first_read, missing
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
+from raylog.broker.storage.reading import read
 from raylog.broker.storage.segment import Placed, Segment, placed
 from raylog.broker.storage.segments import number_at
-from raylog.broker.storage.snapshots import save_producers
+from raylog.broker.storage.snapshots import save_snapshot
 from raylog.broker.storage.truncation import Damage, mend, start_anew, truncate_to
 from raylog.broker.storage.warm_indexes import WarmIndexes
-from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, StorageError
+from raylog.protocol.errors import OffsetOutOfRange, StorageError
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
 
@@ -62,6 +63,10 @@ class Log:
         self.lock = threading.RLock()
         self.save_checkpoints: Callable[[], None] = lambda: None
         """Makes recovery point, start and high watermark durable; set by the log directory."""
+        self.save_start: Callable[[], None] = lambda: None
+        """Makes the start alone durable; set by the log directory."""
+        self.durable_start = offsets.start
+        """A start that is on the disk; see doomed.settle_start."""
         self.on_start: Callable[[], None] = lambda: None
         """Called when the start moved, under the lock: it must only take note."""
         self.last_flush_ms = 0
@@ -72,6 +77,12 @@ class Log:
         """Everything below is on the disk: recovery need not read it."""
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
+        self.unsaved_snapshots: deque[tuple[Offset, bytes]] = deque()
+        """Producers at the last rolls, not on the disk yet: a crash costs the reading of what is not flushed either."""
+        self.doomed: deque[Doomed] = deque()
+        """Segments taken off the front, whose files are still there. Filled under the lock, emptied under the flush
+        lock (doomed.py).
+        """
         self.damage: Damage | None = None
         """What the scrubber found first; reads fail there."""
         self.is_suspect = False
@@ -82,7 +93,7 @@ class Log:
         for segment in segments:
             segment.seen_size = segment.size
         self.set_segments(tuple(segments))
-        self._warm = WarmIndexes()
+        self.warm = WarmIndexes()
         self._offsets = offsets
         self._closed = False
 
@@ -220,8 +231,8 @@ class Log:
             old = self._segments[-1]
             old.seal()
             old.unlink_indexes()  # of an earlier stop: whole ones come with the next flush
-            save_producers(self.fs, self.directory, self.producers, end)
             segment = Segment.create(self.fs, self.directory, end, now_ms, self.sums)
+        self.unsaved_snapshots.append((end, self.producers.encode()))
         self.unsaved.append(old)
         self.set_segments((*self._segments, segment))
         return segment
@@ -265,6 +276,7 @@ class Log:
             with self.health.guard(f"flush of {self.tp}"):
                 end = self._offsets.end.offset
                 segments = self._segments
+                self.save_snapshots()
                 while self.unsaved and self.unsaved[0] is not segments[-1]:
                     self._save(self.unsaved[0])
                     self.unsaved.popleft()
@@ -272,6 +284,13 @@ class Log:
                 if not sealed_only and not segments[-1].sync():
                     raise StorageError(f"{self.tp} was closed before its last records were flushed")
             self.recovery_point = max(self.recovery_point, segments[-1].base_offset if sealed_only else end)
+
+    def save_snapshots(self) -> None:
+        """Write the producers of the last rolls; the caller holds the flush lock. Raises OSError."""
+        while self.unsaved_snapshots:
+            offset, snapshot = self.unsaved_snapshots[0]
+            save_snapshot(self.fs, self.directory, snapshot, offset)
+            self.unsaved_snapshots.popleft()
 
     def _save(self, segment: Segment) -> None:
         """Make a closed segment durable and give its memory back, unless it was deleted meanwhile."""
@@ -289,42 +308,7 @@ class Log:
         that does not fit gives None. The caller releases the slice. Raises OffsetOutOfRange below the start and
         above the end, StorageError, CorruptMessage.
         """
-        while True:
-            self._check_range(offset)
-            if offset >= bound.offset:
-                return None
-            segments = self._segments
-            for number in range(number_at(segments, offset), len(segments)):
-                segment = segments[number]
-                try:
-                    located = segment.find(offset)
-                    end = self._end_in(segment, number, segments, bound)
-                except CorruptMessage:
-                    raise missing(self, segment, offset) from None
-                except OSError as error:
-                    if not segment.file.acquire():
-                        break  # deleted meanwhile: look again
-                    segment.file.release()
-                    raise self.health.fail(error, f"read of {self.tp} at offset {offset}") from error
-                if located is None or located.position >= end:
-                    continue
-                if located.base_offset > offset:
-                    raise missing(self, segment, offset)
-                self._warm.needed(segment)
-                length = end - located.position
-                if length > max_bytes:
-                    if located.size > max_bytes and not min_one_batch:
-                        return None
-                    length = max(max_bytes, located.size)
-                if segment.file.acquire():
-                    if located.position < segment.unchecked_end:
-                        length = first_read(self, segment, located, length)
-                    return FileSlice(segment.file, located.position, length)
-                break
-            else:
-                if segments is self._segments and offset < self._offsets.high_watermark.offset:
-                    raise missing(self, segments[-1], offset)
-                return None
+        return read(self, offset, max_bytes, bound, min_one_batch=min_one_batch)
 
     def check_open(self) -> None:
         """Raise StorageError when the log was closed or its directory is offline."""
@@ -332,30 +316,30 @@ class Log:
             raise StorageError(f"{self.tp} is closed here; refresh the metadata and ask its leader")
         self.health.check()
 
-    def _check_range(self, offset: Offset) -> None:
+    def await_change(self) -> None:
+        """For a reader that met a closed file: come back once that change of the log is done, and look again.
+
+        StorageError when it was the log's end.
+        """
+        with self.lock:
+            self.check_open()
+
+    def check_range(self, offset: Offset) -> None:
+        """Raise OffsetOutOfRange below the start and above the end, StorageError as :meth:`check_open`."""
         self.check_open()
         start, end = self._offsets.start, self._offsets.end.offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.tp}: offset {offset} is not in the log, which holds {start} to {end}")
 
-    def _end_in(self, segment: Segment, number: int, segments: Sequence[Segment], bound: Mark) -> int:
-        """How far a read up to ``bound`` may go in ``segment``."""
-        if segment.base_offset == bound.segment_base:
-            return bound.position
-        if number + 1 < len(segments) and segments[number + 1].base_offset <= bound.offset:
-            return segment.size
-        located = segment.find(bound.offset)
-        return located.position if located else segment.size
-
     def mark(self, offset: Offset) -> Mark:
-        """Where ``offset`` lies: the position of its batch, or of the end."""
+        """Where ``offset`` lies: the position of its batch, or of the end. The caller holds the lock."""
         end = self._offsets.end
         if offset >= end.offset:
             return end
         segments = self._segments
         segment = segments[number_at(segments, offset)]
-        with self.health.guard(f"look-up of {self.tp} at offset {offset}"):
-            located = segment.find(offset)
+        with self.health.guard(f"look-up of {self.tp} at offset {offset}"), segment.hold() as held:
+            located = held.find(offset)
         return Mark(offset, segment.base_offset, located.position if located else FilePosition(segment.size))
 
     def end_of(self, segment: Segment) -> Offset:
@@ -375,22 +359,21 @@ class Log:
                 self._segments[-1].seal()
                 self._segments[-1].save_indexes()
                 self.sums.save({segment.base_offset for segment in self._segments})
-                save_producers(self.fs, self.directory, self.producers, self._offsets.end.offset)
+                save_snapshot(self.fs, self.directory, self.producers.encode(), self._offsets.end.offset)
             self.abandon()
 
     def abandon(self) -> None:
         """Close the files and write nothing, as a crash would. Idempotent."""
         with self.lock:
-            if not self._closed:
-                self._closed = True
-                for segment in self._segments:
-                    segment.close()
+            self._closed = True
+            for segment in (*self._segments, *(doomed.segment for doomed in self.doomed.copy())):
+                segment.close()
 
     def delete(self, doomed: Path) -> None:
         """Move the directory to ``doomed`` (a name that the next start sweeps up) and delete it."""
+        self.abandon()  # whatever the disk says to the rest
         with self.health.guard(f"deletion of {self.tp}"):
-            with self.lock, self.flush_lock:
-                self.abandon()
+            with self.flush_lock:  # so that nobody is at work in it
                 self.fs.rename(self.directory, doomed)
                 self.fs.fsync_dir(doomed.parent)
             remove_tree(self.fs, doomed)

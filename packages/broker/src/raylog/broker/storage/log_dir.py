@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from raylog.broker.events import EventLog
 from raylog.broker.storage import checkpoint
-from raylog.broker.storage.files import FileLock, FileSystem, Space, remove_tree
+from raylog.broker.storage.files import FileLock, FileSystem, Space, remove_file, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
@@ -76,6 +76,7 @@ class LogDir:
         self._lock: FileLock | None = None
         self._checkpoint_lock = threading.Lock()
         self._saved_high_watermarks: dict[TopicPartition, Offset] = {}
+        self._saved_starts: dict[TopicPartition, Offset] = {}
         self.ended = checkpoint.NO_INCARNATION
         """The broker's incarnation that closed the logs here in an orderly way, if it was the last one to use them."""
         self.lost_data = False
@@ -148,11 +149,9 @@ class LogDir:
                     self._set_aside(tp, "it is in another log directory, too")
                     continue
                 zero = Offset(0)
-                start = None if starts is None else starts.get(tp, zero)
-                points, marks = recovery_points or {}, high_watermarks or {}
-                last = LastStop(clean, points.get(tp, zero), start, marks.get(tp, zero))
-                self._load(tp, last, now_ms)
-            promised = [*(recovery_points or {}).items(), *(high_watermarks or {}).items()]
+                told = (recovery_points.get(tp, zero), starts.get(tp, zero), high_watermarks.get(tp, zero))
+                self._load(tp, LastStop(clean, *told), now_ms)
+            promised = [*recovery_points.items(), *high_watermarks.items()]
             lost = sorted(
                 {tp for tp, offset in promised if self._ends_before(tp, offset)}
                 | {tp for tp, (_, log) in self.logs.items() if log.lost_in_recovery}
@@ -167,7 +166,7 @@ class LogDir:
         """The cluster knows that data was lost here."""
         if self.lost_data:
             with self.health.guard("removal of the note on lost data"):
-                self._fs.unlink(self.path / checkpoint.LOST_DATA)
+                remove_file(self._fs, self.path / checkpoint.LOST_DATA)
                 self._fs.fsync_dir(self.path)
             self.lost_data = False
 
@@ -190,15 +189,18 @@ class LogDir:
 
     def _adopt(self, tp: TopicPartition, topic_id: TopicId, log: Log) -> None:
         log.save_checkpoints = self.checkpoint
+        log.save_start = self.checkpoint_starts
         self.logs[tp] = (topic_id, log)
 
-    def _read(self, name: str) -> dict[TopicPartition, Offset] | None:
-        """A checkpoint; None for a damaged one, which costs time at recovery and loses nothing."""
+    def _read(self, name: str) -> dict[TopicPartition, Offset]:
+        """A checkpoint; a damaged one counts as empty. That costs time at recovery; without the log starts, what
+        DeleteRecords took from the middle of a segment is there again.
+        """
         try:
             return checkpoint.read_offsets(self._fs, self.path / name)
         except CorruptMessage as error:
             logger.warning("checkpoint dropped", path=self.path / name, reason=error)
-            return None
+            return {}
 
     def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log:
         """A new, empty log."""
@@ -217,19 +219,21 @@ class LogDir:
         self.logs[tp] = (topic_id, self.logs[tp][1])
 
     def delete(self, tp: TopicPartition) -> None:
-        """Delete a log; its old recovery point is gone before the name can be used again."""
+        """Delete a log. Nothing is promised of it any more before its files go: a crash meanwhile loses no data, and a
+        log that takes the name finds no recovery point and no start of this one.
+        """
         _, log = self.logs.pop(tp)
-        log.delete(self.path / self._aside_name(tp, _DELETE))
+        log.abandon()
         self.checkpoint()
+        log.delete(self.path / self._aside_name(tp, _DELETE))
 
     def set_aside(self, tp: TopicPartition, reason: str) -> None:
         """Take a log out of service and keep its files under a name that tells."""
         _, log = self.logs.pop(tp)
-        with log.lock, log.flush_lock:
-            log.abandon()
-            with self.health.guard(f"setting aside of {tp}"):
-                self._set_aside(tp, reason)
+        log.abandon()
         self.checkpoint()
+        with log.flush_lock, self.health.guard(f"setting aside of {tp}"):
+            self._set_aside(tp, reason)
 
     def _set_aside(self, tp: TopicPartition, reason: str) -> None:
         name = self._aside_name(tp, _STRAY)
@@ -244,25 +248,42 @@ class LogDir:
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks. Any thread may call it."""
         with self._checkpoint_lock, self.health.guard("writing of the checkpoints"):
-            logs = {tp: log for tp, (_, log) in list(self.logs.items())}
-            offsets = {tp: log.offsets for tp, log in logs.items()}
-            recovery_points = {tp: log.recovery_point for tp, log in logs.items()}
-            high_watermarks = {tp: at.high_watermark.offset for tp, at in offsets.items()}
-            starts = {tp: at.start for tp, at in offsets.items() if at.start > logs[tp].segments[0].base_offset}
+            recovery_points = {tp: log.recovery_point for tp, (_, log) in list(self.logs.items())}
             checkpoint.write_offsets(self._fs, self.path / checkpoint.RECOVERY_POINTS, recovery_points)
-            checkpoint.write_offsets(self._fs, self.path / checkpoint.LOG_STARTS, starts)
-            checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, high_watermarks)
-            self._saved_high_watermarks = high_watermarks
+            self._save_starts(self._starts())
+            self._save_high_watermarks(self._high_watermarks())
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks alone, if one has moved. Any thread may call it."""
         with self._checkpoint_lock:
-            marks = {tp: log.offsets.high_watermark.offset for tp, (_, log) in list(self.logs.items())}
-            if marks == self._saved_high_watermarks:
-                return
-            with self.health.guard("writing of the high watermarks"):
-                checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, marks)
-                self._saved_high_watermarks = marks
+            if (marks := self._high_watermarks()) != self._saved_high_watermarks:
+                with self.health.guard("writing of the high watermarks"):
+                    self._save_high_watermarks(marks)
+
+    def checkpoint_starts(self) -> None:
+        """Write the log starts alone, if one has moved. Any thread may call it; those that wait share one write."""
+        with self._checkpoint_lock:
+            if (starts := self._starts()) != self._saved_starts:
+                with self.health.guard("writing of the log starts"):
+                    self._save_starts(starts)
+
+    def _high_watermarks(self) -> dict[TopicPartition, Offset]:
+        return {tp: log.offsets.high_watermark.offset for tp, (_, log) in list(self.logs.items())}
+
+    def _save_high_watermarks(self, marks: dict[TopicPartition, Offset]) -> None:
+        checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, marks)
+        self._saved_high_watermarks = marks
+
+    def _starts(self) -> dict[TopicPartition, Offset]:
+        """All but 0, though most are a segment's name as well: files are deleted after the start has moved, so that
+        what is in the log now does not tell what a crash leaves.
+        """
+        starts = ((tp, log.offsets.start) for tp, (_, log) in list(self.logs.items()))
+        return {tp: start for tp, start in starts if start > 0}
+
+    def _save_starts(self, starts: dict[TopicPartition, Offset]) -> None:
+        checkpoint.write_offsets(self._fs, self.path / checkpoint.LOG_STARTS, starts, checksum=True)
+        self._saved_starts = starts
 
     def describe(self) -> LogDirFacts:
         """What is in it; a disk that cannot even tell its size takes the directory offline."""

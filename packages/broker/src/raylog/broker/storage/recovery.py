@@ -17,22 +17,14 @@ from typing import NamedTuple
 from raylog.broker.events import EventLog
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.epochs import LeaderEpochs
-from raylog.broker.storage.files import FileSystem
+from raylog.broker.storage.files import FileSystem, remove_file
 from raylog.broker.storage.health import Health
+from raylog.broker.storage.held import SCAN_BYTES, HeldSegment
 from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
-from raylog.broker.storage.segment import (
-    INDEX,
-    LOG,
-    MAX_RELATIVE_OFFSET,
-    SCAN_BYTES,
-    SNAPSHOT,
-    TIME_INDEX,
-    Segment,
-    placed,
-)
+from raylog.broker.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, SNAPSHOT, TIME_INDEX, Segment, placed
 from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import load_producers, snapshot_offsets
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
@@ -47,8 +39,7 @@ class LastStop(NamedTuple):
 
     clean: bool
     recovery_point: Offset = Offset(0)
-    log_start: Offset | None = Offset(0)
-    """None: what remembered it is damaged."""
+    log_start: Offset = Offset(0)
     high_watermark: Offset = Offset(0)
 
 
@@ -84,10 +75,10 @@ def load_log(
     """
     saved, sums = _saved_epochs(fs, directory), IndexSums(fs, directory)
     bases = _sweep(fs, directory)
-    start = _log_start(tp, last, saved, bases[0] if bases else Offset(0))
+    start = max([last.log_start, *bases[:1]])
     if bases:
         loaded = _load_segments(tp, directory, fs, config, bases, last, now_ms, sums, saved)
-        if loaded.end < start == (last.log_start or 0) and saved is not None:
+        if loaded.end < start:
             # what is left of the log was deleted (DeleteRecords); its offsets must not be given out again
             _say_truncated(tp, start, f"the log ends at {loaded.end}, before its start", last)
             for segment in reversed(loaded.segments):
@@ -107,21 +98,6 @@ def load_log(
         raise
 
 
-def _log_start(tp: TopicPartition, last: LastStop, saved: Epochs | None, first: Offset) -> Offset:
-    """Where the log begins; at the ``first`` segment if that begins later.
-
-    Two files remember it: the first epoch begins there, and the log directory has a checkpoint, which is written after
-    it. So they differ when the broker died between the two, before anybody was told of the new start, or when one of
-    them is damaged.
-    """
-    if not saved:
-        return last.log_start or Offset(0)
-    start = max(saved[0][1], first)
-    if start != max(last.log_start or first, first):
-        logger.warning("log start in doubt", partition=tp, offset=start, checkpoint=last.log_start)
-    return start
-
-
 def _begin(fs: FileSystem, directory: Path, start: Offset, now_ms: TimestampMs, sums: IndexSums) -> Loaded:
     """An empty log."""
     segment = Segment.create(fs, directory, start, now_ms, sums)
@@ -138,7 +114,7 @@ def _sweep(fs: FileSystem, directory: Path) -> list[Offset]:
         stem, dot, suffix = name.partition(".")
         orphan = dot + suffix in (INDEX, TIME_INDEX) and stem not in stems
         if orphan or name.endswith((".tmp", ".deleted")):
-            fs.unlink(directory / name)
+            remove_file(fs, directory / name)
     return [Offset(base) for base in bases]
 
 
@@ -196,7 +172,8 @@ def _recover(
             break
         good = number
         size = segment.size
-        end, reason = _check(segment, end, config.index_interval_bytes, epochs, checked)
+        with segment.hold() as held:
+            end, reason = _check(held, end, config.index_interval_bytes, epochs, checked)
         if reason:
             is_torn = number == len(segments) - 1 and _is_torn(segment, size)
             break
@@ -211,18 +188,20 @@ def _recover(
 
 def _is_torn(segment: Segment, end: int) -> bool:
     """Whether the file, which has ``end`` bytes, ends inside the batch that follows what is good of it."""
-    chunk = segment.file.pread(HEADER_SIZE, segment.size)
+    with segment.hold() as held:
+        chunk = held.pread(HEADER_SIZE, segment.size)
     return len(chunk) < HEADER_SIZE or _batch_size(chunk, 0) > end - segment.size
 
 
 def _check(
-    segment: Segment, next_offset: Offset, index_interval: int, epochs: LeaderEpochs, batches: list[BatchHeader]
+    held: HeldSegment, next_offset: Offset, index_interval: int, epochs: LeaderEpochs, batches: list[BatchHeader]
 ) -> tuple[Offset, str]:
     """Check every batch by checksum and offsets and make the indexes anew; the segment ends before the first bad one.
 
     Answers where the good ones end, and why the rest is bad, empty when nothing is. Their headers are added to
     ``batches``.
     """
+    segment = held.segment
     size = segment.size
     segment.reset()
     chunk, start = b"", 0
@@ -230,7 +209,7 @@ def _check(
         at = segment.size - start
         try:
             if len(chunk) - at < HEADER_SIZE or len(chunk) - at < _batch_size(chunk, at):
-                chunk, start, at = _read_chunk(segment, size), segment.size, 0
+                chunk, start, at = _read_chunk(held, size), segment.size, 0
             header = validate_batch(chunk, at, sparse=True)
             # without compaction offsets have no gaps, and no checksum covers a base offset
             if header.base_offset != next_offset or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
@@ -239,20 +218,20 @@ def _check(
             if epochs.epoch_at(next_offset) not in (NO_EPOCH, header.leader_epoch):
                 raise CorruptMessage(f"leader epoch {header.leader_epoch} at offset {next_offset}")
         except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
-            return next_offset, f"{segment.file.path.name} is bad at position {segment.size}: {error}"
+            return next_offset, f"{segment.log_path.name} is bad at position {segment.size}: {error}"
         segment.note((placed(header),), index_interval)
         batches.append(header)
         next_offset = Offset(header.next_offset)
     return next_offset, ""
 
 
-def _read_chunk(segment: Segment, end: int) -> bytes:
+def _read_chunk(held: HeldSegment, end: int) -> bytes:
     """A stretch of the file from the segment's size on with at least the batch that begins there."""
-    position = segment.size
-    chunk = segment.file.pread(min(SCAN_BYTES, end - position), position)
+    position = held.segment.size
+    chunk = held.pread(min(SCAN_BYTES, end - position), position)
     needed = _batch_size(chunk, 0) if len(chunk) >= HEADER_SIZE else 0
     if len(chunk) < needed <= end - position:
-        chunk = segment.file.pread(needed, position)
+        chunk = held.pread(needed, position)
     return chunk
 
 
@@ -307,7 +286,7 @@ def _assemble(
     bases = {segment.base_offset for segment in segments}
     for offset in snapshot_offsets(fs, directory)[:-1]:
         if offset not in bases:
-            fs.unlink(directory / f"{offset:020d}{SNAPSHOT}")
+            remove_file(fs, directory / f"{offset:020d}{SNAPSHOT}")
     segments[0].sums.save(bases)
     mark = Mark(end, segments[-1].base_offset, FilePosition(segments[-1].size))
     beginning = Mark(start, segments[0].base_offset, FilePosition(0))
@@ -356,8 +335,9 @@ def _agree(saved: Epochs, loaded: Loaded) -> bool:
             continue
         segment = loaded.segments[number_at(loaded.segments, start)]
         try:
-            located = segment.find(start)
-            _, header = next(segment.headers(located.position if located else segment.size))
+            with segment.hold() as held:
+                located = held.find(start)
+                _, header = next(held.headers(located.position if located else segment.size))
         except (CorruptMessage, StopIteration):
             continue  # the log itself is damaged there: its readers are told
         if header.leader_epoch != epoch:
@@ -369,6 +349,7 @@ def _all_headers(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
     """The headers that can be read."""
     for segment in segments:
         try:
-            yield from (header for _, header in segment.headers())
+            with segment.hold() as held:
+                yield from (header for _, header in held.headers())
         except CorruptMessage as error:
-            logger.error("corrupt batch", path=segment.file.path, reason=error)
+            logger.error("corrupt batch", path=segment.log_path, reason=error)

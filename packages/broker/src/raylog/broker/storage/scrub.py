@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from raylog.broker.events import EventLog
+from raylog.broker.storage.files import FileClosed
 from raylog.broker.storage.first_read import Stretch, check
+from raylog.broker.storage.held import SCAN_BYTES, HeldSegment
 from raylog.broker.storage.log import Log
-from raylog.broker.storage.segment import SCAN_BYTES, Segment
 from raylog.broker.storage.truncation import Damage
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import FilePosition, Offset
@@ -98,71 +99,86 @@ class Scrubber:
     def _read_next(self, log: Log) -> int:
         """Check the first bytes that are unchecked."""
         for segment in log.segments:
-            unchecked = segment.unchecked
-            if (position := unchecked.checked_to(0)) >= segment.unchecked_end:
-                if gap := _gap_behind(log, segment):
-                    self._found(log, gap)
-                    return 0
-                segment.unchecked_end = 0
+            if segment.size and not segment.unchecked_end:
                 continue
-            if not segment.file.acquire():
-                continue  # deleted meanwhile
             try:
-                found = _check_some(log, segment, position, CHUNK_BYTES)
-                if found.end > position:
-                    unchecked.add(position, found.end)
-                    if segment.sealed:
-                        segment.file.forget(position, found.end - position)
-                elif found.reason:
-                    unchecked.damaged[position] = found.reason
-                    return self._examine(log)
-            finally:
-                segment.file.release()
-            return found.end - position
+                with segment.hold() as held:
+                    size = self._read_on(log, held)
+            except FileClosed:
+                continue  # deleted meanwhile
+            if size is not None:
+                return size
         return 0
+
+    def _read_on(self, log: Log, held: HeldSegment) -> int | None:
+        """Check the next bytes of a segment; None when none is left that is unchecked."""
+        segment = held.segment
+        unchecked = segment.unchecked
+        if (position := unchecked.checked_to(0)) >= segment.unchecked_end:
+            if gap := _gap_behind(log, held):
+                self._found(log, held, gap)
+                return 0
+            segment.unchecked_end = 0
+            return None
+        found = _check_some(log, held, position, CHUNK_BYTES)
+        if found.end > position:
+            unchecked.add(position, found.end)
+            if segment.sealed:
+                held.forget(position, found.end - position)
+        elif found.reason:
+            unchecked.damaged[position] = found.reason
+            return self._examine(log)
+        return found.end - position
 
     def _examine(self, log: Log) -> int:
         """Find out where the damage begins that somebody met; answers how many bytes were read."""
-        if log.damage is not None:
-            with log.lock:
-                if not _is_there(log, log.damage):
-                    log.damage = None
+        if log.damage is not None and self._is_over(log, log.damage):
+            log.damage = None
         log.is_suspect = False
         size = 0
         segments = log.segments if log.damage is None else ()
         for segment, following in zip(segments, (*segments[1:], None), strict=False):
-            is_suspect = segment.unchecked.damaged or (following is not None and following.unchecked.damaged)
-            if is_suspect and segment.file.acquire():
+            if segment.unchecked.damaged or (following is not None and following.unchecked.damaged):
                 try:
-                    size += self._examine_segment(log, segment)
-                finally:
-                    segment.file.release()
+                    with segment.hold() as held:
+                        size += self._examine_segment(log, held)
+                except FileClosed:
+                    continue  # deleted meanwhile
         return size
 
-    def _examine_segment(self, log: Log, segment: Segment) -> int:
+    def _is_over(self, log: Log, damage: Damage) -> bool:
+        """Whether a known damage was deleted or cut off since, or is none."""
+        try:
+            with damage.segment.hold() as held, log.lock:
+                return not _is_there(log, held, damage)
+        except FileClosed:
+            return True
+
+    def _examine_segment(self, log: Log, held: HeldSegment) -> int:
+        segment = held.segment
         position, offset = 0, segment.base_offset
         while position < segment.unchecked_end:
-            found = _check_some(log, segment, position, SCAN_BYTES, offset)
+            found = _check_some(log, held, position, SCAN_BYTES, offset)
             if found.end == position:
-                self._found(log, Damage(segment, FilePosition(position), offset, found.reason))
+                self._found(log, held, Damage(segment, FilePosition(position), offset, found.reason))
                 return position
             segment.unchecked.add(position, found.end)
             assert found.next_offset is not None
             position, offset = found.end, found.next_offset
-        if gap := _gap_behind(log, segment):
-            self._found(log, gap)
+        if gap := _gap_behind(log, held):
+            self._found(log, held, gap)
         return position
 
-    def _found(self, log: Log, damage: Damage) -> None:
+    def _found(self, log: Log, held: HeldSegment, damage: Damage) -> None:
         """Take note of a damage, unless truncation or deletion was what it looked like."""
         with log.lock:
-            if log.damage is not None or not _is_there(log, damage):
+            if log.damage is not None or not _is_there(log, held, damage):
                 return
             log.damage = damage
         logger.error(
             "replica damaged",
             partition=log.tp,
-            path=damage.segment.file.path,
+            path=damage.segment.log_path,
             position=damage.position,
             offset=damage.offset,
             reason=damage.reason,
@@ -170,34 +186,36 @@ class Scrubber:
         self._on_damage()
 
 
-def _check_some(log: Log, segment: Segment, position: int, size: int, expected: Offset | None = None) -> Stretch:
+def _check_some(log: Log, held: HeldSegment, position: int, size: int, expected: Offset | None = None) -> Stretch:
     """Check about ``size`` bytes, one batch at least."""
+    unchecked_end = held.segment.unchecked_end
     while True:
-        end = min(position + size, segment.unchecked_end)
-        found = check(log, segment, position, end, expected)
-        if found.end > position or found.reason or end == segment.unchecked_end:
+        end = min(position + size, unchecked_end)
+        found = check(log, held, position, end, expected)
+        if found.end > position or found.reason or end == unchecked_end:
             return found
         size *= 2
 
 
-def _is_there(log: Log, damage: Damage) -> bool:
+def _is_there(log: Log, held: HeldSegment, damage: Damage) -> bool:
     """Whether the log still has it, and it is one: the caller holds the lock, so that nothing is cut off meanwhile."""
     if not damage.is_in(log):
         return False
     is_gap = damage.position == damage.segment.size
-    return is_gap or bool(_check_some(log, damage.segment, damage.position, CHUNK_BYTES, damage.offset).reason)
+    return is_gap or bool(_check_some(log, held, damage.position, CHUNK_BYTES, damage.offset).reason)
 
 
-def _gap_behind(log: Log, segment: Segment) -> Damage | None:
+def _gap_behind(log: Log, held: HeldSegment) -> Damage | None:
     """What is missing behind the last batch of a file that lay there at the start and is good as far as it goes."""
+    segment = held.segment
     if not segment.sealed or segment.unchecked_end != segment.size:
         return None
     with log.lock:
         end = log.end_of(segment)
-    if segment.size and segment.find(Offset(end - 1)) is not None:
+    if segment.size and held.find(Offset(end - 1)) is not None:
         return None
     offset = segment.base_offset
-    for _, header in segment.headers():
+    for _, header in held.headers():
         offset = Offset(header.next_offset)
     reason = f"the file ends there, before offset {end}"
     return Damage(segment, FilePosition(segment.size), offset, reason) if offset < end else None

@@ -6,14 +6,15 @@ moves only after the bytes are in the file.
 
 from __future__ import annotations
 
-import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from raylog.broker.events import EventLog
-from raylog.broker.storage.files import File, FileSystem
+from raylog.broker.storage.files import File, FileClosed, FileSystem, remove_file
+from raylog.broker.storage.held import LOOKUP_BYTES, HeldSegment
 from raylog.broker.storage.index import OffsetIndex, TimeIndex
 from raylog.broker.storage.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.log_config import LogConfig
@@ -21,17 +22,13 @@ from raylog.broker.storage.room import Room
 from raylog.broker.storage.unchecked import Unchecked
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import NO_TIMESTAMP, FilePosition, Offset, TimestampMs
-from raylog.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+from raylog.protocol.records import HEADER_SIZE, BatchHeader, read_header
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 
 logger = EventLog(__name__)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-_LOOKUP_BYTES = 4096
-SCAN_BYTES = 1 << 20
-_PREFIX = struct.Struct(">qiibIhi")  # up to the last offset delta
-_MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 class Placed(NamedTuple):
@@ -42,12 +39,14 @@ class Placed(NamedTuple):
     max_timestamp: TimestampMs
 
 
-class Located(NamedTuple):
-    """A batch in the file."""
+class KeptPeak(NamedTuple):
+    """The highest timestamp of what DeleteRecords has left of a segment, as far as somebody has looked for it."""
 
-    position: FilePosition
-    size: int
-    base_offset: Offset
+    start: Offset
+    """The log's start then."""
+    next_offset: Offset
+    """Batches from here on are not counted."""
+    timestamp: int
 
 
 def file_name(base_offset: Offset, suffix: str) -> str:
@@ -59,18 +58,19 @@ class Segment:
     """See the module. Methods raise OSError; the log turns it into StorageError."""
 
     __slots__ = (
+        "_file",
         "_room",
         "_since_index",
         "base_offset",
-        "closed",
         "created_ms",
         "directory",
-        "file",
         "first_timestamp",
         "fs",
         "grown_ms",
         "index",
+        "kept_peak",
         "lock",
+        "log_path",
         "max_timestamp",
         "max_timestamp_offset",
         "sealed",
@@ -89,19 +89,22 @@ class Segment:
         self.sums = sums
         self.directory = directory
         self.base_offset = base_offset
-        self.file = file
+        self._file = file
+        self.log_path = self.path(LOG)
         self.created_ms = now_ms
         self.size = 0
         self.lock = threading.RLock()
         """Held by who appends, and by readers that rebuild the indexes; the log puts its own here."""
-        self.closed = False
         self.sealed = False
         """True once another segment follows."""
         self.index = OffsetIndex(fs, self.path(INDEX), base_offset)
         self.time_index = TimeIndex(fs, self.path(TIME_INDEX), base_offset)
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        """The last offset of the batch that brought :attr:`max_timestamp`."""
+        """The last offset of the batch that brought :attr:`max_timestamp`. Written before it, and read after it: so
+        a reader that takes no lock never finds an offset too low for the time.
+        """
+        self.kept_peak: KeptPeak | None = None
         self.first_timestamp = NO_TIMESTAMP
         """The first batch's highest timestamp; -1 when there is none, or when it has none."""
         self.unchecked, self.unchecked_end = Unchecked(), 0
@@ -131,7 +134,7 @@ class Segment:
             segment.index.clear()
             segment.time_index.clear()
         except BaseException:
-            file.release()
+            file.close()
             raise
         return segment
 
@@ -146,7 +149,7 @@ class Segment:
             segment.size = file.size()
             head = file.pread(HEADER_SIZE, 0)
         except BaseException:
-            file.release()
+            file.close()
             raise
         if len(head) == HEADER_SIZE:
             try:
@@ -184,7 +187,7 @@ class Segment:
         """Write stamped batches after the last one, all by one call. After an OSError a part may be there."""
         position = self.size
         self._room.make(position, len(batches))
-        self.file.pwritev((batches,), position)
+        self._file.pwritev((batches,), position)
         self.note(placed, index_interval)
 
     def note(self, placed: Sequence[Placed], index_interval: int) -> None:
@@ -194,11 +197,12 @@ class Segment:
             self.first_timestamp = placed[0].max_timestamp
         for size, last_offset, max_timestamp in placed:
             if max_timestamp > self.max_timestamp:
-                self.max_timestamp = max_timestamp
                 self.max_timestamp_offset = last_offset
+                self.max_timestamp = max_timestamp
             if self._since_index > index_interval:
-                self.index.append(last_offset, FilePosition(position))
+                # In this order: who sees the batch in one index finds in the other how high times were up to it.
                 self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                self.index.append(last_offset, FilePosition(position))
                 self._since_index = 0
             self._since_index += size
             position += size
@@ -221,12 +225,12 @@ class Segment:
 
     def sync(self) -> bool:
         """Make the log file durable; False when the segment was deleted meanwhile."""
-        if not self.file.acquire():
+        if not self._file.acquire():
             return False
         try:
-            self.file.fdatasync()
+            self._file.fdatasync()
         finally:
-            self.file.release()
+            self._file.release()
         return True
 
     def truncate(self, position: FilePosition, next_offset: Offset) -> None:
@@ -236,24 +240,24 @@ class Segment:
         """
         self.size = min(self.size, position)
         self.unchecked_end = min(self.unchecked_end, position)
-        self.file.truncate(position)
-        self.file.fdatasync()  # or the old content could come back under what is appended next
-        try:
-            self.index.truncate_to(next_offset)
-            self.time_index.truncate_to(next_offset)
-        except CorruptMessage:
-            self.rebuild_indexes()
-        self._restore_tail()
+        self.kept_peak = None
+        self._file.truncate(position)
+        self._file.fdatasync()  # or the old content could come back under what is appended next
+        with self.hold() as held:
+            try:
+                self.index.truncate_to(next_offset)
+                self.time_index.truncate_to(next_offset)
+            except CorruptMessage:
+                self.rebuild_indexes(held)
+            self._restore_tail(held)
 
     def close(self) -> None:
-        """Give the log file back; slices in flight keep it open. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            self.file.release()
+        """Give the log file back; who holds it, and slices in flight, keep it open. Idempotent, for any thread."""
+        self._file.close()
 
     def unlink(self) -> None:
         """Delete the files, the log first: an index without a log is swept up at the next start."""
-        self.fs.unlink(self.path(LOG))
+        remove_file(self.fs, self.log_path)
         self.unlink_indexes()
 
     def unlink_indexes(self) -> None:
@@ -263,65 +267,20 @@ class Segment:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def find(self, offset: Offset) -> Located | None:
-        """The first batch that ends at or after ``offset``; None when there is none.
-
-        One index look-up and, as a rule, one read of 4 KB. An index that leads astray is rebuilt. Raises
-        CorruptMessage when the log file itself is damaged there.
+    def hold(self) -> HeldSegment:
+        """What reads the log file, which stays open until that is given back. FileClosed when it is closed already:
+        the segment was deleted or cut off, or the log was closed.
         """
-        try:
-            return self._find_from(self.index.lookup(offset), offset, trust=False)
-        except CorruptMessage:
-            with self.lock:
-                self.rebuild_indexes()
-            return self._find_from(self.index.lookup(offset), offset, trust=True)
+        file = self._file
+        if not file.acquire():
+            raise FileClosed(f"{self.log_path} was closed here meanwhile")
+        return HeldSegment(self, file)
 
-    def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
-        end = self.size
-        first = position > 0 and not trust
-        if first and position >= end:
-            raise CorruptMessage(f"{self.index.path} points beyond the log")
-        while position < end:
-            chunk = self.file.pread(min(_LOOKUP_BYTES, end - position), position)
-            at, last = 0, len(chunk) - _PREFIX.size
-            if last < 0:
-                raise CorruptMessage(f"{self.file.path} ends inside a batch header at position {position}")
-            while at <= last:
-                base, length, _, magic, _, _, delta = _PREFIX.unpack_from(chunk, at)
-                if magic != 2 or length < _MIN_BATCH_LENGTH or base < self.base_offset or delta < 0:
-                    raise CorruptMessage(f"{self.file.path} has no batch at position {position + at}")
-                if first and base > offset:
-                    raise CorruptMessage(f"{self.index.path} points beyond offset {offset}")
-                first = False
-                if base + delta >= offset:
-                    return Located(FilePosition(position + at), LOG_OVERHEAD + length, Offset(base))
-                at += LOG_OVERHEAD + length
-            position = FilePosition(position + at)
-        return None
-
-    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[FilePosition, BatchHeader]]:
-        """Position and header of each batch from ``position`` on; no checksum is looked at.
-
-        Ends quietly before a batch that reaches beyond ``end`` (default: the size). CorruptMessage at what
-        cannot be a header.
-        """
-        end = self.size if end is None else end
-        while end - position >= HEADER_SIZE:
-            chunk = self.file.pread(min(SCAN_BYTES, end - position), position)
-            if len(chunk) < HEADER_SIZE:
-                return
-            at = 0
-            while len(chunk) - at >= HEADER_SIZE:
-                header = read_header(chunk, at)
-                if position + at + header.size > end:
-                    return
-                yield FilePosition(position + at), header
-                at += header.size
-            position += at
-
-    def read_batch(self, located: Located) -> bytes:
-        """The bytes of a whole batch; fewer when the file was truncated meanwhile."""
-        return self.file.pread(located.size, located.position)
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, made at the same points of the log: what one says may be looked up in the other."""
+        with self.lock:
+            return self.index, self.time_index
 
     # --- loading ---------------------------------------------------------------------------------------------
 
@@ -334,7 +293,8 @@ class Segment:
             self.max_timestamp = TimestampMs(noted.max_timestamp)
             self.max_timestamp_offset = Offset(noted.max_timestamp_offset)
             return
-        self.rebuild_indexes()
+        with self.hold() as held:
+            self.rebuild_indexes(held)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         self.save_indexes()
 
@@ -346,32 +306,45 @@ class Segment:
         try:
             self.load_sealed()
             self.sealed = False
-            next_offset, end = self._restore_tail()
+            with self.hold() as held:
+                next_offset, end = self._restore_tail(held)
         except CorruptMessage:
             return None
         return next_offset if end == self.size else None
 
-    def rebuild_indexes(self, index_interval: int = _LOOKUP_BYTES) -> None:
-        """Make both indexes from the batch headers; CorruptMessage when one cannot be read."""
-        size, self.size = self.size, 0
-        fresh = Segment(self.fs, self.directory, self.base_offset, self.file, self.created_ms, self.sums)
-        self.size = size
+    def rebuild_indexes(self, held: HeldSegment, index_interval: int = LOOKUP_BYTES) -> None:
+        """Make both indexes from the batch headers; CorruptMessage when one cannot be read.
+
+        Of a closed segment all is read without the lock: appends to the log do not wait for that.
+        """
+        while True:
+            with nullcontext() if self.sealed else self.lock:
+                size = self.size
+                fresh = self._indexed(held, size, index_interval)
+                with self.lock:
+                    if size == self.size:  # else it was cut meanwhile
+                        self.index, self.time_index = fresh.index, fresh.time_index
+                        break
+        logger.warning("indexes made anew", path=self.log_path)
+
+    def _indexed(self, held: HeldSegment, size: int, index_interval: int) -> Segment:
+        """Counts and indexes of the first ``size`` bytes as another object has them."""
+        fresh = Segment(self.fs, self.directory, self.base_offset, self._file, self.created_ms, self.sums)
         fresh.index.clear()
         fresh.time_index.clear()
-        for position, header in self.headers(0, size):
+        for position, header in held.headers(0, size):
             if not 0 <= header.base_offset - self.base_offset <= header.last_offset - self.base_offset < 2**31:
-                raise CorruptMessage(f"{self.file.path} has an impossible offset at position {position}")
+                raise CorruptMessage(f"{self.log_path} has an impossible offset at position {position}")
             fresh.note((placed(header),), index_interval)
         fresh.seal()
-        self.index, self.time_index = fresh.index, fresh.time_index
-        logger.warning("indexes made anew", path=self.file.path)
+        return fresh
 
-    def _restore_tail(self) -> tuple[Offset, int]:
+    def _restore_tail(self, held: HeldSegment) -> tuple[Offset, int]:
         """Take up counting after the last index entry; answers the next offset and the position of the end."""
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         next_offset, start = self.base_offset, self.index.last_position()
         end: int = start
-        for position, header in self.headers(start):
+        for position, header in held.headers(start):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = TimestampMs(header.max_timestamp)
                 self.max_timestamp_offset = Offset(header.last_offset)
@@ -391,8 +364,8 @@ class Segment:
 
     def cut(self) -> None:
         """Take away what lies behind ``size`` in the file."""
-        if self.file.size() > self.size:
-            self.file.truncate(self.size)
+        if self._file.size() > self.size:
+            self._file.truncate(self.size)
 
 
 def placed(header: BatchHeader) -> Placed:

@@ -1,4 +1,5 @@
-"""Producer snapshots in a partition's directory: one per roll and one at a clean stop.
+"""Producer snapshots in a partition's directory: one per roll, written by the flush that follows it, and one at a clean
+stop.
 
 ``00000000000000001234.snapshot`` is the producers' state as of offset 1234: loading takes the latest one that can be
 read and replays the batch headers after it.
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raylog.broker.events import EventLog
-from raylog.broker.storage.files import FileSystem, read_bytes, write_atomically
+from raylog.broker.storage.files import FileSystem, read_bytes, remove_file, write_atomically
 from raylog.broker.storage.producers import Producers
 from raylog.broker.storage.segment import SNAPSHOT, Segment, file_name
 from raylog.protocol.errors import CorruptMessage
@@ -19,9 +20,9 @@ from raylog.protocol.ids import Offset, TimestampMs, TopicPartition
 logger = EventLog(__name__)
 
 
-def save_producers(fs: FileSystem, directory: Path, producers: Producers, offset: Offset) -> None:
-    """Write the state as of ``offset``."""
-    write_atomically(fs, directory / file_name(offset, SNAPSHOT), producers.encode())
+def save_snapshot(fs: FileSystem, directory: Path, snapshot: bytes, offset: Offset) -> None:
+    """Write the producers' state as of ``offset`` (Producers.encode), durably."""
+    write_atomically(fs, directory / file_name(offset, SNAPSHOT), snapshot)
 
 
 def snapshot_offsets(fs: FileSystem, directory: Path) -> list[Offset]:
@@ -46,7 +47,7 @@ def remove_snapshots(
         if (below is not None and offset < below) or (above is not None and offset > above)
     ]
     for offset in doomed:
-        fs.unlink(directory / file_name(offset, SNAPSHOT))
+        remove_file(fs, directory / file_name(offset, SNAPSHOT))
     if doomed:
         fs.fsync_dir(directory)
 
@@ -69,20 +70,21 @@ def load_producers(
             break
         except CorruptMessage as error:
             logger.warning("producer snapshot dropped", partition=tp, offset=offset, reason=error)
-            fs.unlink(path)
+            remove_file(fs, path)
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if following is None or following.base_offset > start:
             try:
                 _replay(segment, start, producers, now_ms)
             except CorruptMessage as error:
-                logger.error("corrupt batch", partition=tp, path=segment.file.path, reason=error)
+                logger.error("corrupt batch", partition=tp, path=segment.log_path, reason=error)
     return producers
 
 
 def _replay(segment: Segment, start: Offset, producers: Producers, now_ms: TimestampMs) -> None:
-    located = segment.find(start) if start > segment.base_offset else None
-    if located is None and start > segment.base_offset:
-        return
-    for _, header in segment.headers(located.position if located else 0):
-        if header.producer_id >= 0 and header.base_offset >= start:
-            producers.replay(header, now_ms)
+    with segment.hold() as held:
+        located = held.find(start) if start > segment.base_offset else None
+        if located is None and start > segment.base_offset:
+            return
+        for _, header in held.headers(located.position if located else 0):
+            if header.producer_id >= 0 and header.base_offset >= start:
+                producers.replay(header, now_ms)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
+from raylog.broker.storage.doomed import remove_doomed_now
 from raylog.broker.storage.epochs import LeaderEpochs
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.producers import Producers
@@ -44,7 +45,7 @@ class Damage(NamedTuple):
         return self.position < segment.size or self.offset < log.end_of(segment)
 
     def __str__(self) -> str:
-        return f"{self.segment.file.path} at position {self.position}, offset {self.offset}: {self.reason}"
+        return f"{self.segment.log_path} at position {self.position}, offset {self.offset}: {self.reason}"
 
 
 def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
@@ -55,7 +56,7 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
     leader epochs go that have no records: another leader may have begun others there (as Kafka does).
     Appends go on in a new file, for the bytes of the old one may be on their way to a socket.
     """
-    with log.lock, log.flush_lock:
+    with log.lock:
         log.check_open()
         offsets = log.offsets
         if offset >= offsets.end.offset:
@@ -65,8 +66,9 @@ def truncate_to(log: Log, offset: Offset, now_ms: TimestampMs) -> Offset:
             return offsets.end.offset
         number = number_at(log.segments, max(offset, offsets.start))
         last = log.segments[number]
-        with log.health.guard(f"truncation of {log.tp} to offset {offset}"):
-            located = last.find(max(offset, offsets.start))
+        with log.flush_lock, log.health.guard(f"truncation of {log.tp} to offset {offset}"):
+            with last.hold() as held:
+                located = held.find(max(offset, offsets.start))
             end, position = (located.base_offset, located.position) if located else (offset, FilePosition(last.size))
             end = _cut(log, number, position, end, now_ms)
         say = logger.warning if end < offsets.high_watermark.offset else logger.info
@@ -102,6 +104,8 @@ def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: Tim
 
     Nothing is left when only deleted records would be. The caller holds both locks.
     """
+    remove_doomed_now(log)
+    log.save_snapshots()
     offsets = log.offsets
     if end <= offsets.start:
         end, number, position = offsets.start, 0, FilePosition(0)
@@ -142,8 +146,10 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
         before = log.offsets
         mark = Mark(offset, offset, FilePosition(0))
         with log.health.guard(f"new start of {log.tp} at offset {offset}"):
+            remove_doomed_now(log)  # what comes may have their names
+            log.unsaved_snapshots.clear()
             log.epochs = LeaderEpochs()
-            log.save_epochs()  # else it, and not the checkpoint, would say where the log begins
+            log.save_epochs()
             remove_snapshots(log.fs, log.directory, below=NEVER)  # else a start after a crash would take them up
             log.recovery_point = min(log.recovery_point, before.start)
             log.unsaved.clear()
@@ -156,7 +162,7 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
             log.fs.fsync_dir(log.directory)
             log.set_segments((active,))
             log.producers = Producers()
-            log.recovery_point = offset
+            log.recovery_point = log.durable_start = offset
         logger.warning("log started anew", partition=log.tp, offset=offset, start=before.start, end=before.end.offset)
 
 

@@ -56,6 +56,7 @@ _LOST = "take the records from another replica or a backup; a consumer gets past
 _REMADE = "stop the broker and delete the file; it is made anew at the start"
 _CUT = "nothing: recovery cuts it off when the broker starts"
 _REBUILT = "nothing: it is made when the broker starts"
+_STARTS_LOST = "stop the broker and delete the file; then delete the records again that DeleteRecords took away"
 _RECREATED = "stop the broker and delete the file; what it told is found again in the log at the start"
 
 
@@ -94,7 +95,8 @@ class Verifier:
                 offsets[name] = checkpoint.read_offsets(self._fs, path / name)
             except CorruptMessage as error:
                 offsets[name] = {}
-                yield Finding(path / name, None, Level.DAMAGED, str(error), _RECREATED)
+                remedy = _STARTS_LOST if name == checkpoint.LOG_STARTS else _RECREATED
+                yield Finding(path / name, None, Level.DAMAGED, str(error), remedy)
         for directory in sorted(path.iterdir()):
             tp = partition_of(directory.name) if directory.is_dir() else None
             if tp is None:
@@ -137,10 +139,9 @@ class Verifier:
             return
         for snapshot in sorted(path.glob(f"*{SNAPSHOT}")):
             yield from self._snapshot(snapshot, end)
-        first = base_offset(logs[0])
-        if starts_at is not None and not first <= starts_at <= end:
-            problem_text = f"{path.name} starts at {starts_at}, its log has offsets {first} to {end}"
-            yield Finding(path.parent / checkpoint.LOG_STARTS, None, Level.DAMAGED, problem_text, _RECREATED)
+        if starts_at is not None and starts_at > end:  # below the first segment: retention came after it was written
+            problem_text = f"{path.name} starts at {starts_at}, its log ends at {end}"
+            yield Finding(path.parent / checkpoint.LOG_STARTS, None, Level.DAMAGED, problem_text, _STARTS_LOST)
         for file, offset in bounds.items():
             if offset > end:
                 yield Finding(file, None, Level.DAMAGED, f"{path.name}: {offset}, its log ends at {end}", _RECREATED)

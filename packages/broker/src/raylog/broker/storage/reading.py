@@ -1,0 +1,68 @@
+"""Finding what lies at an offset of a log, for sendfile. Readers take no lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raylog.broker.storage.files import FileClosed, FileSlice
+from raylog.broker.storage.first_read import first_read, missing
+from raylog.broker.storage.held import HeldSegment
+from raylog.broker.storage.offsets import Mark
+from raylog.broker.storage.segment import Segment
+from raylog.broker.storage.segments import number_at
+from raylog.protocol.errors import CorruptMessage
+from raylog.protocol.ids import Offset
+
+if TYPE_CHECKING:
+    from raylog.broker.storage.log import Log
+
+
+def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:
+    """See :meth:`Log.read`."""
+    while True:
+        log.check_range(offset)
+        if offset >= bound.offset:
+            return None
+        segments = log.segments
+        try:
+            for number in range(number_at(segments, offset), len(segments)):
+                segment = segments[number]
+                with segment.hold() as held:
+                    try:
+                        located = held.find(offset)
+                        end = _end_in(held, number, segments, bound)
+                    except CorruptMessage:
+                        raise missing(log, segment, offset) from None
+                    except OSError as error:
+                        raise log.health.fail(error, f"read of {log.tp} at offset {offset}") from error
+                    if located is None or located.position >= end:
+                        continue
+                    if located.base_offset > offset:
+                        raise missing(log, segment, offset)
+                    log.warm.needed(segment)
+                    length = end - located.position
+                    if length > max_bytes:
+                        if located.size > max_bytes and not min_one_batch:
+                            return None
+                        length = max(max_bytes, located.size)
+                    if located.position < segment.unchecked_end:
+                        length = first_read(log, held, located, length)
+                    return held.slice(located.position, length)
+        except FileClosed:
+            log.await_change()
+            continue  # it was deleted, or cut off, meanwhile: look again
+        if segments is log.segments and offset < log.offsets.high_watermark.offset:
+            raise missing(log, segments[-1], offset)
+        return None
+
+
+def _end_in(held: HeldSegment, number: int, segments: Sequence[Segment], bound: Mark) -> int:
+    """How far a read up to ``bound`` may go in the segment, which has this number."""
+    segment = held.segment
+    if segment.base_offset == bound.segment_base:
+        return bound.position
+    if number + 1 < len(segments) and segments[number + 1].base_offset <= bound.offset:
+        return segment.size
+    located = held.find(bound.offset)
+    return located.position if located else segment.size
