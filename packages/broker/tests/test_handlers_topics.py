@@ -205,3 +205,32 @@ def test_who_left_the_isr_last_is_told(node: Node) -> None:
     node.create_topic("t", replicas=(BROKER, 2, 3), isr=(BROKER,), elr=(2, 3))
     told = page(node).topics[0].partitions[0]
     assert told.eligible_leader_replicas == (2, 3)
+
+
+def test_topic_that_is_named_twice_is_told_once(node: Node) -> None:
+    node.create_topic("twice")
+    named = [{"name": "twice"}, {"name": "absent"}, {"name": "twice"}, {"name": "absent"}]
+    assert [topic.name for topic in ask(node, "Metadata", 12, topics=named).topics] == ["twice", "absent"]
+
+
+def test_topic_whose_deletion_is_asked_twice_stays(node: Node) -> None:
+    """Kafka: INVALID_REQUEST, once."""
+    node.create_topic("stays")
+    [answer] = ask(node, "DeleteTopics", 6, topics=[{"name": "stays"}, {"name": "stays"}]).responses
+    assert (answer.name, answer.error_code) == ("stays", ErrorCode.invalid_request)
+    assert node.partition("stays").is_leader
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(10_001)],
+        [{"name": "a", "num_partitions": 10_000, "replication_factor": 1}, {"name": "b", "num_partitions": -1}],
+    ],
+    ids=["topics", "partitions"],
+)
+def test_request_for_very_many_partitions_makes_none(node: Node, topics: list[dict[str, Any]]) -> None:
+    answers = ask(node, "CreateTopics", 7, topics=topics).topics
+    assert {answer.error_code for answer in answers} == {ErrorCode.policy_violation}
+    assert len(answers) == len(topics)
+    assert not node.table.state().topics

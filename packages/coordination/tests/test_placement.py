@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination.model import BrokerInfo
-from raylog.coordination.placement import Load, spread
+from raylog.coordination.model import BrokerInfo, Load
+from raylog.coordination.placement import spread
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 NOTHING = Load({}, {})

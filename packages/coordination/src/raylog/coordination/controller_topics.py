@@ -18,8 +18,8 @@ from raylog.coordination.controller_events import (
     Write,
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.placement import load_of, spread
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
+from raylog.coordination.placement import spread
 from raylog.coordination.store import NodeExists, NoNode, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -152,7 +152,7 @@ def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionSt
         return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
     factor = _replication_factor(topic)
     _check_replication(topic.name, factor, state)
-    replicas = spread(wanted.count - there, factor, state.brokers.values(), load_of(state))
+    replicas = spread(wanted.count - there, factor, state.brokers.values(), state.load)
     return _new_partitions(replicas, state)
 
 
@@ -198,12 +198,12 @@ def _new_partitions(replicas: Sequence[tuple[BrokerId, ...]], state: ClusterStat
 def _check_is_free(name: TopicName, state: ClusterState) -> None:
     if name in state.topics:
         raise TopicAlreadyExists(f"topic {name} exists already")
-    for other in state.topics:
-        if other.replace(".", "_") == name.replace(".", "_"):
-            raise InvalidTopic(
-                f"topic {name} differs from {other} only in '.' and '_', which metrics cannot tell apart: "
-                f"choose another name"
-            )
+    other = state.names_in_metrics.get(name_in_metrics(name))
+    if other is not None:
+        raise InvalidTopic(
+            f"topic {name} differs from {other} only in '.' and '_', which metrics cannot tell apart: "
+            f"choose another name"
+        )
 
 
 def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> list[tuple[BrokerId, ...]]:
@@ -213,7 +213,7 @@ def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> li
     asked = topic.replication_factor
     factor = defaults.replication_factor if asked == -1 else asked
     _check_replication(topic.name, factor, state)
-    return spread(count, factor, state.brokers.values(), load_of(state))
+    return spread(count, factor, state.brokers.values(), state.load)
 
 
 def _check_replication(name: TopicName, factor: int, state: ClusterState) -> None:

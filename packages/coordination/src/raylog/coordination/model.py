@@ -5,9 +5,12 @@ one they hold. The controller decides on it, brokers receive it (``peer_control`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from raylog.protocol.ids import (
@@ -130,7 +133,20 @@ class TopicState:
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
 
 
+def name_in_metrics(topic: TopicName) -> str:
+    """Metrics have "_" in the place of ".", so that two topics must not differ in that alone."""
+    return topic.replace(".", "_")
+
+
 INTERNAL_TOPICS = frozenset({TopicName("__consumer_offsets"), TopicName("__transaction_state")})
+
+
+class Load(NamedTuple):
+    """What brokers keep already; those that keep nothing may be left out."""
+
+    replicas: Mapping[BrokerId, int]
+    preferred: Mapping[BrokerId, int]
+    """Partitions whose first replica is there: what it leads when all is well."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,21 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics_by_id", {topic.id: topic for topic in self.topics.values()})
+
+    @cached_property
+    def load(self) -> Load:
+        """What each broker keeps. Counted once for a state: a request may ask for thousands of topics."""
+        replicas: Counter[BrokerId] = Counter()
+        preferred: Counter[BrokerId] = Counter()
+        for _, partition in self.partitions():
+            replicas.update(partition.replicas)
+            preferred.update(partition.replicas[:1])
+        return Load(replicas, preferred)
+
+    @cached_property
+    def names_in_metrics(self) -> Mapping[str, TopicName]:
+        """Topics by what metrics call them (:func:`name_in_metrics`)."""
+        return {name_in_metrics(name): name for name in self.topics}
 
     def topic(self, name: TopicName) -> TopicState | None:
         return self.topics.get(name)

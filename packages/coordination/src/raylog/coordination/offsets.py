@@ -284,27 +284,27 @@ class RegistryOffsetStore:
 
     def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
         tps = list(partitions)
-        there = [Delete(node) for node, found in self._nodes(group, tps).items() if found is not None]
-        self._delete(group, tps, there, guards)
+        nodes = self._nodes(group, tps)
+        ops = {node: Delete(node) for node, found in nodes.items() if found is not None}
+        topics = {tp.topic for tp in tps if any(node in ops for node in _pair(group, tp))}
+        self._delete(group, topics, list(ops.values()), guards)
 
     def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
         nodes, ops = self._nodes(group, list(commits)), []
         for tp, committed in commits.items():
             if _decode(group, tp, nodes) == committed:
                 ops += [Delete(path, found.version) for path in _pair(group, tp) if (found := nodes[path]) is not None]
-        self._delete(group, commits, ops, guards)
+        self._delete(group, {tp.topic for tp in commits}, ops, guards)
 
     def _nodes(self, group: GroupId, partitions: Sequence[TopicPartition]) -> dict[str, Versioned | None]:
         """The two nodes of each, in order."""
         paths = [node for tp in partitions for node in _pair(group, tp)]
         return dict(zip(paths, self._store.get_many(paths), strict=True))
 
-    def _delete(
-        self, group: GroupId, partitions: Iterable[TopicPartition], ops: Sequence[Delete], guards: Sequence[Op]
-    ) -> None:
+    def _delete(self, group: GroupId, topics: Iterable[TopicName], ops: Sequence[Delete], guards: Sequence[Op]) -> None:
         for part in _packed(ops, lambda op: len(op.path) + OP_BYTES):
             self._store.multi([*guards, *part])
-        for topic in sorted({tp.topic for tp in partitions}):
+        for topic in sorted(topics):
             for node in _pair_above(group, topic):
                 try:
                     self._store.delete(node)

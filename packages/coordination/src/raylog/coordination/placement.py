@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
-from typing import NamedTuple
 
-from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.model import BrokerInfo, Load
 from raylog.protocol.ids import BrokerId
-
-
-class Load(NamedTuple):
-    """What brokers keep already; those that keep nothing may be left out."""
-
-    replicas: Mapping[BrokerId, int]
-    preferred: Mapping[BrokerId, int]
-    """Partitions whose first replica is there: what it leads when all is well."""
 
 
 def spread(count: int, factor: int, brokers: Iterable[BrokerInfo], load: Load) -> list[tuple[BrokerId, ...]]:
@@ -67,13 +58,3 @@ def _alternating_racks(rack_of: Mapping[BrokerId, str | None], load: Load) -> li
     for broker in sorted(rack_of, key=lambda b: (load.preferred.get(b, 0), load.replicas.get(b, 0), b)):
         racks[rack_of[broker]].append(broker)
     return [broker for broker in chain.from_iterable(zip_longest(*racks.values())) if broker is not None]
-
-
-def load_of(state: ClusterState) -> Load:
-    """The cluster's present load."""
-    replicas: Counter[BrokerId] = Counter()
-    preferred: Counter[BrokerId] = Counter()
-    for _, partition in state.partitions():
-        replicas.update(partition.replicas)
-        preferred.update(partition.replicas[:1])
-    return Load(replicas, preferred)

@@ -168,7 +168,8 @@ class ClassicGroup:
             del self._pending[member_id]
         lost = [m for m in self.members if m.expires_ms <= now_ms and m.joining is None and m.syncing is None]
         if self.state is not GroupState.PREPARING_REBALANCE and self._rebalance_ends_ms <= now_ms:
-            lost += [m for m in self.members if m.must_sync and m not in lost]
+            late = {m.id for m in lost}
+            lost += [m for m in self.members if m.must_sync and m.id not in late]
         for member in lost:
             self._remove(member)
         if lost:

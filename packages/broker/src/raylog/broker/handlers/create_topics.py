@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from raylog.broker.config import topic_settings
+from raylog.broker.config import NUM_PARTITIONS, topic_settings
 from raylog.broker.handlers.config_entries import config_source, is_read_only
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, timeout_ms, types_of
@@ -24,14 +24,19 @@ from raylog.protocol.errors import (
     ErrorCode,
     InvalidReplicaAssignment,
     InvalidRequest,
+    PolicyViolation,
     RaylogError,
     TopicAuthorizationFailed,
     code_of,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, TopicName
 
+MAX_PARTITIONS = 10_000
+"""That one request may make, as in Kafka: the controller does nothing else meanwhile."""
+
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    _check_size(request, ports.configs.broker()[NUM_PARTITIONS])
     results: dict[TopicName, CreatedTopic | RaylogError] = {}
     times = Counter(topic.name for topic in request.topics)
     wanted: list[NewTopic] = []
@@ -58,6 +63,15 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     names = dict.fromkeys(topic.name for topic in request.topics)
     return _response(ctx, [_failed(ctx, name, error) for name in names])
+
+
+def _check_size(request: Any, default: int) -> None:
+    """Raises PolicyViolation; ``default``: partitions of a topic that names no number."""
+    count = sum(len(topic.assignments) or max(topic.num_partitions, 0) or default for topic in request.topics)
+    if count > MAX_PARTITIONS:
+        raise PolicyViolation(
+            f"{len(request.topics)} topics with {count} partitions asked for at once: make at most {MAX_PARTITIONS}"
+        )
 
 
 def _may_create(ctx: RequestContext, ports: Ports, name: TopicName) -> bool:

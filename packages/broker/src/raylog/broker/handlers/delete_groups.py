@@ -15,7 +15,7 @@ from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    return _response(ctx, {name: _delete(ctx, ports, name) for name in request.groups_names})
+    return _response(ctx, {name: _delete(ctx, ports, name) for name in dict.fromkeys(request.groups_names)})
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

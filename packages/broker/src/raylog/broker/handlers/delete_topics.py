@@ -10,6 +10,7 @@ Only the controller deletes topics; another broker answers NOT_CONTROLLER for ea
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
@@ -26,7 +27,8 @@ Result = TopicName | RaylogError
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    asked = _asked(ctx, request)
+    times = Counter(_asked(ctx, request))
+    asked = list(times)
     state = ports.cluster.state()
     results: list[Result | None] = []
     for name, topic_id in asked:
@@ -34,6 +36,8 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         subject = name if known is None else known.name
         if name is not None and topic_id != NO_TOPIC_ID:
             results.append(InvalidRequest(f"topic {name} is named by its id, too"))
+        elif times[name, topic_id] > 1:
+            results.append(InvalidRequest(f"topic {name or topic_id} is in the request more than once"))
         elif subject is None:
             results.append(UnknownTopicId(f"no topic has the id {topic_id}"))
         elif not ports.authorizer.allows(ctx, Operation.DELETE, Resource.TOPIC, subject):
@@ -48,7 +52,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    return _response(ctx, [(topic, error) for topic in _asked(ctx, request)])
+    return _response(ctx, [(topic, error) for topic in dict.fromkeys(_asked(ctx, request))])
 
 
 def _asked(ctx: RequestContext, request: Any) -> list[tuple[TopicName | None, TopicId]]:

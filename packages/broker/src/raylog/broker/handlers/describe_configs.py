@@ -13,6 +13,7 @@ never told.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from raylog.broker.handlers.config_entries import (
@@ -40,7 +41,7 @@ from raylog.protocol.settings import Setting, Settings
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     results = []
-    for resource in request.resources:
+    for resource in _distinct(request):
         try:
             settings = _settings(ctx, ports, resource)
             entries = _entries(ctx, request, resource, settings)
@@ -52,7 +53,15 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    return _response(ctx, [_failed(ctx, resource, error) for resource in request.resources])
+    return _response(ctx, [_failed(ctx, resource, error) for resource in _distinct(request)])
+
+
+def _distinct(request: Any) -> Iterable[Any]:
+    """Each resource once, however often it is asked for: an answer may be a thousand times as long as a question."""
+    return {
+        (each.resource_type, each.resource_name, frozenset(each.configuration_keys or ())): each
+        for each in request.resources
+    }.values()
 
 
 def _settings(ctx: RequestContext, ports: Ports, resource: Any) -> Settings:
@@ -76,10 +85,10 @@ def _settings(ctx: RequestContext, ports: Ports, resource: Any) -> Settings:
 
 def _entries(ctx: RequestContext, request: Any, resource: Any, settings: Settings) -> tuple[Any, ...]:
     of_all_brokers = resource.resource_type == ResourceType.BROKER and not resource.resource_name
-    asked = resource.configuration_keys or None  # an empty list asks for all, too
+    asked = frozenset(resource.configuration_keys or ())  # none asks for all
     entries = []
     for row in settings.table:
-        if asked is not None and row.name not in asked:
+        if asked and row.name not in asked:
             continue
         found = synonyms(row, settings)
         if of_all_brokers:

@@ -29,11 +29,11 @@ NOTHING = DescribedGroup("", "", "", ())
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     with_operations = getattr(request, "include_authorized_operations", False)
-    return _response(ctx, [_isolated(ctx, ports, name, with_operations) for name in request.groups])
+    return _response(ctx, [_isolated(ctx, ports, name, with_operations) for name in dict.fromkeys(request.groups)])
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    return _response(ctx, [_refused(ctx, name, error) for name in request.groups])
+    return _response(ctx, [_refused(ctx, name, error) for name in dict.fromkeys(request.groups)])
 
 
 def _isolated(ctx: RequestContext, ports: Ports, name: str, with_operations: bool) -> Any:

@@ -37,17 +37,17 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 
 def _response(ctx: RequestContext, request: Any, answer: Any) -> Any:
+    """Each partition once, however often it is asked for: it may remember very many producers."""
     types = types_of(ctx)
+    asked: dict[TopicName, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return make(
         types.DescribeProducersResponse,
         throttle_time=throttle(ctx),
         topics=tuple(
-            make(
-                types.TopicResponse,
-                name=topic.name,
-                partitions=tuple(answer(topic.name, index) for index in topic.partition_indexes),
-            )
-            for topic in request.topics
+            make(types.TopicResponse, name=name, partitions=tuple(answer(name, index) for index in indexes))
+            for name, indexes in asked.items()
         ),
     )
 

@@ -30,7 +30,7 @@ Found = tuple[BrokerId, Endpoint] | RaylogError
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     key_type = request.key_type if ctx.version >= 1 else GROUP
-    return _response(ctx, {key: _find(ctx, ports, key, key_type) for key in _keys(ctx, request)})
+    return _response(ctx, {key: _find(ctx, ports, key, key_type) for key in dict.fromkeys(_keys(ctx, request))})
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -70,13 +70,11 @@ def _value(entry: Any, op: Op, overrides: Mapping[str, str], target: Target) -> 
         return text_of(entry)
     row = target.row(entry.name)
     before = overrides.get(entry.name)
-    items = list(target.in_force()[row] if before is None else _items(before))
-    asked = _items(text_of(entry))
+    items = dict.fromkeys(target.in_force()[row] if before is None else _items(before))
+    asked = dict.fromkeys(_items(text_of(entry)))
     if op is Op.APPEND:
-        items += [item for item in asked if item not in items]
-    else:
-        items = [item for item in items if item not in asked]
-    return ",".join(items)
+        return ",".join(items | asked)
+    return ",".join(item for item in items if item not in asked)
 
 
 def _items(text: str) -> list[str]:

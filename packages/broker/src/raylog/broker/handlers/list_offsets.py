@@ -21,6 +21,7 @@ offset -1. Other negative timestamps, or one that the version does not have yet,
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
@@ -71,13 +72,12 @@ NOTHING: Found = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
-    asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
-    twice = {tp for tp in asked if asked.count(tp) > 1} if len(asked) != len(set(asked)) else set()
+    times = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
 
     def answer(topic: TopicName, part: Any) -> Any:
         tp = TopicPartition(topic, PartitionIndex(part.partition_index))
         try:
-            if tp in twice:
+            if times[tp] > 1:
                 raise InvalidRequest(f"{tp} is in the request more than once")
             if not ports.authorizer.allows(ctx, Operation.DESCRIBE, Resource.TOPIC, topic):
                 raise TopicAuthorizationFailed(f"{ctx.principal} may not describe topic {topic}")

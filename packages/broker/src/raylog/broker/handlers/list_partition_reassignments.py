@@ -37,7 +37,10 @@ def _asked(request: Any, state: ClusterState) -> list[tuple[TopicState, set[int]
     """The topics that there are, and the partitions that are asked for."""
     if request.topics is None:
         return [(topic, set(range(len(topic.partitions)))) for topic in state.topics.values()]
-    known = ((state.topic(TopicName(asked.name)), set(asked.partition_indexes)) for asked in request.topics)
+    asked: dict[TopicName, set[int]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, set()).update(topic.partition_indexes)
+    known = ((state.topic(name), indexes) for name, indexes in asked.items())
     return [(topic, indexes) for topic, indexes in known if topic is not None]
 
 

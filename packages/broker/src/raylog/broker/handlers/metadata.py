@@ -62,7 +62,8 @@ def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterStat
         ]
     if ctx.version < 12 and any(topic.name is None or _id_of(topic) != NO_TOPIC_ID for topic in request.topics):
         raise InvalidRequest(f"version {ctx.version} of Metadata knows topics by their names only: name each")
-    answers = [_answer(ctx, ports, state, topic.name, _id_of(topic)) for topic in request.topics]
+    asked = dict.fromkeys((topic.name, _id_of(topic)) for topic in request.topics)  # each is told of once
+    answers = [_answer(ctx, ports, state, name, topic_id) for name, topic_id in asked]
     missing = [
         answer[0]
         for answer in answers

@@ -14,7 +14,7 @@ A partition without an offset is offset -1 and no error, as is one of a topic th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
@@ -45,13 +45,18 @@ class FoundGroup(NamedTuple):
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     if ctx.version >= MANY_GROUPS:
-        return _response(ctx, [_isolated(ctx, ports, asked) for asked in request.groups])
+        return _response(ctx, [_isolated(ctx, ports, asked) for asked in _distinct(request)])
     return _response(ctx, [_group(ctx, ports, request)])
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    asked = request.groups if ctx.version >= MANY_GROUPS else [request]
+    asked = _distinct(request) if ctx.version >= MANY_GROUPS else [request]
     return _response(ctx, [_refused(ctx, each, error) for each in asked])
+
+
+def _distinct(request: Any) -> Iterable[Any]:
+    """What is asked of each group once, however often it is: a group may have very many offsets."""
+    return {(asked.group_id, asked.topics): asked for asked in request.groups}.values()
 
 
 def _isolated(ctx: RequestContext, ports: Ports, asked: Any) -> FoundGroup:

@@ -141,10 +141,11 @@ class SocketServer:
     def counters(self) -> Counters:
         """Sums over all connections since the start, closed ones included."""
         sums = Counters()
-        with self._lock:
+        with self._lock:  # a connection that ends after this is among the open ones here
             sums.add(self._closed)
-            for client in self._clients:
-                sums.add(client.connection.counters)
+            clients = tuple(self._clients)
+        for client in clients:
+            sums.add(client.connection.counters)
         return sums
 
     @property
