@@ -27,6 +27,7 @@ from kit.cluster import InProcessCluster
 from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
+from raylog.broker.net.request_memory import STALL_S
 from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.records import Record, encode_batch
@@ -216,6 +217,27 @@ def test_large_requests_that_never_end_are_bounded_and_small_ones_go_on(tmp_path
         with WireClient(address) as large:
             batch = encode_batch([Record(os.urandom(1_000_000))])
             assert large.produce("t", batch).topics[0].partitions[0].error_code == 0
+
+
+def test_stalled_large_requests_hold_others_up_for_a_moment(tmp_path: Path) -> None:
+    """Two clients have taken all memory for large requests, and send nothing more."""
+    with Node(tmp_path, config={"queued.max.request.bytes": str((16 << 20) + 1024)}) as node:
+        node.create_topic("t")
+        address = node.serve()
+        server = node.server
+        assert server is not None
+        batch = encode_batch([Record(os.urandom(1_000_000))])
+        with WireClient(address) as one, WireClient(address) as two, WireClient(address) as other:
+            for stalled in (one, two):
+                stalled.send(struct.pack(">i", 8 << 20) + bytes(7 << 20))
+            wait_until(lambda: server._memory.used > 15 << 20, 10, "they have the memory")
+            begun = time.monotonic()
+            assert other.produce("t", SMALL).topics[0].partitions[0].error_code == 0
+            small_s = time.monotonic() - begun
+            assert other.produce("t", batch).topics[0].partitions[0].error_code == 0
+            assert time.monotonic() - begun < 4 * STALL_S
+            assert small_s < STALL_S
+            wait_until(lambda: server.connection_count == 2, 10, "one that stalled is cut off, and one alone stays")
 
 
 def test_max_connections_is_altered_without_a_restart(tmp_path: Path) -> None:

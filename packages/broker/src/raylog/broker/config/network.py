@@ -52,7 +52,8 @@ QUEUED_MAX_REQUEST_BYTES = Setting(
     ValueType.LONG,
     1024**3,
     Scope.CLUSTER,
-    "Memory for requests above 256 KB while they come in; a client that gets none in 5 s is cut off; -1: no limit.",
+    "Memory for requests above 256 KB while they come in. While others wait for it, a client is cut off that sends "
+    "nothing for 1 s, or less than 1 MB/s; so is one that gets none in 5 s. -1: no limit.",
     unit="bytes",
     check=at_least(-1),
 )

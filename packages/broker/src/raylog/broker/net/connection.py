@@ -101,8 +101,7 @@ class ClientConnection:
         self._ports = ports
         self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
         self._frames = FrameBuffer(settings[SOCKET_REQUEST_MAX_BYTES])
-        self._memory = memory
-        self._counted = self._frames.capacity
+        self._memory = memory.share(lambda: self.shutdown(socket.SHUT_RDWR))
         self._hang_up = select.poll()
         self._hang_up.register(sock, select.POLLRDHUP)
         self._waiting: deque[_Waiting] = deque()
@@ -127,13 +126,14 @@ class ClientConnection:
                     reply.abandon()
         finally:
             end_orderly(self._sock)
-            self._memory.resize(self._counted, 0)
+            self._memory.resize(0)
 
     def serve(self, stopping: threading.Event) -> None:
         """Answer requests until the client leaves, breaks the rules or idles, or the server stops."""
         try:
             while not stopping.is_set():
-                self._answer_all()
+                if self._answer_all():
+                    self._memory.next_request()
                 if not self._receive():
                     break
             self._send_ready()
@@ -146,16 +146,18 @@ class ClientConnection:
 
     # --- answering
 
-    def _answer_all(self) -> None:
-        """Answer the frames that are there.
+    def _answer_all(self) -> bool:
+        """Answer the frames that are there; whether there were any.
 
         A producer that has several batches on the way gets the replies to a few of them by one system call: to wake
         it up for each costs more than to take the batches in. Before any other request, which may have to wait, what
         is held goes out.
         """
         held: list[bytes | FileSlice] = []
+        is_any = False
         try:
             while (frame := self._frames.next_frame()) is not None:
+                is_any = True
                 api_key = int.from_bytes(frame[:2], "big")
                 if self._waiting and (api_key != PRODUCE or len(self._waiting) >= MAX_DELAYED_REPLIES):
                     self._send_delayed(all_of_them=api_key != PRODUCE)
@@ -175,6 +177,7 @@ class ClientConnection:
         finally:
             if held:
                 self._send(held)
+        return is_any
 
     def _send_delayed(self, *, all_of_them: bool) -> None:
         """Wait for the first delayed reply and send it with those behind it that are ready, or wait for them, too.
@@ -210,12 +213,18 @@ class ClientConnection:
 
         While a reply is delayed it takes in what is there already, and then waits for the reply, not for the client.
         """
-        frames = self._frames
+        self._memory.is_receiving = True
+        try:
+            return self._receive_some()
+        finally:
+            self._memory.is_receiving = False
+
+    def _receive_some(self) -> bool:
+        frames, memory = self._frames, self._memory
         quiet_ms = 0
         while True:
             room = frames.writable()
-            if frames.capacity != self._counted:
-                self._count_memory()
+            memory.resize(frames.capacity)
             try:
                 count = self._sock.recv_into(room, 0, socket.MSG_DONTWAIT if self._waiting else 0)
             except BlockingIOError:
@@ -225,19 +234,16 @@ class ClientConnection:
                     continue
                 quiet_ms += int(QUIET_S * 1000)
                 frames.trim()
-                self._count_memory()
+                memory.resize(frames.capacity)
                 if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
                     log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
                     return False
                 continue
             frames.advance(count)
+            memory.came(count)
+            if memory.was_cut:
+                raise CloseConnection("it sent a large request too slowly while others waited for its memory")
             return count > 0
-
-    def _count_memory(self) -> None:
-        """Before a buffer that has grown is filled, and after it was given back."""
-        capacity = self._frames.capacity
-        self._memory.resize(self._counted, capacity)
-        self._counted = capacity
 
     def _wait(self, waited_ms: int) -> bool:
         """Wait for something to read; False when nothing comes within the idle limit."""
