@@ -166,10 +166,9 @@ class ClassicGroup:
         """Time has passed: sessions end, and so does waiting for those who don't come."""
         for member_id in [member_id for member_id, until in self._pending.items() if until <= now_ms]:
             del self._pending[member_id]
-        lost = [m for m in self.members if m.expires_ms <= now_ms and m.joining is None and m.syncing is None]
-        if self.state is not GroupState.PREPARING_REBALANCE and self._rebalance_ends_ms <= now_ms:
-            late = {m.id for m in lost}
-            lost += [m for m in self.members if m.must_sync and m.id not in late]
+        must_sync = self.state is not GroupState.PREPARING_REBALANCE and self._rebalance_ends_ms <= now_ms
+        silent = (m for m in self.members if m.expires_ms <= now_ms and m.joining is None and m.syncing is None)
+        lost = {m.id: m for m in (*silent, *(m for m in self.members if must_sync and m.must_sync))}.values()
         for member in lost:
             self._remove(member)
         if lost:
