@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylog.broker.config import (
     BROKER_SETTINGS,
-    FLUSH_MESSAGES,
-    MIN_INSYNC_REPLICAS,
+    LOG_FLUSH_INTERVAL_MESSAGES,
+    MIN_INSYNC_REPLICAS_BROKER,
     REPLICA_LAG_TIME_MAX_MS,
-    TOPIC_SETTINGS,
+    topic_settings,
 )
 from raylog.broker.partition import Isolation, Partition
 from raylog.coordination.model import BrokerInfo, ClusterState
@@ -94,18 +94,17 @@ class Replicas:
         self._broker = broker
         self._engine = broker.engine
         world = broker.world
-        self._broker_settings = Settings(BROKER_SETTINGS, {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms})
-        self._settings = Settings(
-            TOPIC_SETTINGS,
-            {MIN_INSYNC_REPLICAS.name: world.min_isr} | ({FLUSH_MESSAGES.name: 1} if world.flushes else {}),
-            parent=self._broker_settings,
+        self._broker_settings = Settings(
+            BROKER_SETTINGS,
+            {REPLICA_LAG_TIME_MAX_MS.name: world.lag_ms, MIN_INSYNC_REPLICAS_BROKER.name: world.min_isr}
+            | ({LOG_FLUSH_INTERVAL_MESSAGES.name: 1} if world.flushes else {}),
         )
         self.fails = 0
         """So many of the next steps fail that a message of the controller asks for."""
         self._local: SimPartitions = world.design.local(
             broker.id,
             self._broker_settings,
-            SimLogs(broker.disk, self._settings, self._may_fail),
+            SimLogs(broker.disk, topic_settings(self._broker_settings), self._may_fail),
             self,
             self._open,
             lambda: TimestampMs(0),
@@ -181,7 +180,7 @@ class Replicas:
 
     def _open(self, tp: TopicPartition, topic_id: TopicId, log: Any, settings: Settings) -> Partition:
         broker, checker = self._broker, self._broker.world.checker
-        partition: Partition = broker.world.design.partition(tp, topic_id, log, self._settings)
+        partition: Partition = broker.world.design.partition(tp, topic_id, log, settings)
         log.on_append = lambda log, batches: checker.appended(tp, broker.id, log, batches)
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
