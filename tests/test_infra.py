@@ -44,6 +44,6 @@ def settings_of(path: Path) -> dict[str, str]:
 
 
 def test_zookeepers_settings_are_those_of_the_embedded_one(tmp_path: Path) -> None:
-    written = settings_of(write_settings(tmp_path, "127.0.0.1", 2181))
+    written = settings_of(write_settings(tmp_path, "127.0.0.1", 2181, superuser=""))
     shown = settings_of(INFRA / "zookeeper/zoo.cfg")
     assert shown | {"dataDir": written["dataDir"]} == written

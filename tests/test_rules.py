@@ -49,7 +49,7 @@ ONLY_IN = {
         "client/data", "client/data_source", "client/data_sink",
         "spark/sessions", "spark/session_nodes", "spark/session_ray",
     },
-    "kazoo": {"coordination/zk_store"},
+    "kazoo": {"coordination/zk_store", "coordination/zk_auth", "coordination/zk_errors"},
     "re2": {"coordination/topic_patterns"},
     "raydp": {"spark/sessions"},
 }  # fmt: skip

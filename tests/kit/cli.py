@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raylog.coordination.credentials import read_credentials
+
 __all__ = ["RunningCluster", "raylog"]
 
 TIMEOUT_S = 150.0
@@ -62,6 +64,11 @@ class RunningCluster:
         answer = json.loads(self.raylog("status", "--output", "json").stdout)
         assert isinstance(answer, dict)
         return answer
+
+    @property
+    def zookeeper_auth(self) -> str:
+        """The credentials for its ZooKeeper."""
+        return read_credentials(Path(self.file()["zookeeper"]["auth_path"]))
 
     def file(self) -> dict[str, Any]:
         """The cluster's ``cluster.json``."""

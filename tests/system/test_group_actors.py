@@ -189,7 +189,7 @@ def seconds_to_take_over(running: RunningCluster, name: str, topic: str, victim:
     nodes = [
         group_paths.owner(group_id, TopicPartition(topic_name, PartitionIndex(index))) for index in range(PARTITIONS)
     ]
-    with ZkStore(running.status()["zookeeper"]) as store:
+    with ZkStore(running.status()["zookeeper"], auth=running.zookeeper_auth) as store:
         killed = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
         dead = victim.status.member_id.encode()

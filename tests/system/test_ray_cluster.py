@@ -314,11 +314,13 @@ def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster
 
 def test_a_zookeeper_of_the_users_own_is_used_below_its_chroot(three_brokers: RunningCluster, tmp_path: Path) -> None:
     connect = f"{three_brokers.file()['zookeeper']['connect']}/elsewhere/raylog"
-    with joined(three_brokers, tmp_path, "--brokers", "1", "--zookeeper", connect) as guest:
+    auth = ("--zookeeper-auth-file", three_brokers.file()["zookeeper"]["auth_path"])
+    with joined(three_brokers, tmp_path, "--brokers", "1", "--zookeeper", connect, *auth) as guest:
         status = guest.status()
         assert status["zookeeper"] == connect
         assert status["cluster_id"] != three_brokers.file()["cluster_id"]
         assert not (guest.data_dir / "zookeeper").exists()
+        assert guest.zookeeper_auth == three_brokers.zookeeper_auth
         create_topic(status["bootstrap_servers"], "elsewhere")
     owner = EmbeddedZooKeeper(three_brokers.data_dir / "zookeeper")
     assert owner.is_serving, "what we did not start we do not stop"

@@ -72,7 +72,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, complaint: str) -> N
 
 
 def test_a_broker_is_told_everything_by_its_directory(tmp_path: Path) -> None:
-    file = BrokerFile(1, "raylog-1", "127.0.0.1:2", "127.0.0.1", {"num.partitions": "3"})
+    file = BrokerFile(1, "raylog-1", "127.0.0.1:2", "raylog:x", "127.0.0.1", {"num.partitions": "3"})
     file.save(tmp_path / "1")
     assert BrokerFile.load(tmp_path / "1") == file
     assert file.actor == "broker-1"

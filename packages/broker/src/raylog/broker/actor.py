@@ -194,7 +194,7 @@ class BrokerActor:
         return Broker(
             settings,
             self._dir,
-            store=ZkStore(file.zookeeper, session_timeout_ms=timeout_ms, loops=self._loops),
+            store=ZkStore(file.zookeeper, auth=file.zookeeper_auth, session_timeout_ms=timeout_ms, loops=self._loops),
             peer_control=RayPeerControl(file.namespace),
             place=Place(file.host, context.get_node_id(), file.actor),
             loops=self._loops,
@@ -227,6 +227,13 @@ class BrokerActor:
             return {"state": "failed" if broker.failure else "serving", "trouble": "", **broker.describe()}
         except BrokerNotAvailable:
             return {"state": "starting", "trouble": self._trouble}
+
+    def zookeeper_auth(self, connect: str) -> str:
+        """The credentials for the ZooKeeper at ``connect``, for members of groups: they come over Ray, into which only
+        those get who may run code on this node. "" when this broker uses another one, or it asks for none.
+        """
+        file = BrokerFile.load(self._dir)
+        return file.zookeeper_auth if file.zookeeper == connect else ""
 
     def drain(self, timeout_s: float) -> list[tuple[str, int]]:
         """Let others lead, before this broker is stopped: see Broker.drain."""

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from raylog.coordination.credentials import read_credentials
 from raylog.coordination.private_files import private_directory, write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
@@ -76,6 +77,13 @@ class ZooKeeperInfo:
     connect: str
     """``host:port,host:port/chroot``."""
     embedded: bool
+    auth_path: str = ""
+    """The file with the credentials that it asks for; empty when it asks for none."""
+
+    @property
+    def auth(self) -> str:
+        """The credentials, ``user:password`` or "". Raises InvalidConfig when the file is not readable."""
+        return read_credentials(Path(self.auth_path)) if self.auth_path else ""
 
     @property
     def host(self) -> str:
@@ -152,6 +160,8 @@ class BrokerFile:
     broker_id: int
     namespace: str
     zookeeper: str
+    zookeeper_auth: str = field(repr=False)
+    """The credentials for it; "" when it asks for none."""
     host: str
     """The node's address, for listeners that take connections at all addresses."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -166,10 +176,15 @@ class BrokerFile:
     def load(cls, broker_dir: Path) -> Self:
         """The file in ``broker_dir``. Raises RaylogError when it is missing or not readable."""
         path = broker_dir / "broker.json"
-        loaded = _load(path, lambda value: cls(**{name: value[name] for name in cls.__slots__ if name in value}))
+        loaded = _load(path, cls._from_json)
         if loaded is None:
             raise RaylogError(f"{path} is missing: this is no broker's data dir, or its disk was lost")
         return loaded
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        known = {name: value[name] for name in cls.__slots__ if name in value}
+        return cls(**{"zookeeper_auth": "", **known})
 
     def save(self, broker_dir: Path) -> None:
         private_directory(broker_dir)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from raylog.broker.cluster_file import ClusterFile, ClusterNotFound, find_cluster, raylog_home, registered
+from raylog.coordination.credentials import read_credentials
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig
 from raylog.protocol.tables import as_json, table
 
@@ -57,6 +58,10 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT,…/CHROOT", help="Use this ZooKeeper instead of an embedded one."),
     ] = None,
+    zookeeper_auth_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Credentials for --zookeeper, user:password; closes the znodes to others."),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT|auto", help="Join this running Ray cluster instead of starting one."),
@@ -72,7 +77,11 @@ def up(
 ) -> None:
     """Bring a cluster up, on a Ray cluster of its own or on a running one; return once clients can connect."""
     supervisor = _load("supervisor")
-    request = supervisor.Request(data_dir or raylog_home() / "data", brokers, zookeeper, address, _parse_config(config))
+    if zookeeper_auth_file and not zookeeper:
+        raise InvalidConfig("--zookeeper-auth-file is for --zookeeper: the embedded one has credentials of its own")
+    auth = read_credentials(zookeeper_auth_file) if zookeeper_auth_file else None
+    place = data_dir or raylog_home() / "data"
+    request = supervisor.Request(place, brokers, zookeeper, address, _parse_config(config), auth)
     cluster, started = supervisor.up(request)
     if not started:
         typer.echo(f"raylog: the cluster in {cluster.data_dir} is up already; nothing was changed", err=True)
@@ -176,6 +185,7 @@ def _summary(cluster: ClusterFile) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id,
         "bootstrap_servers": cluster.bootstrap_servers,
         "zookeeper": cluster.zookeeper.connect,
+        "zookeeper_auth_path": cluster.zookeeper.auth_path,
         "dashboard_url": cluster.ray.dashboard_url,
         "data_dir": cluster.data_dir,
     }
@@ -185,6 +195,7 @@ def _print_up(cluster: ClusterFile) -> None:
     rows = {
         "bootstrap servers": cluster.bootstrap_servers,
         "ZooKeeper": cluster.zookeeper.connect,
+        "its credentials in": cluster.zookeeper.auth_path or "-",
         "Ray": f"{cluster.ray.address} ({cluster.ray.mode})",
         "dashboard": cluster.ray.dashboard_url or "-",
         "token for Ray in": cluster.ray.auth_token_path or "-",
@@ -195,7 +206,10 @@ def _print_up(cluster: ClusterFile) -> None:
 
 
 def _print_status(facts: dict[str, Any]) -> None:
-    for name in ("cluster_id", "bootstrap_servers", "zookeeper", "dashboard_url", "ray_auth_token_path", "data_dir"):
+    for name in (
+        "cluster_id", "bootstrap_servers", "zookeeper", "zookeeper_auth_path", "dashboard_url", "ray_auth_token_path",
+        "data_dir",
+    ):  # fmt: skip
         typer.echo(f"{name:<19} {facts[name] or '-'}")
     columns = ("id", "address", "place", "pid", "partitions", "controller", "state")
     rows = [

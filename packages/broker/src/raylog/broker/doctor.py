@@ -23,7 +23,7 @@ from raylog.coordination.clocks import wall_ms
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.store import StoreError
 from raylog.coordination.zk_store import ZkStore
-from raylog.protocol.errors import RaylogError
+from raylog.protocol.errors import InvalidConfig, RaylogError
 
 __all__ = ["examine"]
 
@@ -148,13 +148,15 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
             )  # fmt: skip
             if server.jvm is None:
                 return
-    store = ZkStore(connect, session_timeout_ms=ZOOKEEPER_TIMEOUT_MS, connect_timeout_ms=ZOOKEEPER_TIMEOUT_MS)
     try:
-        with store:
+        auth = cluster.zookeeper.auth
+        with ZkStore(
+            connect, auth=auth, session_timeout_ms=ZOOKEEPER_TIMEOUT_MS, connect_timeout_ms=ZOOKEEPER_TIMEOUT_MS
+        ) as store:
             begun_ms = wall_ms()
             server_ms = store.server_time_ms()
             ended_ms = wall_ms()
-    except StoreError as error:
+    except (StoreError, InvalidConfig) as error:
         advice = f"see {cluster.data_dir}/zookeeper/*.log" if cluster.zookeeper.embedded else "see to the ensemble"
         yield Finding("zookeeper", connect, State.FAIL, str(error), f"{advice}; brokers refuse to serve meanwhile")
         return

@@ -37,8 +37,11 @@ from raylog.broker.up_request import (
     external_zookeeper,
     settings_for,
 )
+from raylog.coordination.credentials import new_credentials, read_credentials
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.private_files import private_directory
+from raylog.coordination.private_files import private_directory, write_private
+from raylog.coordination.store import StoreUnauthorized
+from raylog.coordination.zk_auth import close_tree
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 
 __all__ = ["Request", "down", "drain", "end_unfinished", "status", "up"]
@@ -50,6 +53,8 @@ TROUBLE_TIMEOUT_S = 4.0
 CALL_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
+AUTH_FILE = "zookeeper-auth"
+"""In the data dir: the credentials for ZooKeeper."""
 
 
 def up(request: Request) -> tuple[ClusterFile, bool]:
@@ -79,7 +84,7 @@ def up(request: Request) -> tuple[ClusterFile, bool]:
                 data_dir=str(data_dir),
                 namespace=name,
                 ray=connected,
-                zookeeper=_start_zookeeper(data_dir, request, before, host, undo),
+                zookeeper=_find_or_start_zookeeper(data_dir, request, before, running, host, undo),
                 settings=settings,
             )
             if before:
@@ -108,6 +113,7 @@ def status(cluster: ClusterFile) -> dict[str, Any]:
         "name": cluster.name,
         "bootstrap_servers": cluster.bootstrap_servers,
         "zookeeper": cluster.zookeeper.connect,
+        "zookeeper_auth_path": cluster.zookeeper.auth_path,
         "dashboard_url": cluster.ray.dashboard_url,
         "ray_address": cluster.ray.address,
         "ray_auth_token_path": cluster.ray.auth_token_path,
@@ -194,19 +200,52 @@ def _find_or_start_ray(request: Request, before: ClusterFile | None, undo: conte
     return info
 
 
-def _start_zookeeper(
-    data_dir: Path, request: Request, before: ClusterFile | None, host: str, undo: contextlib.ExitStack
+def _find_or_start_zookeeper(
+    data_dir: Path,
+    request: Request,
+    before: ClusterFile | None,
+    running: bool,
+    host: str,
+    undo: contextlib.ExitStack,
 ) -> ZooKeeperInfo:
+    """The ZooKeeper that is asked for, or was used before, or an embedded one; closed to all without its credentials.
+
+    ``running``: brokers run, and have what they need to reach it as it was.
+    """
+    auth_file = data_dir / AUTH_FILE
     external = external_zookeeper(request, before)
     if external:
-        return ZooKeeperInfo(external, embedded=False)
-    server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host)
+        same = before.zookeeper if before and before.zookeeper.connect == external else None
+        auth = request.zookeeper_auth or (same.auth if same else "")
+        if auth:
+            close_tree(external, auth, whole=False)
+            write_private(auth_file, f"{auth}\n")
+        return ZooKeeperInfo(external, embedded=False, auth_path=str(auth_file) if auth else "")
+    if before and running and not before.zookeeper.auth_path:  # brokers of an older release, which know no credentials
+        server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host)
+    else:
+        new_credentials(auth_file)
+        server = EmbeddedZooKeeper(data_dir / "zookeeper", host=host, auth_file=auth_file)
     if server.is_running and server.host != host:  # no broker runs that knows it
         server.stop()
     if not server.is_running:
         server.start()
         undo.callback(server.stop)
-    return ZooKeeperInfo(server.address, embedded=True)
+    if not server.auth_file:
+        return ZooKeeperInfo(server.address, embedded=True)
+    _close(server, read_credentials(auth_file), running)
+    return ZooKeeperInfo(server.address, embedded=True, auth_path=str(auth_file))
+
+
+def _close(server: EmbeddedZooKeeper, credentials: str, running: bool) -> None:
+    try:
+        close_tree(server.address, credentials, whole=True)
+    except StoreUnauthorized:
+        if running:
+            raise
+        server.stop()  # it was left behind, and knows credentials that are lost
+        server.start()
+        close_tree(server.address, credentials, whole=True)
 
 
 # --- brokers ---
@@ -224,6 +263,7 @@ def _create_missing(cluster: ClusterFile, size: int, places: Sequence[Place], un
             broker_id,
             cluster.namespace,
             cluster.zookeeper.connect,
+            cluster.zookeeper.auth,
             place.host,
             broker_settings(cluster.settings, broker_id, place.name, place.host),
         )

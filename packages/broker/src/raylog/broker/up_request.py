@@ -42,6 +42,8 @@ class Request:
     address: str | None = None
     """A running Ray cluster to join."""
     config: Mapping[str, str] | None = None
+    zookeeper_auth: str | None = None
+    """Credentials for ``zookeeper``, as text."""
 
 
 def settings_for(request: Request, before: ClusterFile | None) -> Mapping[str, str]:
@@ -81,7 +83,8 @@ def check_change(before: ClusterFile, request: Request, size: int, zookeeper_hos
     if size < len(before.brokers):
         raise RaylogError(f"{where} runs {len(before.brokers)} brokers and cannot shrink to {size}")
     asked = (request.config, dict(before.settings)), (request.zookeeper, before.zookeeper.connect)
-    if any(wanted is not None and wanted != has for wanted, has in asked):
+    has_other_auth = request.zookeeper_auth is not None and request.zookeeper_auth != before.zookeeper.auth
+    if has_other_auth or any(wanted is not None and wanted != has for wanted, has in asked):
         raise RaylogError(f"{where} runs with other settings: `raylog down --data-dir {before.data_dir}` first")
     zookeeper = before.zookeeper
     if size > len(before.brokers) and zookeeper.embedded and LOOPBACK == zookeeper.host != zookeeper_host:

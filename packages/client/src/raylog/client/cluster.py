@@ -23,6 +23,7 @@ from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
 from raylog.coordination.clocks import wall_ms
+from raylog.coordination.credentials import read_credentials
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable, LeaderNotAvailable, UnknownTopicOrPartition
@@ -89,6 +90,7 @@ class Cluster:
         ray_token_path: str = "",
         namespace: str | None = None,
         actors: Mapping[int, str] | None = None,
+        zookeeper_auth_path: str = "",
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.ray_address = ray_address
@@ -97,6 +99,7 @@ class Cluster:
         """The file with the token that this Ray cluster asks for; empty when the environment knows."""
         self._namespace = namespace
         self._actors = dict(actors or {})
+        self._zookeeper_auth_path = zookeeper_auth_path
 
     def __repr__(self) -> str:
         return f"Cluster({self.bootstrap_servers!r})"
@@ -112,6 +115,8 @@ class Cluster:
     def consumer(self, *topics: str | re.Pattern[str], **config: Any) -> Consumer:
         """A consumer of all partitions of ``topics``, or with ``group_id`` of its share of them; ``config`` as
         :class:`Consumer` takes it."""
+        if self._zookeeper_auth_path and {"group_id", "group.id"} & config.keys():
+            config.setdefault("zookeeper_auth", read_credentials(Path(self._zookeeper_auth_path)))
         return Consumer(self.bootstrap_servers, topics, **config)
 
     def join_ray(self) -> None:
@@ -179,6 +184,7 @@ def _known(found: KnownCluster) -> Cluster:
         ray_token_path=found.ray_token_path,
         namespace=found.namespace,
         actors=found.actors,
+        zookeeper_auth_path=found.zookeeper_auth_path,
     )
 
 
@@ -201,6 +207,25 @@ def _namespaces() -> dict[str, dict[int, str]]:
         if namespace.startswith(_NAMESPACE) and match:
             found.setdefault(namespace, {})[int(match[1])] = name
     return found
+
+
+def zookeeper_auth_on_ray(connect: str) -> str:
+    """The credentials for the ZooKeeper at ``connect`` from the brokers on the Ray cluster that this process is
+    connected to; "" when there are none that use it, or it asks for none.
+    """
+    if not ray.is_initialized():
+        return ""
+    for namespace, actors in _namespaces().items():
+        for name in actors.values():
+            try:
+                actor: Any = ray.get_actor(name, namespace=namespace)
+                answer: str = ray.get(actor.zookeeper_auth.remote(connect), timeout=_DESCRIBE_TIMEOUT_S)
+            except (RayError, ValueError, AttributeError):
+                continue  # it is gone, or of an older release
+            if answer:
+                return answer
+            break  # the others of this cluster use the same
+    return ""
 
 
 def _on_ray(address: str | None) -> Cluster:

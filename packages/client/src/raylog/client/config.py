@@ -310,6 +310,9 @@ ZOOKEEPER_CONNECT = _setting(
     "",
     "host:port,… and a chroot of the cluster's ZooKeeper, for members of groups. By default what a broker says.",
 )
+ZOOKEEPER_AUTH = _setting(
+    "zookeeper.auth", ValueType.STRING, "", "user:password, where it asks for it.", sensitive=True
+)
 CONSUMER_SETTINGS = SettingsTable(
     (
         *_COMMON,
@@ -330,6 +333,7 @@ CONSUMER_SETTINGS = SettingsTable(
         SESSION_TIMEOUT_MS,
         PARTITION_ASSIGNMENT_STRATEGY,
         ZOOKEEPER_CONNECT,
+        ZOOKEEPER_AUTH,
     )
 )
 

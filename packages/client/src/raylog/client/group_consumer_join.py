@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from re import Pattern
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from raylog.client.config import (
     MAX_POLL_INTERVAL_MS,
     PARTITION_ASSIGNMENT_STRATEGY,
     SESSION_TIMEOUT_MS,
+    ZOOKEEPER_AUTH,
     ZOOKEEPER_CONNECT,
 )
 from raylog.client.group_consumer import GroupReader, Membership, RebalanceListener
@@ -24,6 +27,7 @@ from raylog.client.group_consumer_core import GroupCore
 from raylog.client.group_member import GroupMember
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
+from raylog.client.registry import zookeeper_auth
 from raylog.client.results import BrokerDescription
 from raylog.client.subscription import Subscription
 from raylog.coordination.assignors import Assignor
@@ -84,6 +88,7 @@ def join_group(
     found = _ask(settings, new_admin)
     store = ZkStore(
         found.zookeeper,
+        auth=settings[ZOOKEEPER_AUTH] or zookeeper_auth(found.zookeeper) or _auth_on_ray(found.zookeeper),
         session_timeout_ms=settings[SESSION_TIMEOUT_MS],
         connect_timeout_ms=settings[DEFAULT_API_TIMEOUT_MS],
     )
@@ -132,6 +137,14 @@ def join_group(
     except BaseException:
         store.close()
         raise
+
+
+def _auth_on_ray(connect: str) -> str:
+    """See zookeeper_auth_on_ray; a process that never loaded Ray is in no Ray cluster, and need not load it here."""
+    if "ray" not in sys.modules:
+        return ""
+    answer: str = import_module("raylog.client.cluster").zookeeper_auth_on_ray(connect)
+    return answer
 
 
 class _Found(NamedTuple):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raylog.client.config import parse_address
+from raylog.coordination.credentials import read_credentials
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig
 
 _PROBE_S = 0.5
@@ -34,6 +35,8 @@ class KnownCluster:
     """The file with the token that Ray asks for; empty when the environment knows."""
     actors: Mapping[int, str]
     """Actor names by broker id."""
+    zookeeper_auth_path: str
+    """The file with the credentials that its ZooKeeper asks for; empty when it asks for none."""
 
 
 def cluster_in(data_dir: Path) -> KnownCluster:
@@ -52,17 +55,30 @@ def cluster_in(data_dir: Path) -> KnownCluster:
             ray_address=found["ray"]["address"],
             ray_token_path=found["ray"].get("auth_token_path", ""),
             actors={broker["id"]: broker["actor"] for broker in found["brokers"]},
+            zookeeper_auth_path=found.get("zookeeper", {}).get("auth_path", ""),
         )
     except (KeyError, TypeError) as error:
         raise BrokerNotAvailable(f"{path} is not of a cluster that came up: {error!r} is missing") from error
 
 
+def zookeeper_auth(connect: str) -> str:
+    """The credentials for the ZooKeeper at ``connect``, when a cluster that was brought up here uses it and this user
+    may read them; else "".
+    """
+    for entry in _entries():
+        zookeeper = (_read(Path(str(entry.get("data_dir", ""))) / "cluster.json") or {}).get("zookeeper", {})
+        if zookeeper.get("connect") == connect and zookeeper.get("auth_path"):
+            try:
+                return read_credentials(Path(zookeeper["auth_path"]))
+            except InvalidConfig:
+                continue
+    return ""
+
+
 def only_running_cluster() -> KnownCluster:
     """The one cluster that runs on this machine. Raises BrokerNotAvailable when there is none, or when there
     are several."""
-    home = Path(os.environ.get("RAYLOG_HOME") or Path.home() / ".raylog")
-    entries = [entry for path in sorted((home / "clusters").glob("*.json")) if (entry := _read(path)) is not None]
-    running = sorted(str(entry["data_dir"]) for entry in entries if "data_dir" in entry and _runs(entry))
+    running = sorted(str(entry["data_dir"]) for entry in _entries() if "data_dir" in entry and _runs(entry))
     if not running:
         raise BrokerNotAvailable(
             "no raylog cluster runs here; bring one up with `raylog up`, or give --data-dir or --bootstrap-server"
@@ -70,6 +86,11 @@ def only_running_cluster() -> KnownCluster:
     if len(running) > 1:
         raise BrokerNotAvailable(f"several clusters run here; choose by --data-dir: {', '.join(running)}")
     return cluster_in(Path(running[0]))
+
+
+def _entries() -> list[dict[str, Any]]:
+    home = Path(os.environ.get("RAYLOG_HOME") or Path.home() / ".raylog")
+    return [entry for path in sorted((home / "clusters").glob("*.json")) if (entry := _read(path)) is not None]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from raylog.coordination.credentials import digest_of, read_credentials
 from raylog.coordination.free_ports import check_port, free_port
 from raylog.coordination.java import find_java
 from raylog.coordination.private_files import private_directory, write_private
@@ -39,10 +40,13 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
 class EmbeddedZooKeeper:
     """A handle on the owner of ``data_dir``; several handles, in several processes, may exist."""
 
-    def __init__(self, data_dir: Path, *, host: str = LOOPBACK) -> None:
-        """``host``: the address at which :meth:`start` makes it listen."""
+    def __init__(self, data_dir: Path, *, host: str = LOOPBACK, auth_file: Path | None = None) -> None:
+        """``host``: the address at which :meth:`start` makes it listen. ``auth_file`` holds the credentials (zk_auth)
+        to which no node is closed, also when those that it was made for are lost.
+        """
         self.data_dir = data_dir.absolute()
         self._host = host
+        self.auth_file = auth_file
 
     def start(self, *, timeout_s: float = 30.0) -> None:
         """Start the owner process (detached from this one) and wait until ZooKeeper answers.
@@ -52,6 +56,8 @@ class EmbeddedZooKeeper:
         """
         deadline = time.monotonic() + timeout_s
         arguments = ["-m", MODULE, str(self.data_dir), "--host", self._host, "--detach"]
+        if self.auth_file:
+            arguments += ["--auth-file", str(self.auth_file.absolute())]
         done = subprocess.run(
             [sys.executable, *arguments],
             stdin=subprocess.DEVNULL,
@@ -145,14 +151,14 @@ def _alive(record: Path) -> ProcessRef | None:
 class _Owner:
     """The owner process itself. One thread; signals only wake its loop."""
 
-    def __init__(self, data_dir: Path, host: str) -> None:
+    def __init__(self, data_dir: Path, host: str, superuser: str) -> None:
         self._data_dir = data_dir
         self._host = host
         self._stopping = False
         self._lock = self._take_lock()
         self._port = self._choose_port()
         write_private(data_dir / "host", host)
-        self._command = command(find_java(), data_dir, host, self._port)
+        self._command = command(find_java(), data_dir, host, self._port, superuser)
         self._wake_read, self._wake_write = os.pipe()
 
     def _take_lock(self) -> IO[bytes]:
@@ -280,10 +286,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Run an embedded ZooKeeper.")
     parser.add_argument("data_dir", type=Path, help="where it keeps its data, its port and its logs")
     parser.add_argument("--host", default=LOOPBACK, help="the address to listen on")
+    parser.add_argument("--auth-file", type=Path, help="the credentials to which no znode is closed")
     parser.add_argument("--detach", action="store_true", help="go to the background, if nothing stands against it")
     options = parser.parse_args(arguments)
     try:
-        owner = _Owner(options.data_dir.absolute(), options.host)
+        superuser = digest_of(read_credentials(options.auth_file)) if options.auth_file else ""
+        owner = _Owner(options.data_dir.absolute(), options.host, superuser)
     except RaylogError as error:
         sys.stderr.write(f"{error}\n")
         return 1

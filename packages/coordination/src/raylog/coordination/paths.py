@@ -45,6 +45,8 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 BROKER_EPOCHS = "/raylog/broker_epochs"
 RAYLOG_BROKERS = "/raylog/brokers"
 FEATURE_LEVEL = "/raylog/feature_level"
+ACL_OWNER = "/raylog/acl_owner"
+"""Whose alone all znodes are (zk_auth)."""
 
 BASE_PATHS = (
     "/cluster",
@@ -62,6 +64,7 @@ BASE_PATHS = (
     GROUPS,
 )
 """Persistent nodes without a value of their own, made when a cluster is."""
+BASE_VALUES = (CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH, PRODUCER_ID_BLOCK, FEATURE_LEVEL)
 
 
 def broker(broker_id: BrokerId) -> str:

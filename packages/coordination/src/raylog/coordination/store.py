@@ -163,6 +163,10 @@ class SessionExpired(StoreUnavailable):
     """The session ended before the answer; what was asked did not happen after that, but may have before."""
 
 
+class StoreUnauthorized(StoreError):
+    """The credentials that this takes are missing, or others."""
+
+
 class StoreClosed(StoreError):
     """``close`` was called."""
 

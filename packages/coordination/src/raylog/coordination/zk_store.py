@@ -1,4 +1,4 @@
-"""The MetadataStore contract over ZooKeeper: the only place that imports kazoo, and of it only the primitives.
+"""The MetadataStore contract over ZooKeeper: of kazoo only the primitives.
  kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
 behaviour is not obvious: it drops all watches when the connection drops (before it reconnects), it replaces
 an expired session by itself, and it would queue requests while disconnected, which would then be carried
@@ -16,17 +16,9 @@ from typing import Any, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
     KazooException,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
@@ -35,17 +27,13 @@ from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.loops import Loops
 from raylog.coordination.store import (
     ANY_VERSION,
-    BadVersion,
     Check,
     Create,
     Delete,
     EventSink,
-    NoChildrenForEphemerals,
     NodeChange,
     NodeEvent,
-    NodeExists,
     NoNode,
-    NotEmpty,
     Op,
     OpResult,
     Session,
@@ -55,10 +43,12 @@ from raylog.coordination.store import (
     Set,
     Stat,
     StoreClosed,
-    StoreError,
+    StoreUnauthorized,
     StoreUnavailable,
     Versioned,
 )
+from raylog.coordination.zk_auth import client_options
+from raylog.coordination.zk_errors import translated
 from raylog.coordination.zk_restart import ConnectionRestart
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
@@ -73,29 +63,11 @@ _STATES = {
     KazooState.SUSPENDED: SessionState.SUSPENDED,
     KazooState.LOST: SessionState.LOST,
 }
-_ERRORS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (NodeExistsError, NodeExists, "exists already"),
-    (NoNodeError, NoNode, "does not exist, or its parent does not"),
-    (BadVersionError, BadVersion, "is at another version than was named"),
-    (NotEmptyError, NotEmpty, "has children"),
-    (NoChildrenForEphemeralsError, NoChildrenForEphemerals, "cannot have children: its parent is ephemeral"),
-    (SessionExpiredError, SessionExpired, "was not answered before the session expired"),
-    (ConnectionLoss, StoreUnavailable, "was not answered: the connection to ZooKeeper was lost"),
-    (ConnectionClosedError, StoreUnavailable, "was not answered: the connection to ZooKeeper is closed"),
-    (KazooTimeoutError, StoreUnavailable, "was not answered by ZooKeeper in time"),
-)
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # its warnings are for who configures logging
 
 _PIPELINED = 500
 """How many requests are under way at most."""
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
-
-
-def _translated(error: Exception, path: str, index: int = 0) -> StoreError:
-    for kind, translation, phrase in _ERRORS:
-        if isinstance(error, kind):
-            return translation(f"{path} {phrase}", path, index)
-    return StoreError(f"{path}: ZooKeeper answered {error!r}", path, index)
 
 
 class _Watcher:
@@ -124,6 +96,7 @@ class ZkStore:
         self,
         hosts: str,
         *,
+        auth: str = "",
         session_timeout_ms: int = 6_000,
         connect_timeout_ms: int = 15_000,
         request_timeout_ms: int | None = None,
@@ -131,11 +104,13 @@ class ZkStore:
     ) -> None:
         """``hosts`` is ``host:port,…`` with an optional chroot, ``/raylog`` at the end (made when missing).
 
+        ``auth`` are the credentials, ``user:password``, that every node is made for; "": all may read and write.
         Requests wait for their answer for ``request_timeout_ms``, by default the session timeout. ``loops``: hears when
         the connection had to be started again.
         """
         self._hosts, slash, chroot = hosts.partition("/")
         self._chroot = (slash + chroot).rstrip("/")
+        self._auth = auth
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._request_timeout_s = (request_timeout_ms or session_timeout_ms) / 1000
         self._asked_timeout_ms = self._granted_timeout_ms = session_timeout_ms
@@ -157,6 +132,7 @@ class ZkStore:
             timeout=self._asked_timeout_ms / 1000,
             client_id=session and tuple(session),
             connection_retry=_RECONNECT,
+            **client_options(self._auth),
         )
 
     def _learn_granted_timeout(self) -> None:
@@ -182,8 +158,14 @@ class ZkStore:
             ) from error
         if not self._connected.wait(self._connect_timeout_s):
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} dropped the connection: try again")
-        if self._chroot:
-            self.ensure("/")
+        try:
+            if self._chroot:
+                self.ensure("/")
+            self.children("/")
+        except StoreUnauthorized as error:
+            self.close()
+            which = "refuses these credentials" if self._auth else "asks for credentials, and none were given"
+            raise StoreUnauthorized(f"ZooKeeper at {self._hosts} {which} (zookeeper.auth)") from error
 
     def close(self) -> None:
         with self._lock:
@@ -290,7 +272,7 @@ class ZkStore:
         try:
             return result.get(timeout=self._request_timeout_s)
         except (KazooException, KazooTimeoutError) as error:
-            raise _translated(error, path) from error
+            raise translated(error, path) from error
 
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
         while True:
@@ -373,7 +355,7 @@ class ZkStore:
         results = self._ask(ops[0].path if ops else "/", transaction.commit_async)
         for index, result in enumerate(results):
             if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
-                raise _translated(result, ops[index].path, index)
+                raise translated(result, ops[index].path, index)
         return [self._result(op, result) for op, result in zip(ops, results, strict=True)]
 
     def _at(self, path: str) -> str:

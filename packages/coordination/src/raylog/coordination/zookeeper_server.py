@@ -42,7 +42,7 @@ maxClientCnxns=0
 admin.enableServer=false
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
-4lw.commands.whitelist=ruok,srvr
+{superuser}4lw.commands.whitelist=ruok,srvr
 """
 
 _LOG4J = """\
@@ -73,16 +73,20 @@ def class_path() -> str:
     return ":".join(str(jar) for jar in jars)
 
 
-def write_settings(data_dir: Path, host: str, port: int) -> Path:
+def write_settings(data_dir: Path, host: str, port: int, superuser: str) -> Path:
     """Write zoo.cfg and the log settings into ``data_dir``; answer zoo.cfg's path."""
     zoo_cfg = data_dir / "zoo.cfg"
-    zoo_cfg.write_text(_ZOO_CFG.format(tick=TICK_MS, data=data_dir / "data", host=host, port=port))
+    whose = f"DigestAuthenticationProvider.superDigest={superuser}\n" if superuser else ""
+    zoo_cfg.write_text(_ZOO_CFG.format(tick=TICK_MS, data=data_dir / "data", host=host, port=port, superuser=whose))
     (data_dir / "log4j2.properties").write_text(_LOG4J.format(log=data_dir / "zookeeper.log"))
     return zoo_cfg
 
 
-def command(java: JavaHome, data_dir: Path, host: str, port: int) -> list[str]:
-    """The JVM to start. QuorumPeerMain purges old snapshots, which ZooKeeperServerMain does not."""
+def command(java: JavaHome, data_dir: Path, host: str, port: int, superuser: str) -> list[str]:
+    """The JVM to start. QuorumPeerMain purges old snapshots, which ZooKeeperServerMain does not.
+
+    ``superuser``: the digest of the credentials to which ZooKeeper closes no node, whoever made it; "" for none.
+    """
     return [
         str(java.executable),
         "-Xms16m",
@@ -94,5 +98,5 @@ def command(java: JavaHome, data_dir: Path, host: str, port: int) -> list[str]:
         "-cp",
         class_path(),
         "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-        str(write_settings(data_dir, host, port)),
+        str(write_settings(data_dir, host, port, superuser)),
     ]
