@@ -100,6 +100,8 @@ class Client:
         self.checker = checker
         self.thread = Thread(Process(f"client {number}"))
         self.stopped = False
+        self.quiet_until = 0
+        """Until then it sends nothing new."""
         self.topic_is_gone = False
         """What it was about is deleted: it asks for nothing more."""
         self._leaders: dict[TopicPartition, Leader] = {}
@@ -164,6 +166,9 @@ class Producer(Client):
 
     def _produce(self) -> None:
         if self.stopped:
+            return
+        if self.quiet_until > self.engine.now:
+            self.engine.at(self.quiet_until - self.engine.now, self.thread, self._produce)
             return
         # A broker that never saw a producer takes any sequence for its first (KIP-360): so the first batch goes alone.
         if len(self._pending) < (self._max_in_flight if self.acked else 1):

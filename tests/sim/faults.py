@@ -96,6 +96,7 @@ DESCRIPTIONS = {
     "blackout": "all machines crash without their unsynced data, and are back after {length} ms",
     "drain": "broker {broker} is drained for {length} ms",
     "steps": "broker {broker} fails at the next steps that the controller's messages ask for ({length}/1000 and one)",
+    "quiet": "nobody produces for {length} ms",
     "delete": "records of a partition are deleted (share {rate:.2f})",
     "elect": "preferred leaders are asked for",
     "recreate": "the topic is deleted, and made anew",
@@ -128,7 +129,8 @@ WEIGHTS = {
     "delete": 3,
     "elect": 1,
     "grow": 1,
-    "recreate": 1,
+    "recreate": 2,
+    "quiet": 2,
     "cancel": 1,
     "move": 2,
 }
@@ -152,6 +154,7 @@ BEHIND = Scene(("pause", "isolate", "far", "kill", "crash"), FOLLOWERS, LONG, (I
 REPLACED = Scene(("kill", "pause", "zk", "crash", "isolate"), LEADERS, LONG, (SUBJECT, *FOLLOWERS))
 RETURNS = Scene(("kill", "crash", "wipe", "expire", "hint"), (*LEADERS, *FOLLOWERS), SHORT, (SUBJECT, ITS_LEADER))
 DEPOSED = Scene(("pause", "zk", "hint", "expire"), (CONTROLLER,), LONG, (SUBJECT, *LEADERS))
+EMPTIED = Scene(("delete",), LEADERS, LONG, (ITS_LEADER,))
 SCENES = {
     "shrinks": BEHIND,
     "grows": BEHIND,
@@ -161,6 +164,7 @@ SCENES = {
     "elected": REPLACED,
     "registers": RETURNS,
     "office": DEPOSED,
+    "deleted": EMPTIED,
 }
 STRIKES = {
     "kill": 4,
@@ -216,6 +220,11 @@ def _episode(random: Random, at: int, brokers: int) -> list[Fault]:
     scene = SCENES[moment]
     cause = _fault(random, at, random.choice(scene.causes), brokers)
     faults = [cause._replace(broker=random.choice(scene.of), length=random.choice(scene.lengths))]
+    if scene is EMPTIED:  # all there is, and who begins to follow thereafter is struck, too
+        faults[0] = faults[0]._replace(rate=0.3)
+        faults.append(faults[0]._replace(at=max(at - 50, START_MS), kind="quiet"))
+        after = random.choice(AFTER_MS)
+        faults.append(faults[0]._replace(kind="kill", broker=SUBJECT, length=50, moment="follows", after=after))
     if random.random() < 0.2:
         faults.append(_fault(random, at, random.choice(("zkslow", "storm", "far")), brokers))
     for _ in range(random.choice((1, 1, 2))):
@@ -333,6 +342,8 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
         case "drain":
             world.drain(broker)
             return partial(world.undrain, broker)
+        case "quiet":
+            world.quiet(min(world.engine.now + fault.length, HORIZON_MS))
         case "steps":
             world.fail_steps(broker, 1 + fault.length // 1_000)
         case "delete":

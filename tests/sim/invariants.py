@@ -99,6 +99,8 @@ class Partition:
         """The highest start that any replica's log has."""
         self.deleted = 0
         """Up to where a client was told that records are deleted."""
+        self.starts: dict[int, int] = {}
+        """Where each broker told others that its log begins."""
 
     @property
     def committed_end(self) -> int:
@@ -429,7 +431,24 @@ class Checker:
         """An admin client has the answer that all before ``start`` is deleted."""
         self.counts["records deleted"] += 1
         partition = self.of(tp, topic_id)
+        self.on_moment("deleted", partition.state.leader, tp)
         partition.deleted = max(partition.deleted, start)
+
+    def tells_start(self, tp: TopicPartition, topic_id: TopicId, broker: BrokerId, start: int) -> None:
+        """A broker tells others that its log begins at ``start``: a client may be told by it what is deleted."""
+        starts = self.of(tp, topic_id).starts
+        starts[broker] = max(starts.get(broker, 0), start)
+
+    def opens(self, tp: TopicPartition, topic_id: TopicId, broker: BrokerId, start: int, *, is_new: bool) -> None:
+        """A process opens a log, which begins at ``start``; a new one has nothing to remember."""
+        starts = self.of(tp, topic_id).starts
+        if is_new:
+            starts.pop(broker, None)
+        elif start < starts.get(broker, 0):
+            raise Violation(
+                DELETED,
+                f"{tp}: the log of broker {broker} begins at {start}, and it told that it begins at {starts[broker]}",
+            )
 
     def out_of_range(self, tp: TopicPartition, topic_id: TopicId, position: int, start: int, told: int) -> None:
         """A consumer that has read up to ``position`` is told that the log begins at ``start``; ``told``: what was

@@ -10,7 +10,7 @@ from raylog.broker.storage.log_config import LogConfig
 from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import Follow, Lead
 from raylog.protocol.errors import InconsistentTopicId
-from raylog.protocol.ids import TimestampMs, TopicId, TopicPartition
+from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
 from .disk import Disk, Files, SimLog
@@ -25,8 +25,19 @@ class StepFailed(RuntimeError):
 class SimLogs:
     """The logs on one disk, as LogDirs keeps them: local_partitions.Logs."""
 
-    def __init__(self, disk: Disk, settings: Settings, may_fail: Step) -> None:
-        """``may_fail`` is called before each step, and raises StepFailed where that is to fail."""
+    def __init__(
+        self,
+        disk: Disk,
+        settings: Settings,
+        may_fail: Step,
+        make: Callable[..., SimLog],
+        on_open: Callable[[TopicPartition, TopicId, Offset, bool], None],
+    ) -> None:
+        """``may_fail`` is called before each step, and raises StepFailed where that is to fail. ``make`` opens a log;
+        ``on_open`` hears where it begins, and whether it is a new one.
+        """
+        self._make = make
+        self._on_open = on_open
         self._disk = disk
         self._settings = settings
         self._may_fail = may_fail
@@ -40,11 +51,13 @@ class SimLogs:
     def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Any:
         self._may_fail(tp)
         self._disk.health.check()
+        is_new = tp not in self._disk.files
         files = self._disk.files.setdefault(tp, Files(topic_id))
         if files.topic_id != topic_id:
             raise InconsistentTopicId(f"{tp} is of another topic")
         if tp not in self._logs:
-            self._logs[tp] = SimLog(tp, files, LogConfig.of(self._settings), self._disk.health)
+            log = self._logs[tp] = self._make(tp, files, LogConfig.of(self._settings), self._disk.health)
+            self._on_open(tp, topic_id, log.offsets.start, is_new)
         return self._logs[tp]
 
     def delete(self, tp: TopicPartition) -> None:

@@ -35,8 +35,21 @@ from raylog.protocol.ids import (
 )
 from raylog.protocol.records import read_header
 
+from .disk import SimLog
 from .group_planted import GROUP_BUGS, EndlessLease
-from .invariants import ACKED, ENDS, FENCED, INCARNATION, MATCHING, MIN_ISR, ONCE, ONE_LEADER, PROGRESS, VISIBLE
+from .invariants import (
+    ACKED,
+    DELETED,
+    ENDS,
+    FENCED,
+    INCARNATION,
+    MATCHING,
+    MIN_ISR,
+    ONCE,
+    ONE_LEADER,
+    PROGRESS,
+    VISIBLE,
+)
 from .local import SimPartitions
 from .world import Design
 
@@ -170,6 +183,25 @@ class KnowsTheNewestBatch(Partition):
             raise
 
 
+# --- the disk
+
+
+class StartInAnEpochRow(SimLog):
+    """What is deleted is known from where the first leader epoch begins, and from nothing else: an epoch without
+    records gives way to the next one, and the start goes with it.
+    """
+
+    def save_epochs(self) -> None:
+        super().save_epochs()
+        files = self.files
+        first = files.batches[0].base if files.batches else files.origin
+        files.start = files.epochs[0][1] if files.epochs else first
+
+    def save_start(self) -> None:
+        self.epochs.truncate_from_start(self.offsets.start)
+        self.save_epochs()
+
+
 # --- the controller's word
 
 
@@ -244,6 +276,7 @@ PLANTED = {
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
         _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
         _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
+        _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
         _planted("state-before-its-effects", PROGRESS, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),

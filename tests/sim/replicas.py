@@ -104,7 +104,7 @@ class Replicas:
         self._local: SimPartitions = world.design.local(
             broker.id,
             self._broker_settings,
-            SimLogs(broker.disk, topic_settings(self._broker_settings), self._may_fail),
+            SimLogs(broker.disk, topic_settings(self._broker_settings), self._may_fail, world.design.log, self._opens),
             self,
             self._open,
             lambda: TimestampMs(0),
@@ -145,6 +145,9 @@ class Replicas:
             self.fails -= 1
             self._broker.world.counts["steps failed"] += 1
             raise StepFailed("can't start new thread")
+
+    def _opens(self, tp: TopicPartition, topic_id: TopicId, start: Offset, is_new: bool) -> None:
+        self._broker.world.checker.opens(tp, topic_id, self._broker.id, start, is_new=is_new)
 
     def _leads(self, lead: Lead) -> None:
         broker, partition = self._broker, self.partitions[lead.tp]
@@ -310,6 +313,8 @@ class Replicas:
             partition.durable_start,
         )
 
+        broker.world.checker.tells_start(tp, partition.topic_id, broker.id, request.log_start)
+
         def done(answer: FetchedPartition[memoryview] | OutOfRange | RaylogError | None) -> None:
             if self._followed.get(tp) is followed:
                 self._fetched(tp, partition, followed, answer)
@@ -351,6 +356,7 @@ class Replicas:
             asked = partition.high_watermark if request.offset < 0 else request.offset
             start = partition.delete_records(asked)
             partition.save_start()
+            broker.world.checker.tells_start(request.tp, partition.topic_id, broker.id, start)
         except RaylogError as error:
             answer(error)
             return

@@ -35,7 +35,7 @@ from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, MonotonicMs, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
 from .clients import Consumer, DeleteRequest, EndReader, Producer
-from .disk import Disk
+from .disk import Disk, SimLog
 from .engine import Engine, Process, Thread, Violation
 from .groups import GroupDesign, SimGroups
 from .invariants import MATCHING, Checker
@@ -60,6 +60,7 @@ MOMENTS = {
     "leads": "a broker begins to lead",
     "follows": "a broker begins to follow",
     "truncates": "a log is truncated",
+    "deleted": "records are deleted, as a client is told",
     "claims": "an actor claims a partition",
     "publishes": "an actor publishes an assignment",
     "rebalances": "a generation of clients begins",
@@ -90,6 +91,7 @@ class Design:
     lease: Callable[[], Lease] = Lease
     controller: Callable[[int], Controller] = controller
     partition: Callable[..., Partition] = Partition
+    log: Callable[..., SimLog] = SimLog
     receiver: Callable[[BrokerId], Receiver] = Receiver
     local: Callable[..., SimPartitions] = SimPartitions
     groups: GroupDesign = field(default_factory=GroupDesign)
@@ -415,6 +417,11 @@ class World:
             if broker.process.alive:
                 broker.controlling.ask(request)
 
+    def quiet(self, until: int) -> None:
+        """Nobody produces: what is deleted then may be all that there was."""
+        for producer in self.producers:
+            producer.quiet_until = until
+
     def delete_records(self, tp: TopicPartition, share: float) -> None:
         """What is committed of ``tp``, all of it or a part, as far as clients know."""
         known = self.checker.partitions[tp]
@@ -465,6 +472,7 @@ class World:
     def heal(self) -> None:
         """Nothing is broken any more but disks."""
         self.is_healed = True
+        self.quiet(0)
         self.traffic.cuts.clear()
         self.traffic.far.clear()
         self.weather.slow = 0
