@@ -570,6 +570,16 @@ def test_lookup_by_id_while_the_topic_is_replaced(table: Table) -> None:
     assert refused == [first.id]
 
 
+def test_lookup_by_id_of_a_deleted_topic_is_unknown(table: Table) -> None:
+    first = topic(A)
+    table.send(first)
+    table.send(deleted=[A.topic])
+    with pytest.raises(UnknownTopicId):
+        table.table.get(A, first.id)
+    with pytest.raises(UnknownTopicOrPartition):
+        table.table.get(A)
+
+
 def test_follower_is_found_by_its_topics_id_only(table: Table) -> None:
     followed = topic(A, leader=B2)
     table.send(followed)

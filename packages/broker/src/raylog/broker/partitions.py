@@ -101,14 +101,14 @@ class PartitionTable:
         or StorageError when its directory is offline.
         """
         partition = self._partitions.get(tp)
-        if partition is not None and partition.is_leader and topic_id in (None, partition.topic_id):
+        if partition is not None and partition.is_leader and (topic_id is None or topic_id == partition.topic_id):
             return partition
         raise self._refusal(tp, topic_id, partition)
 
     def replica(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
         """The partition that this broker leads or follows. Raises as :meth:`get`."""
         partition = self._partitions.get(tp)
-        if partition is not None and partition.is_follower and topic_id in (None, partition.topic_id):
+        if partition is not None and partition.is_follower and (topic_id is None or topic_id == partition.topic_id):
             return partition
         return self.get(tp, topic_id)
 
@@ -116,12 +116,12 @@ class PartitionTable:
         """Why the partition is not served here."""
         known = self._receiver.state
         topic, state = known.topic(tp.topic), known.partition(tp)
-        if topic is None or state is None:
-            return UnknownTopicOrPartition(f"{tp}: there is no such partition")
         serves = partition is not None and (partition.is_leader or partition.is_follower)
-        here = partition.topic_id if partition is not None and serves else topic.id
-        if topic_id is not None and (topic_id != topic.id or topic_id != here):
-            return UnknownTopicId(f"{tp}: the topic of that name has another id than {topic_id}; refresh the metadata")
+        here = partition.topic_id if partition is not None and serves else topic_id
+        if topic_id is not None and (topic is None or topic_id != topic.id or topic_id != here):
+            return UnknownTopicId(f"{tp}: no topic of that name has the id {topic_id}; refresh the metadata")
+        if state is None:
+            return UnknownTopicOrPartition(f"{tp}: there is no such partition")
         failure = self._failure(tp) if state.leader == self.broker_id or not state.is_online else None
         if isinstance(failure, StorageError):
             return StorageError(f"{tp}: {failure}")
