@@ -92,8 +92,11 @@ def importers(root: Path, files: Iterable[str], path: str) -> frozenset[str]:
 class Measuring:
     """The plugin. One coverage context per test."""
 
-    def __init__(self, out: Path, digests: dict[str, str], sources: list[str], longest_s: float) -> None:
+    def __init__(
+        self, out: Path, digests: dict[str, str], sources: list[str], longest_s: float, skipped: list[str]
+    ) -> None:
         self._out = out
+        self._skipped = skipped
         self._digests = digests
         self._measured = coverage.Coverage(data_file=None, config_file=False, include=sources)
         self._seconds: dict[str, float] = {}
@@ -101,6 +104,9 @@ class Measuring:
         self._longest_s = longest_s
         signal.signal(signal.SIGPROF, stop)
         self._measured.start()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if not any(part in item.nodeid for part in self._skipped)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -141,6 +147,4 @@ class Measuring:
 
 def pytest_configure(config: pytest.Config) -> None:
     asked = json.loads(os.environ["MUTATION_COVERING"])
-    config.pluginmanager.register(
-        Measuring(Path(asked["out"]), asked["digests"], asked["sources"], asked["longest_s"]), "measuring"
-    )
+    config.pluginmanager.register(Measuring(**{**asked, "out": Path(asked["out"])}), "measuring")

@@ -128,6 +128,7 @@ def cover(config: Config, tree: Tree, place: Path) -> Covering:
             "digests": {name: digests[name] for name in names},
             "sources": ours,
             "longest_s": config.longest_test_s,
+            "skipped": config.skipped,
         }
         command = tree.command("mutation.covering", names)
         environment = tree.environment(MUTATION_COVERING=json.dumps(asked))

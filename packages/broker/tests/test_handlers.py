@@ -256,6 +256,14 @@ def test_list_offsets_without_lease_is_refused(node: Node) -> None:
     assert list_offset(node, 6, -1).error_code is ErrorCode.not_leader_or_follower
 
 
+def test_epoch_without_lease_is_not_looked_up(node: Node) -> None:
+    node.create_topic("t")
+    node.lease_held = False
+    topics = [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1}]}]
+    [topic] = ask(node, "OffsetForLeaderEpoch", 3, replica_id=-1, topics=topics).topics
+    assert topic.partitions[0].error_code is ErrorCode.not_leader_or_follower
+
+
 @pytest.mark.parametrize("version", VERSIONS["OffsetForLeaderEpoch"])
 def test_offset_for_leader_epoch(node: Node, version: int) -> None:
     node.create_topic("t", leader_epoch=1)
@@ -302,6 +310,20 @@ def test_create_topics(node: Node, version: int) -> None:
         assert (retention.value, retention.config_source) == ("5", 1)
     if version >= 7:
         assert created.topic_id == topic.id
+
+
+@pytest.mark.parametrize(("partitions", "factor", "fits"), [(-1, -1, True), (1, -1, False), (-1, 1, False)])
+def test_create_topics_by_hand_names_neither_number(node: Node, partitions: int, factor: int, fits: bool) -> None:
+    topic = {
+        "name": "t",
+        "num_partitions": partitions,
+        "replication_factor": factor,
+        "configs": [],
+        "assignments": [{"partition_index": index, "broker_ids": [1]} for index in (0, 1)],
+    }
+    [created] = ask(node, "CreateTopics", 5, topics=[topic]).topics
+    assert created.error_code is (ErrorCode.none if fits else ErrorCode.invalid_request)
+    assert list(node.table.state().topics) == (["t"] if fits else [])
 
 
 def test_create_topics_bad_requests_are_per_topic(node: Node) -> None:

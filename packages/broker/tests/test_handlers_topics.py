@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from kit.wire import request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, Operation, Resource
 from raylog.protocol.messages import decode_response
+from raylog.protocol.wire import ZERO_UUID
 
 KEYS = {row.name: row.key for row in TABLE}
 GROWING = next(range(row.min_version, row.max_version + 1) for row in TABLE if row.name == "CreatePartitions")
@@ -234,3 +236,19 @@ def test_request_for_very_many_partitions_makes_none(node: Node, topics: list[di
     assert {answer.error_code for answer in answers} == {ErrorCode.policy_violation}
     assert len(answers) == len(topics)
     assert not node.table.state().topics
+
+
+# --- Metadata of what cannot be told
+
+
+@pytest.mark.parametrize("version", [10, 12])
+def test_metadata_names_a_refused_topic_as_it_was_asked_for(node: Node, version: int) -> None:
+    hidden = node.create_topic("hidden")
+    node.ports = replace(node.ports, authorizer=Denies(Operation.WRITE))
+    [by_name] = ask(node, "Metadata", version, topics=[{"name": "hidden", "topic_id": ZERO_UUID}]).topics
+    assert (by_name.name, by_name.topic_id) == ("hidden", None)
+    assert (by_name.error_code, by_name.partitions) == (ErrorCode.topic_authorization_failed, ())
+    if version >= 12:
+        [by_id] = ask(node, "Metadata", version, topics=[{"name": None, "topic_id": hidden.id}]).topics
+        assert (by_id.name, by_id.topic_id) == (None, hidden.id)
+        assert by_id.error_code is ErrorCode.topic_authorization_failed

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from kit.partitions import NOW, Shelf, append, open_shelf
+from raylog.broker.storage.files import RealFileSystem
+from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import TimestampMs
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -88,3 +93,27 @@ def test_high_watermarks_are_saved_every_five_seconds_when_they_moved(tmp_path: 
     shelf.dirs.maintain(TimestampMs(NOW + 10_000), 10_000)
     assert not saved.exists(), "nothing has moved"
     shelf.dirs.close()
+
+
+def test_directory_whose_lock_is_gone_goes_offline(tmp_path: Path) -> None:
+    shelf = shelf_with_records(tmp_path)
+    shelf.dirs.maintain(TimestampMs(NOW + 1_000), 1_000)
+    assert list(shelf.dirs.offline()) == []
+    (tmp_path / ".lock").unlink()
+    shelf.dirs.maintain(TimestampMs(NOW + 2_000), 2_000)
+    assert list(shelf.dirs.offline()) == [str(tmp_path)]
+    with pytest.raises(StorageError, match="another broker may write here"):
+        append(shelf.partition, b"d")
+
+
+def test_lock_that_is_held_costs_no_descriptor(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    held = fs.lock(tmp_path / ".lock")
+    assert held is not None
+    before = len(os.listdir("/proc/self/fd"))
+    assert fs.lock(tmp_path / ".lock") is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    held.release()
+    again = fs.lock(tmp_path / ".lock")
+    assert again is not None
+    again.release()
