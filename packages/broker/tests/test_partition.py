@@ -164,6 +164,16 @@ def test_only_a_leader_serves(log_dir: Path) -> None:
     shelf.dirs.close()
 
 
+def test_log_is_flushed_each_so_many_records(log_dir: Path) -> None:
+    shelf = open_shelf(log_dir, topic={"flush.messages": 4})
+    points = []
+    for _ in range(5):
+        append(shelf.partition, b"a", b"b")
+        points.append(shelf.partition.log.recovery_point)
+    assert points == [0, 4, 4, 8, 8]
+    shelf.dirs.close()
+
+
 def test_advances_are_told_with_their_bytes(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
     told: list[tuple[object, int, int]] = []

@@ -425,3 +425,14 @@ def test_fetches_in_any_order_commit_the_same(fetches: list[tuple[int, int]]) ->
     for broker, offset in fetches:
         fetch(leadership, broker, offset)
     assert leadership.high_watermark == 9
+
+
+def test_description_has_the_state_and_what_was_asked_for() -> None:
+    leadership = leader(1, 2, end=10, hw=4)
+    assert leadership.describe()["proposed"] is None
+    fetch(leadership, 2, 10)
+    fetch(leadership, 3, 10)
+    assert propose(leadership) == [1, 2, 3]
+    told = leadership.describe()
+    assert told["proposed"] == [1, 2, 3]
+    assert told["isr"] == [1, 2]

@@ -43,6 +43,9 @@ def test_no_rate_is_no_limit_and_leaves_no_debt() -> None:
         assert allows(quota, now_ms, FOREVER)
         quota.take(1 << 40)
     assert allows(quota, 3, FOREVER)
+    assert allows(quota, 3)
+    quota.take(1)
+    assert not allows(quota, 3), "nothing was saved up, either"
     assert allows(quota, 4)
 
 
