@@ -153,6 +153,25 @@ def test_a_newcomer_has_all_join_again_and_who_does_not_is_left_out(pair: Cluste
         pair.group.check_commit(b, MonotonicMs(pair.now))
 
 
+def test_leader_that_keeps_its_place_but_is_absent_is_replaced(cluster: Cluster) -> None:
+    cluster.join("a", instance="one")
+    cluster.join("b")
+    cluster.at(6_000)
+    assert cluster.joined("b").leader == cluster.joined("a").member_id
+    cluster.sync("b syncs", me(cluster.joined("b")))
+    cluster.sync("a syncs", me(cluster.joined("a"), "one"), m1=b"1", m2=b"2")
+    cluster.join("a again", "m1", "one", session_timeout_ms=300_000, protocols=(Protocol("range", b"u"),))
+    cluster.join("b again", "m2")
+    cluster.at(7_000)
+    assert cluster.joined("a again").leader == "m1", "who leads and joins goes on leading"
+    for name, instance in (("b", None), ("a", "one")):
+        cluster.sync(f"{name} syncs again", me(cluster.joined(f"{name} again"), instance), m1=b"1", m2=b"2")
+    cluster.join("b changes", "m2", protocols=(Protocol("range", b"v"),))
+    cluster.at(67_000)
+    changed = cluster.joined("b changes")
+    assert (changed.leader, [member.member_id for member in changed.members]) == ("m2", ["m1", "m2"])
+
+
 def test_an_old_generation_is_refused_at_once(pair: Cluster) -> None:
     old = me(pair.joined("b"))
     pair.join("a again", "m1")

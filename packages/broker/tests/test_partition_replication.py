@@ -198,6 +198,11 @@ def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(grou
     assert told == [("append", size), ("append", size), ("advance", 2 * size)]
 
 
+def test_nothing_is_asked_of_the_controller_without_need(group: Group) -> None:
+    group.replicate()
+    assert group.leader.proposal(START, {BrokerId(broker): BrokerEpoch(0) for broker in BROKERS}) is None
+
+
 def test_follower_wakes_its_consumers_when_more_is_committed(group: Group) -> None:
     told: list[tuple[TopicPartition, int]] = []
     group[2].on_advance = lambda tp, size, high_watermark: told.append((tp, high_watermark))

@@ -92,10 +92,12 @@ def test_saved_index_is_loaded_when_needed(request: pytest.FixtureRequest, name:
     again = type(index)(RealFileSystem(), index.path, BASE)
     assert again.open_saved(saved)
     assert len(again) == 3
+    again.unload()
     index.unload()
     index.path.write_bytes(b"\0" * saved[0])
-    with pytest.raises(CorruptMessage):
-        len(index)
+    for each in (index, again):
+        with pytest.raises(CorruptMessage):
+            len(each)
 
 
 def test_saving_twice_writes_once(offsets: OffsetIndex) -> None:

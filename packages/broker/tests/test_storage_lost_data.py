@@ -13,6 +13,7 @@ from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import TimestampMs
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 
 
 def shelf_with_records(path: Path, *, checkpoint: bool = True) -> Shelf:
@@ -41,6 +42,19 @@ def test_nothing_is_lost_after_an_orderly_stop_or_a_crash_of_the_process(tmp_pat
 
 def test_a_log_that_ends_before_its_checkpoints_lost_data(tmp_path: Path) -> None:
     cut(shelf_with_records(tmp_path))
+    assert open_shelf(tmp_path).dirs.lost_data
+
+
+@pytest.mark.parametrize("known", [HIGH_WATERMARKS, RECOVERY_POINTS])
+def test_either_checkpoint_promises_what_it_names(tmp_path: Path, known: str) -> None:
+    shelf = shelf_with_records(tmp_path)
+    shelf.partition.flush()
+    shelf.dirs.maintain(TimestampMs(NOW + 10**6), 10**6)
+    assert {HIGH_WATERMARKS, RECOVERY_POINTS} <= {path.name for path in tmp_path.iterdir()}
+    shelf.dirs.abandon()
+    shelf.directory.rename(tmp_path / "elsewhere")
+    for name in {HIGH_WATERMARKS, RECOVERY_POINTS} - {known}:
+        (tmp_path / name).unlink()
     assert open_shelf(tmp_path).dirs.lost_data
 
 
