@@ -106,7 +106,7 @@ class Measuring:
         self._measured.start()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if not any(part in item.nodeid for part in self._skipped)]
+        items[:] = [item for item in items if not any(re.search(part, item.nodeid) for part in self._skipped)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

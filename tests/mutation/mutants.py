@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -41,6 +42,10 @@ class Config:
     rooms: dict[str, list[str]]
     tests: list[str]
     skipped: list[str]
+    """Regular expressions; tests and test files whose names contain one are not used."""
+
+    def skips(self, test: str) -> bool:
+        return any(re.search(pattern, test) for pattern in self.skipped)
 
     @classmethod
     def read(cls, path: Path = HERE / "config.toml") -> Config:

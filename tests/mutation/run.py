@@ -107,7 +107,7 @@ def files_of_tests(config: Config, root: Path) -> list[str]:
         path = root / name
         files = [path] if path.is_file() else sorted(path.glob("test_*.py"))
         found += [str(file.relative_to(root)) for file in files]
-    return [name for name in found if not any(part in name for part in config.skipped)]
+    return [name for name in found if not config.skips(name)]
 
 
 def cover(config: Config, tree: Tree, place: Path) -> Covering:
@@ -139,7 +139,7 @@ def cover(config: Config, tree: Tree, place: Path) -> Covering:
         said = (place / "covering.log").read_text()[-2000:]
         raise SystemExit(f"no coverage of {', '.join(gone)}; pytest said: {said}")
     for test in list(covering.seconds):
-        if any(part in test for part in config.skipped) or test.partition("::")[0] not in digests:
+        if config.skips(test) or test.partition("::")[0] not in digests:
             del covering.seconds[test]
     return covering
 
