@@ -135,6 +135,8 @@ def test_stalled_request_gives_way_to_one_that_waits(fast: bool) -> None:
     clock.now_s += 0.01
     waiter.end()
     assert (stalled.was_cut, lively.was_cut, waiter.refused) == (True, False, False)
+    with pytest.raises(CloseConnection, match="too slowly"):
+        stalled.came(1)
     assert shared.used == 3 * MB
 
 

@@ -36,13 +36,15 @@ LOOK_S = 0.1
 class Share:
     """One connection's part. The connection's thread calls it; ``cut`` alone is for others."""
 
-    __slots__ = ("_began_s", "_last_s", "_memory", "_received", "counted", "cut", "is_receiving", "was_cut")
+    __slots__ = ("_began_s", "_last_s", "_memory", "_received", "capacity", "counted", "cut", "is_receiving", "was_cut")
 
     def __init__(self, memory: RequestMemory, cut: Callable[[], None]) -> None:
         self._memory = memory
         self.cut = cut
         """Ends the connection, whose thread then gives its memory back."""
         self.was_cut = False
+        self.capacity = 0
+        """As it was told last."""
         self.counted = 0
         """Bytes that count; 0 for a small buffer."""
         self.is_receiving = False
@@ -60,6 +62,7 @@ class Share:
         counted = capacity if capacity > GREEDY_BYTES else 0
         if counted != self.counted:
             self._memory.resize(self, counted)
+        self.capacity = capacity
 
     def next_request(self) -> None:
         """What came before is answered: the next request has its own time."""
@@ -68,10 +71,11 @@ class Share:
             self._received = 0
 
     def came(self, count: int) -> None:
-        """So many more bytes have come."""
-        if self.counted:
-            self._received += count
-            self._last_s = self._memory.now_s()
+        """So many more bytes have come. Raises CloseConnection when they came too late."""
+        if self.was_cut:
+            raise CloseConnection("a large request came too slowly while others waited for its memory")
+        self._received += count
+        self._last_s = self._memory.now_s()
 
     def waited(self, for_s: float) -> None:
         """The connection did not read for so long, which is not its client's fault."""
