@@ -236,19 +236,21 @@ class RealFile:
         with self._lock:
             if self._holders == self._is_owned:
                 raise ValueError(f"{self.path} was released more often than acquired")
-            self._give_up()
+            self._holders -= 1
+            if self._holders == 0:
+                self._end()
 
     def close(self) -> None:
         with self._lock:
             if self._is_owned:
                 self._is_owned = False
-                self._give_up()
+                self._holders -= 1
+                if self._holders == 0:
+                    self._end()
 
-    def _give_up(self) -> None:
-        self._holders -= 1
-        if self._holders == 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+    def _end(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
 
 def _write_in_pieces(fd: int, data: memoryview, position: int) -> None:

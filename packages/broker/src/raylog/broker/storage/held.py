@@ -63,7 +63,7 @@ class HeldSegment:
 
     def slice(self, position: FilePosition, length: int) -> FileSlice:
         """Bytes to send. The slice takes the hold over: nothing more can be read here."""
-        file = self._held()
+        file = self._file or self._held()
         self._file = None
         return FileSlice(file, position, length)
 
@@ -93,7 +93,7 @@ class HeldSegment:
             return self._find_from(segment.index.lookup(offset), offset, trust=True)
 
     def _find_from(self, position: FilePosition, offset: Offset, *, trust: bool) -> Located | None:
-        segment, file = self.segment, self._held()
+        segment, file = self.segment, self._file or self._held()
         end = segment.size
         first = position > 0 and not trust
         if first and position >= end:

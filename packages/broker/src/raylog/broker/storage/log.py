@@ -17,7 +17,7 @@ from pathlib import Path
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.doomed import Doomed
 from raylog.broker.storage.epochs import LeaderEpochs
-from raylog.broker.storage.files import FileSlice, FileSystem, remove_tree
+from raylog.broker.storage.files import FileSystem, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log_config import LogConfig
@@ -301,14 +301,7 @@ class Log:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:
-        """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
-
-        ``max_bytes`` may cut the last batch, never the first one with ``min_one_batch``; without it a first batch
-        that does not fit gives None. The caller releases the slice. Raises OffsetOutOfRange below the start and
-        above the end, StorageError, CorruptMessage.
-        """
-        return read(self, offset, max_bytes, bound, min_one_batch=min_one_batch)
+    read = read
 
     def check_open(self) -> None:
         """Raise StorageError when the log was closed or its directory is offline."""

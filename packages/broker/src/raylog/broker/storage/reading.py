@@ -1,4 +1,4 @@
-"""Finding what lies at an offset of a log, for sendfile. Readers take no lock."""
+"""Finding what lies at an offset of a log, for sendfile: the method ``Log.read``. Readers take no lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch: bool) -> FileSlice | None:
-    """See :meth:`Log.read`."""
+    """A slice from the batch that holds ``offset`` up to ``bound`` at most, from one segment.
+
+    ``max_bytes`` may cut the last batch, never the first one with ``min_one_batch``; without it a first batch that does
+    not fit gives None. The caller releases the slice. Raises OffsetOutOfRange below the start and above the end,
+    StorageError, CorruptMessage.
+    """
     while True:
         log.check_range(offset)
         if offset >= bound.offset:

@@ -10,7 +10,7 @@ lies beyond is told too early, never too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from raylog.broker.storage.files import FileClosed
@@ -42,7 +42,7 @@ def offset_for_timestamp(log: Log, timestamp: TimestampMs, bound: Offset) -> Tim
     Exact also when timestamps run backwards. Example: a batch at offset 0 with timestamps 2, 4, 6, 8: asked for 3
     it is offset 1. Raises StorageError, and CorruptMessage when the batch that would answer is damaged.
     """
-    return _looked_up(log, "a timestamp", lambda: _first_at(log, timestamp, bound))
+    return _looked_up(log, "a timestamp", lambda: _first_at(log, log.segments, timestamp, log.offsets.start, bound))
 
 
 def _looked_up(log: Log, what: str, look_up: Callable[[], T]) -> T:
@@ -56,9 +56,10 @@ def _looked_up(log: Log, what: str, look_up: Callable[[], T]) -> T:
             log.await_change()
 
 
-def _first_at(log: Log, timestamp: TimestampMs, bound: Offset) -> TimestampedOffset | None:
-    start = log.offsets.start
-    for segment in log.segments:
+def _first_at(
+    log: Log, segments: Sequence[Segment], timestamp: TimestampMs, start: Offset, bound: Offset
+) -> TimestampedOffset | None:
+    for segment in segments:
         if segment.base_offset >= bound:
             break
         if segment.max_timestamp < timestamp:
@@ -126,10 +127,10 @@ def max_timestamp_offset(log: Log, bound: Offset) -> TimestampedOffset | None:
 
 
 def _newest(log: Log, bound: Offset) -> TimestampedOffset | None:
-    start = log.offsets.start
+    start = log.offsets.start  # for both steps: a record that is deleted in between was there when it was asked for
     segments = [segment for segment in log.segments if segment.base_offset < bound]
     highest = max((_highest(log, segment, start, bound) for segment in segments), default=-1)
-    return _first_at(log, TimestampMs(highest), bound) if highest >= 0 else None
+    return _first_at(log, segments, TimestampMs(highest), start, bound) if highest >= 0 else None
 
 
 def _highest(log: Log, segment: Segment, start: Offset, bound: Offset) -> int:
