@@ -213,19 +213,24 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         read, write = os.pipe()
-        server = subprocess.Popen(
-            self._tree.command("mutation.server", self._tests),
-            cwd=self._tree.place,
-            env=self._tree.environment(MUTATION_ANSWERS=str(write)),
-            pass_fds=[write],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        said = self._tree.place / "server.log"
+        with said.open("w") as log:
+            server = subprocess.Popen(
+                self._tree.command("mutation.server", self._tests),
+                cwd=self._tree.place,
+                env=self._tree.environment(MUTATION_ANSWERS=str(write)),
+                pass_fds=[write],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         os.close(write)
         assert server.stdin is not None
         with os.fdopen(read) as answers, server.stdin as asking:
             ready = answers.readline()
+            if not ready:
+                print(f"the tests do not run without a mutant:\n{said.read_text()[-3000:]}", flush=True)
             while ready:
                 try:
                     plan = self._plans.get_nowait()

@@ -436,3 +436,15 @@ def test_description_has_the_state_and_what_was_asked_for() -> None:
     told = leadership.describe()
     assert told["proposed"] == [1, 2, 3]
     assert told["isr"] == [1, 2]
+
+
+def test_state_that_names_a_new_life_forgets_what_the_old_one_had() -> None:
+    leadership = leader(1, 2, end=10)
+    fetch(leadership, 2, 10)
+    before = state(1, 2, version=1)
+    members = {**before.incarnations, BrokerId(2): BrokerEpoch(8)}
+    update(leadership, InSync(before.leader_epoch, 1, before.replicas, before.isr, members, ()))
+    assert leadership.describe()["followers"][2]["broker_epoch"] == 8
+    assert leadership.describe()["followers"][2]["log_end_offset"] < 10
+    with pytest.raises(StaleBrokerEpoch):
+        fetch(leadership, 2, 10, epoch=7)

@@ -13,6 +13,7 @@ from raylog.broker.storage.index_sums import IndexSum, IndexSums
 from raylog.broker.storage.marks import RecentMarks
 from raylog.broker.storage.offsets import Mark
 from raylog.broker.storage.segment import Segment
+from raylog.broker.storage.unchecked import Unchecked
 from raylog.broker.storage.warm_indexes import KEPT, WarmIndexes
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
@@ -217,3 +218,13 @@ def test_indexes_of_segments_needed_last_stay_in_memory() -> None:
     segments[KEPT + 1].sealed = False
     need(KEPT + 1)
     assert unloaded == [1, 1], "an open segment needs its own"
+
+
+def test_checked_stretches_join_and_are_counted() -> None:
+    unchecked = Unchecked()
+    unchecked.add(10, 20)
+    unchecked.add(30, 40)
+    assert unchecked.checked == 20
+    assert [unchecked.checked_to(at) for at in (5, 10, 19, 20, 25, 30)] == [5, 20, 20, 20, 25, 40]
+    unchecked.add(20, 30)
+    assert (unchecked.checked, unchecked.checked_to(10)) == (30, 40)
