@@ -12,6 +12,7 @@ from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.storage.files import FileSystem
 from raylog.coordination.controller_events import NewTopic
+from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.store import MetadataStore
@@ -122,6 +123,7 @@ class InProcessCluster:
             store=self._new_store(broker_id),
             peer_control=InProcessPeerControl(self.brokers, self.cut_off),
             fs=self._fs,
+            loops=self._loops_of(broker_id),
         )
         self.brokers[broker_id] = broker
         try:
@@ -130,6 +132,9 @@ class InProcessCluster:
             del self.brokers[broker_id]
             raise
         return broker
+
+    def _loops_of(self, broker_id: int) -> Loops | None:
+        """The books of the broker's threads; None: its own."""
 
     def _new_store(self, broker_id: int) -> MetadataStore:
         if self._zookeeper is not None:
@@ -164,7 +169,7 @@ class InProcessCluster:
         return found
 
     def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic by the controller and wait until every broker knows it."""
+        """Create a topic by the controller and wait until every broker knows it, and all its partitions are led."""
         topic = NewTopic(TopicName(name), partitions, configs=dict(config or {}))
         [result] = self.controller.topics.create_topics([topic], timeout_ms=int(WAIT_S * 1000), validate_only=False)
         if isinstance(result, RaylogError):
@@ -174,6 +179,8 @@ class InProcessCluster:
             WAIT_S,
             f"every broker knows {name}",
         )
+        for partition in range(partitions):
+            self.leader(name, partition)  # a broker knows a topic a moment before it leads in it
 
     def leader(self, topic: str, partition: int) -> Broker:
         """The broker that leads the partition."""

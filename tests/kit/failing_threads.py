@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from kit.cluster import InProcessCluster, InProcessPeerControl
-from raylog.broker.broker import Broker
-from raylog.broker.config import BROKER_SETTINGS
+from kit.cluster import InProcessCluster
 from raylog.broker.events import LoopEvents
 from raylog.coordination.loops import Loops
 
@@ -67,20 +65,10 @@ class FaultyThreadsCluster(InProcessCluster):
         self.gone: dict[int, str] = {}
         """Brokers that a thread has gone without which they must not serve, and what was told of it."""
 
-    def start(self, broker_id: int) -> Broker:
-        """Start a broker on its directory and port."""
+    def _loops_of(self, broker_id: int) -> Loops:
         self.loops[broker_id] = loops = Loops(
             LoopEvents(),
             before_step=partial(self.faults.before_step, broker_id),
             on_gone=partial(self.gone.__setitem__, broker_id),
         )
-        broker = Broker(
-            BROKER_SETTINGS.settings({**self._config, "broker.id": str(broker_id)}),
-            self.root / f"broker-{broker_id}",
-            store=self._new_store(broker_id),
-            peer_control=InProcessPeerControl(self.brokers, self.cut_off),
-            loops=loops,
-        )
-        self.brokers[broker_id] = broker
-        broker.start()
-        return broker
+        return loops

@@ -204,8 +204,8 @@ class Members:
         self._events: list[Event] = []
         self._read: dict[str, int] = {}
         """How many bytes of each member's file are in ``_events``."""
-        self._owners: dict[int, str] = {}
-        self._owners_since: dict[int, float] = {}
+        self._owned: dict[str, dict[int, float]] = {}
+        """What each member owns, and since when, as far as it was read: one member's file is read after another's."""
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         self._nursery = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -283,10 +283,12 @@ class Members:
         return self._events
 
     def owners(self) -> dict[int, str]:
-        """Who of the living owns which partition, as they say themselves."""
+        """Who of the living owns which partition, as they say themselves; of two that say so the later one."""
         self.events()
+        claims = [(t, partition, name) for name, owned in self._owned.items() for partition, t in owned.items()]
+        latest = {partition: name for _, partition, name in sorted(claims)}
         living = set(self.living)
-        return {partition: name for partition, name in self._owners.items() if name in living}
+        return {partition: name for partition, name in latest.items() if name in living}
 
     def is_stable(self, partitions: int) -> bool:
         """All partitions are owned, by all living members, each about as many."""
@@ -295,7 +297,7 @@ class Members:
         counts.update(owners.values())
         return len(owners) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
-    def wait_stable(self, partitions: int, timeout_s: float = 2 * WAIT_S) -> None:
+    def wait_stable(self, partitions: int, timeout_s: float = WAIT_S) -> None:
         def stable() -> bool:
             dead = [name for name, process in self._processes.items() if not process.is_alive]
             assert not dead, f"{dead} ended by themselves: {self.output(*dead)}"
@@ -330,21 +332,12 @@ class Members:
         whole = whole[: whole.rfind(b"\n") + 1]
         self._read[name] = self._read.get(name, 0) + len(whole)
         self._events += (events := parse(name, whole.decode()))
+        owned = self._owned.setdefault(name, {})
         for event in events:
-            self._take_ownership(event)
-
-    def _take_ownership(self, event: Event) -> None:
-        """One member's file is read after another's, so an event may be older than what is known of its partition."""
-        if event.what not in ("assigned", "revoked", "lost"):
-            return
-        partition = event.v["partition"]
-        if event.t < self._owners_since.get(partition, 0.0):
-            return
-        self._owners_since[partition] = event.t
-        if event.what == "assigned":
-            self._owners[partition] = event.member
-        elif self._owners.get(partition) == event.member:
-            del self._owners[partition]
+            if event.what == "assigned":
+                owned[event.v["partition"]] = event.t
+            elif event.what in ("revoked", "lost"):
+                owned.pop(event.v["partition"], None)
 
     def _stop(self, name: str, number: signal.Signals) -> None:
         process = self._processes[name]

@@ -58,10 +58,13 @@ class _Twin(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
-def _refusal(output: Path, process: subprocess.Popen[bytes]) -> str:
+def _refusal(output: Path, process: subprocess.Popen[bytes], begin: int = 0) -> str:
+    """The last refusal that follows the first ``begin`` bytes."""
+
     def refusals() -> list[str]:
-        assert process.poll() is None, output.read_text()[-2000:]
-        return REFUSED.findall(output.read_text())
+        said = output.read_bytes()[begin:].decode()
+        assert process.poll() is None, said[-2000:]
+        return REFUSED.findall(said)
 
     return wait_until(refusals, WAIT_S, f"a refusal in {output}")[-1]
 
@@ -89,6 +92,8 @@ class ReplicatedCluster:
         self._notes_syncs = notes_syncs
         self._boot_ids: dict[int, Path] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._said_before: dict[int, int] = {}
+        """The bytes of each broker's output at its last start."""
         self._homes: dict[int, Path] = {}
         """Where a broker's things are, if not in ``root``."""
         self._twins: dict[int, _Twin] = {}
@@ -138,6 +143,8 @@ class ReplicatedCluster:
     def start(self, broker_id: int) -> None:
         """Start a broker on its directory; :meth:`wait_serving` waits for it."""
         assert broker_id not in self._processes, f"broker {broker_id} runs"
+        output = self.output(broker_id)
+        self._said_before[broker_id] = output.stat().st_size if output.exists() else 0
         self._processes[broker_id] = self._run(self._home(broker_id), broker_id)
 
     def _run(self, home: Path, broker_id: int) -> subprocess.Popen[bytes]:
@@ -242,7 +249,7 @@ class ReplicatedCluster:
 
     def wait_refused(self, broker_id: int) -> str:
         """Why the broker does not serve since its last start."""
-        return _refusal(self.output(broker_id), self._processes[broker_id])
+        return _refusal(self.output(broker_id), self._processes[broker_id], self._said_before[broker_id])
 
     def kill_twin(self, broker_id: int) -> None:
         _, process = self._twins.pop(broker_id)
@@ -253,7 +260,7 @@ class ReplicatedCluster:
         """Kill the first; from now on the other is the broker. When it was killed, monotonic seconds."""
         killed = self.kill(broker_id)
         home, process = self._twins.pop(broker_id)
-        self._homes[broker_id], self._processes[broker_id] = home, process
+        self._homes[broker_id], self._processes[broker_id], self._said_before[broker_id] = home, process, 0
         for file in (replica_process.address_file, replica_process.serves_file):
             file(self.root, broker_id).unlink(missing_ok=True)
             file(self.root, broker_id).symlink_to(file(home, broker_id))

@@ -22,7 +22,6 @@ PATIENCE = {"retry_backoff_ms": 30_000, "retry_backoff_max_ms": 30_000}
 def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     with InProcessCluster(tmp_path, brokers=2) as running:
         running.create_topic("t")
-        running.leader(*TP)  # a broker knows a topic a moment before it leads in it: a client would wait half a minute
         yield running
 
 

@@ -23,7 +23,6 @@ COMMIT, FETCH = 8, 9
 def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     with InProcessCluster(tmp_path) as cluster:
         cluster.create_topic(TOPIC)
-        cluster.leader(TOPIC, 0)  # a broker knows a topic a moment before it leads in it
         yield cluster
 
 

@@ -115,28 +115,32 @@ def test_below_min_isr_it_tries_until_there_are_enough_replicas_and_repeats_noth
             codes.update(partition.error_code for topic in response.topics for partition in topic.partitions)
         return frame
 
-    both = Barrier(3, timeout=WAIT_S)
-    """The producers are connected before the follower stops: the leader counts on it for a second and a half."""
+    gate = Barrier(3, timeout=WAIT_S)
+
+    def connected() -> None:
+        """The follower stops once both producers are: the leader counts on it for a second and a half only."""
+        gate.wait()
+        gate.wait()
 
     def send() -> RecordMetadata:
         with Producer(servers, linger_ms=0) as producer:
             producer.send("strict", b"thread").result(WAIT_S)
-            both.wait(), both.wait()
+            connected()
             return producer.send("strict", b"thread").result(WAIT_S)
 
     async def send_in_a_loop() -> RecordMetadata:
         async with AsyncProducer(servers, linger_ms=0) as producer:
             await (await producer.aiosend("strict", b"loop"))
-            await asyncio.to_thread(lambda: (both.wait(), both.wait()))
+            await asyncio.to_thread(connected)
             return await (await producer.aiosend("strict", b"loop"))
 
     proxies[leader].edit_answer = note
     try:
         with ThreadPoolExecutor(2) as pool:
             sent = [pool.submit(send), pool.submit(lambda: asyncio.run(send_in_a_loop()))]
-            both.wait()
+            gate.wait()
             cluster.pause(follower)
-            both.wait()
+            gate.wait()
             wait_until(
                 lambda: codes[NOT_ENOUGH] and codes[AFTER_APPEND],
                 WAIT_S,
