@@ -153,6 +153,11 @@ def test_a_newcomer_has_all_join_again_and_who_does_not_is_left_out(pair: Cluste
         pair.group.check_commit(b, MonotonicMs(pair.now))
 
 
+def test_member_that_joins_again_must_share_a_protocol(pair: Cluster) -> None:
+    assert isinstance(pair.join("a again", "m1", protocols=(Protocol("odd", b""),)), InconsistentGroupProtocol)
+    assert (pair.group.state, pair.group.generation) == (GroupState.STABLE, 1)
+
+
 def test_leader_that_keeps_its_place_but_is_absent_is_replaced(cluster: Cluster) -> None:
     cluster.join("a", instance="one")
     cluster.join("b")
