@@ -57,6 +57,8 @@ class Stored:
     rows: Rows
     producer: int = -1
     sequence: int = -1
+    epoch: int = 0
+    """The leader epoch in which it was written."""
 
     @property
     def end(self) -> int:
@@ -118,9 +120,9 @@ class LogWorld:
         for timestamp in timestamps:
             self._value += 1
             rows.append((b"%d" % self._value, timestamp))
-        stored = Stored(self.end, tuple(rows))
+        stored = Stored(self.end, tuple(rows), epoch=self._epoch)
         if producer is not None:
-            stored = Stored(self.end, tuple(rows), producer.id, producer.next_sequence)
+            stored = Stored(self.end, tuple(rows), producer.id, producer.next_sequence, self._epoch)
             producer.next_sequence += len(rows)
         self._in_flight = [stored]
         info = self._send(stored)
@@ -278,7 +280,8 @@ class LogWorld:
             for position, header in batch_headers(data):
                 rows = tuple((record.value or b"", record.timestamp) for record in decode_batch(data, position))
                 assert header.base_offset == offset or (not found and header.base_offset < offset)
-                found.append(Stored(header.base_offset, rows, header.producer_id, header.base_sequence))
+                producer = (header.producer_id, header.base_sequence)
+                found.append(Stored(header.base_offset, rows, *producer, header.leader_epoch))
                 offset = Offset(header.next_offset)
         return found
 
@@ -288,14 +291,13 @@ class LogWorld:
         assert self.partition.log_end_offset == self.end
         assert self.partition.high_watermark == self.end
         assert self.read_all() == self.batches
-        rows = [(b.base + n, ts) for b in self.batches for n, (_, ts) in enumerate(b.rows)]
-        rows = [(offset, ts) for offset, ts in rows if offset >= self.start]
-        for asked in {0, 1, *(ts for _, ts in rows[-8:]), *(ts + 1 for _, ts in rows[:8])}:
-            expected = next(((offset, ts) for offset, ts in rows if ts >= asked), None)
-            got = self.partition.offset_for_timestamp(TimestampMs(asked))
-            assert (got and got[:2]) == expected, f"asked for timestamp {asked}"
-        newest = self.partition.max_timestamp_offset()
-        assert (newest and newest.timestamp) == max((ts for _, ts in rows), default=None)
+        rows = [(b.base + n, ts, b.epoch) for b in self.batches for n, (_, ts) in enumerate(b.rows)]
+        rows = [row for row in rows if row[0] >= self.start]
+        for asked in {0, 1, *(ts for _, ts, _ in rows[-8:]), *(ts + 1 for _, ts, _ in rows[:8])}:
+            expected = next((row for row in rows if row[1] >= asked), None)
+            assert self.partition.offset_for_timestamp(TimestampMs(asked)) == expected, f"asked for timestamp {asked}"
+        newest = max(rows, key=lambda row: (row[1], -row[0]), default=None)
+        assert self.partition.max_timestamp_offset() == newest
         for batch in self.batches[-3:]:
             for offset in {max(batch.base, self.start), batch.end - 1}:
                 info = self.partition.read(Offset(offset), 1)

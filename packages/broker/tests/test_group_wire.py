@@ -138,13 +138,19 @@ def test_join_without_an_id_is_told_its_id(node: Node, groups: Recorded) -> None
 
 
 @pytest.mark.parametrize(("version", "nothing"), [(6, ""), (7, None)])
-@pytest.mark.parametrize("refusal", [MemberIdIs(MemberId("m")), UnknownMemberId("m")])
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (MemberIdIs(MemberId("m")), ErrorCode.member_id_required),
+        (UnknownMemberId("m"), ErrorCode.unknown_member_id),
+    ],
+)
 def test_refused_join_has_no_protocol(
-    node: Node, groups: Recorded, refusal: object, version: int, nothing: str | None
+    node: Node, groups: Recorded, refusal: object, code: ErrorCode, version: int, nothing: str | None
 ) -> None:
     groups.answer = refusal
     answer = ask(node, "JoinGroup", version, **JOIN)
-    assert answer.error_code != 0
+    assert answer.error_code is code
     assert (answer.protocol_name, getattr(answer, "protocol_type", None)) == (nothing, None)
     assert (answer.member_id, answer.generation_id, answer.leader, answer.members) == ("m", -1, "", ())
 

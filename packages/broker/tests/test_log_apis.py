@@ -85,13 +85,18 @@ def offset_at(node: Node, timestamp: int, *, version: int = 11, **more: Any) -> 
 def test_delete_records_moves_the_start(node: Node, version: int) -> None:
     for time in range(100):
         append(node, time)
-    segments = len(node.partition("t").log.segments)
+    log = node.partition("t").log
+    begins = [segment.base_offset for segment in log.segments]
+    kept = [begin for begin, after in zip(begins, [*begins[1:], 1 << 30], strict=True) if after > 50]
+    assert len(kept) < len(begins)
     assert delete(node, 50, version=version) == (50, ErrorCode.none)
-    assert len(node.partition("t").log.segments) < segments
+    assert [segment.base_offset for segment in log.segments] == kept, "each segment that is wholly deleted is gone"
+    assert sorted(int(path.stem) for path in log.directory.glob("*.log")) == kept
     assert delete(node, 20, version=version) == (50, ErrorCode.none)
     assert delete(node, 101, version=version) == (-1, ErrorCode.offset_out_of_range)
     assert delete(node, -2, version=version) == (-1, ErrorCode.offset_out_of_range)
-    assert offset_at(node, EARLIEST) == (50, -1)
+    assert offset_at(node, EARLIEST) == offset_at(node, EARLIEST_LOCAL) == (50, -1)
+    assert (offset_at(node, 0), offset_at(node, LATEST)) == ((50, 50), (100, -1)), "no deleted record is found by time"
     assert delete(node, -1, version=version) == (100, ErrorCode.none)
     assert offset_at(node, EARLIEST) == offset_at(node, LATEST) == (100, -1)
     assert delete(node, 0, topic="unknown") == (-1, ErrorCode.unknown_topic_or_partition)

@@ -89,8 +89,11 @@ def test_what_is_refused_leaves_no_trace(log_dir: Path) -> None:
 
 def test_coordinators_may_write_control_batches(log_dir: Path) -> None:
     shelf = open_shelf(log_dir)
+    append(shelf.partition, b"a")
     marker = batch(b"\0\0\0\0\0\0", control=True, producer=(1, 0, -1))
-    assert shelf.partition.append(marker, origin=Origin.COORDINATOR, now_ms=NOW).base_offset == 0
+    assert shelf.partition.append(marker, origin=Origin.COORDINATOR, now_ms=NOW).base_offset == 1
+    assert (shelf.directory / f"{0:020d}.log").read_bytes().endswith(bytes(marker))
+    assert shelf.partition.high_watermark == 2
     shelf.dirs.close()
 
 
@@ -190,31 +193,36 @@ def test_advances_are_told_with_their_bytes(log_dir: Path) -> None:
 
 def test_reads_respect_their_bounds(log_dir: Path) -> None:
     shelf = open_shelf(log_dir, topic={"segment.bytes": 250})
-    size = len(batch(b"0", b"0"))
-    for n in range(6):
-        append(shelf.partition, b"%d" % n, b"%d" % n)
     partition = shelf.partition
-    assert len(partition.log.segments) == 2
+    stored = []
+    for n in range(6):
+        data = batch(b"%d" % n, b"%d" % n)
+        partition.append(data, now_ms=NOW)
+        stored.append(bytes(data))
+    size = len(stored[0])
+    assert [segment.base_offset for segment in partition.log.segments] == [0, 6]
+    first, second = b"".join(stored[:3]), b"".join(stored[3:])
 
-    def length(offset: int, max_bytes: int, **more: object) -> int:
+    def found(offset: int, max_bytes: int, **more: object) -> bytes:
         info = partition.read(Offset(offset), max_bytes, **more)  # type: ignore[arg-type]
         if info.data is None:
-            return 0
+            return b""
+        data = info.data.read()
         info.data.release()
-        return info.data.length
+        return data
 
-    assert length(0, 1 << 20) == 3 * size
-    assert length(0, 2 * size + 5) == 2 * size + 5
-    assert length(0, 1) == size
-    assert length(0, size - 1, min_one_batch=False) == 0
-    assert length(0, size, min_one_batch=False) == size
-    assert length(3, 1 << 20) == 2 * size  # from the middle of a batch: the whole batch
-    assert length(5, 1 << 20) == size
-    assert length(6, 1 << 20) == 3 * size
-    assert length(12, 1 << 20) == 0
+    assert found(0, 1 << 20) == first
+    assert found(0, 2 * size + 5) == first[: 2 * size + 5]
+    assert found(0, 1) == stored[0]
+    assert found(0, size - 1, min_one_batch=False) == b""
+    assert found(0, size, min_one_batch=False) == stored[0]
+    assert found(3, 1 << 20) == first[size:]  # from the middle of a batch: the whole batch
+    assert found(5, 1 << 20) == stored[2]
+    assert found(6, 1 << 20) == second
+    assert found(12, 1 << 20) == b""
     for offset in (-1, 13):
         with pytest.raises(OffsetOutOfRange, match="holds 0 to 12"):
-            length(offset, 1)
+            found(offset, 1)
     shelf.dirs.close()
 
 
@@ -254,20 +262,21 @@ def test_timestamps_are_exact_inside_a_batch(log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "segments"),
+    ("topic", "begins"),
     [
-        ({}, 1),
-        ({"segment.bytes": 3 * 68}, 4),
-        ({"segment.ms": 2500}, 4),
-        ({"segment.index.bytes": 24, "index.interval.bytes": 0}, 4),
+        ({}, [0]),
+        ({"segment.bytes": 3 * 68}, [0, 3, 6, 9]),
+        ({"segment.ms": 2500}, [0, 3, 6, 9]),
+        ({"segment.index.bytes": 24, "index.interval.bytes": 0}, [0, 3, 6, 9]),
     ],
 )
-def test_rolls(log_dir: Path, topic: dict[str, int], segments: int) -> None:
+def test_rolls(log_dir: Path, topic: dict[str, int], begins: list[int]) -> None:
     shelf = open_shelf(log_dir, topic=topic)
     for n in range(10):
         append(shelf.partition, b"", timestamps=[NOW + 1000 * n])
-    assert len(shelf.partition.log.segments) == segments
-    assert len(values(shelf.partition)) == 10
+    assert [segment.base_offset for segment in shelf.partition.log.segments] == begins
+    assert sorted(path.name for path in shelf.directory.glob("*.log")) == [f"{begin:020d}.log" for begin in begins]
+    assert values(shelf.partition) == [b""] * 10
     shelf.dirs.close()
 
 
@@ -281,7 +290,7 @@ def test_retention_by_time(log_dir: Path) -> None:
     assert enforce_retention(log, TimestampMs(NOW), 0) == 0
     assert enforce_retention(log, TimestampMs(NOW + 4500), 0) == 2
     assert shelf.partition.log_start_offset == 4
-    assert len(decode_batches(held.read())) == 2
+    assert [record.value for record in decode_batches(held.read())] == [b"0", b"1"]
     held.release()
     with pytest.raises(OffsetOutOfRange):
         shelf.partition.read(Offset(3), 1)

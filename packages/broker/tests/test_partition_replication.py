@@ -258,6 +258,7 @@ def test_late_answers_of_a_former_leader_are_refused(group: Group) -> None:
     group[2].resign()
     with pytest.raises(NotLeaderOrFollower):
         group[2].fetched(found, LeaderEpoch(2), NOW)
+    assert (group[2].log_end_offset, group.files(2)) == (0, b""), "nothing of them is stored"
 
 
 def test_fetches_are_fenced_by_both_epochs(group: Group) -> None:
@@ -272,6 +273,14 @@ def test_fetches_are_fenced_by_both_epochs(group: Group) -> None:
         fetched(4, 0)
     with pytest.raises(UnknownLeaderEpoch):
         fetched(4, 2)
+    append(group.leader, b"a")
+    group.leader.replica_fetched(BrokerId(3), BrokerEpoch(4), Offset(1), Offset(0), START, leader_epoch=LeaderEpoch(1))
+    for stale in (3, 4):
+        with contextlib.suppress(StaleBrokerEpoch, FencedLeaderEpoch):
+            group.leader.replica_fetched(
+                BrokerId(2), BrokerEpoch(stale), Offset(1), Offset(0), START, leader_epoch=LeaderEpoch(4 - stale)
+            )
+    assert group.leader.high_watermark == 0, "a fenced fetch tells nothing of its replica"
 
 
 def test_followers_flush_as_asked_before_they_fetch_on(tmp_path: Path) -> None:

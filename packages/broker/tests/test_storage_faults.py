@@ -108,6 +108,12 @@ def test_a_failed_roll_is_not_acknowledged(
         append(shelf.partition, b"second")
     assert shelf.partition.high_watermark == 1
     shelf.dirs.close()
+    fs.faults.clear()
+    again = open_shelf(tmp_path, fs=fs, topic={"segment.bytes": 100})
+    is_rolled = operation != "open"  # the record was written then, and its flush failed: it may be there
+    assert append(again.partition, b"third") == 1 + is_rolled, "what the failed roll left behind is in nobody's way"
+    assert values(again.partition) == [b"first", *[b"second"] * is_rolled, b"third"]
+    again.dirs.close()
 
 
 def test_the_other_directory_goes_on(tmp_path: Path, fs: FailingFileSystem) -> None:

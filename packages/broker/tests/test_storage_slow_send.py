@@ -123,5 +123,7 @@ def test_a_slow_send_ends_and_sends_nothing_else(
         else:
             assert got == truth
     assert len(ended) == len(found)
+    assert whole == len(found) or change is truncate, "what a slice holds is there until it is released"
+    assert all(isinstance(end, int) for end in ended) == (whole == len(found)), "a send that was cut short says so"
     record_property("fetches checked, sent whole", (len(found), whole))
     shelf.dirs.close()

@@ -205,7 +205,7 @@ def _read_to_end(world: World, actions: Actions, log: Log) -> bool:
     if after is None:
         return False
     if found:
-        world.topics.read("drain", begun, log, log.number, found, final=True)
+        world.topics.read("drain", begun, log, begun, found, final=True)
     world.recorder.add("drain", asked, "starts", {}, {"starts": [[log.number, after[1]]]})
     world.recorder.add("drain", asked, "ends", {}, {"ends": [[log.number, after[2]]]})
     return after[2] == end
