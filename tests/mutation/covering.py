@@ -22,6 +22,8 @@ import pytest
 
 from mutation.server import stop
 
+RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
 IMPORT = ""
 """The context of what is executed while modules are imported."""
 
@@ -125,8 +127,10 @@ class Measuring:
         if not report.passed:
             self._failed.add(report.nodeid)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._measured.stop()
+        if exitstatus not in RAN:
+            return  # nothing is known of tests that did not run: next time they do
         data = self._measured.get_data()
         root = session.config.rootpath
         for name, digest in self._digests.items():

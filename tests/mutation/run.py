@@ -32,7 +32,7 @@ from mutation.mutants import Config, Mutant, mutants_of, sample
 from mutation.server import KILLED, SURVIVED, TIMEOUT, UNFIT
 
 ROOT = Path(__file__).parent.parent.parent
-PLAIN = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--capture=no", "--no-header", "--no-summary"]
+PLAIN = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--capture=no", "--no-header"]
 UNCOVERED = "uncovered"
 """No test executes the line: it survives without a run."""
 

@@ -181,6 +181,16 @@ def test_test_files_that_import_a_module_may_look_at_its_constants(tmp_path: Pat
     assert importers(tmp_path, texts, "packages/broker/src/raylog/broker/__init__.py") == {"b.py", "d.py"}
 
 
+def test_tests_that_cannot_be_collected_stop_everything(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    place = tmp_path_factory.mktemp("place")
+    tree = Tree(root, place / "tree")
+    (tree.place / "packages/broker/tests/test_odd.py").write_text("import no_such_module")
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="no_such_module"):
+            cover(CONFIG, tree, place)
+
+
 def test_a_later_row_of_a_test_file_replaces_its_first(tmp_path: Path) -> None:
     out = tmp_path / "covering"
     rows = [
