@@ -78,7 +78,9 @@ class Log:
         self.unsaved: deque[Segment] = deque()
         """Closed segments not on the disk yet, in order. Saving one makes its successor's name durable, too."""
         self.unsaved_snapshots: deque[tuple[Offset, bytes]] = deque()
-        """Producers at the last rolls, not on the disk yet: a crash costs the reading of what is not flushed either."""
+        """Producers at the last rolls, and where recovery or truncation ended the log; not on the disk yet: a crash
+        costs the reading of the batches.
+        """
         self.doomed: deque[Doomed] = deque()
         """Segments taken off the front, whose files are still there. Filled under the lock, emptied under the flush
         lock (doomed.py).
@@ -232,10 +234,14 @@ class Log:
             old.seal()
             old.unlink_indexes()  # of an earlier stop: whole ones come with the next flush
             segment = Segment.create(self.fs, self.directory, end, now_ms, self.sums)
-        self.unsaved_snapshots.append((end, self.producers.encode()))
+        self.note_producers()
         self.unsaved.append(old)
         self.set_segments((*self._segments, segment))
         return segment
+
+    def note_producers(self) -> None:
+        """Have the producers written as they are at the log's end before a segment that tells of them is deleted."""
+        self.unsaved_snapshots.append((self._offsets.end.offset, self.producers.encode()))
 
     def assign_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note, durably, that ``epoch`` begins at ``start``, unless it is known; the caller holds the lock."""

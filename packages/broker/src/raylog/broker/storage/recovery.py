@@ -284,7 +284,8 @@ def _assemble(
     epochs = _load_epochs(fs, directory, loaded, saved, start)
     producers = load_producers(fs, directory, tp, segments, end, now_ms)
     bases = {segment.base_offset for segment in segments}
-    for offset in snapshot_offsets(fs, directory)[:-1]:
+    snapshots = snapshot_offsets(fs, directory)
+    for offset in snapshots[:-1]:
         if offset not in bases:
             remove_file(fs, directory / f"{offset:020d}{SNAPSHOT}")
     segments[0].sums.save(bases)
@@ -296,6 +297,8 @@ def _assemble(
         epochs, producers, segments[0].sums,
     )  # fmt: skip
     log.lost_in_recovery = loaded.is_short
+    if len(producers) and end not in snapshots:
+        log.note_producers()
     try:
         log.publish(high_watermark=log.mark(min(max(high_watermark, start), end)))
     except CorruptMessage as error:  # it stays at the start, from where it is found out again

@@ -1,5 +1,5 @@
-"""Producer snapshots in a partition's directory: one per roll, written by the flush that follows it, and one at a clean
-stop.
+"""Producer snapshots in a partition's directory: one per roll, one where recovery or truncation ended the log (both
+written by the flush that follows, or before segments are deleted), and one at a clean stop.
 
 ``00000000000000001234.snapshot`` is the producers' state as of offset 1234: loading takes the latest one that can be
 read and replays the batch headers after it.

@@ -133,6 +133,7 @@ def _cut(log: Log, number: int, position: FilePosition, end: Offset, now_ms: Tim
     if log.epochs.truncate_from_end(end):
         log.save_epochs()
     log.producers = load_producers(log.fs, log.directory, log.tp, log.segments, end, now_ms)
+    log.note_producers()
     return end
 
 

@@ -1,0 +1,56 @@
+"""Producers outlive the batches that tell of them: what is deleted at a log's front was noted in a snapshot before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kit.partitions import NOW, Shelf, batch, open_shelf
+from raylog.broker.partition import AppendInfo
+from raylog.protocol.ids import Offset
+
+SMALL = {"segment.bytes": 300}  # two batches
+COUNT = 12
+
+
+def send(shelf: Shelf, producer: int, sequence: int) -> AppendInfo:
+    return shelf.partition.append(batch(b"v" * 50, producer=(producer, 0, sequence)), now_ms=NOW)
+
+
+def filled(path: Path) -> Shelf:
+    """Producer 7 has sent the first three batches, producer 1 all others; nothing was flushed."""
+    shelf = open_shelf(path, topic=SMALL)
+    for sequence in range(3):
+        send(shelf, 7, sequence)
+    for sequence in range(COUNT):
+        send(shelf, 1, sequence)
+    return shelf
+
+
+def killed(shelf: Shelf, path: Path, epoch: int) -> Shelf:
+    shelf.dirs.abandon()
+    return open_shelf(path, topic=SMALL, epoch=epoch)
+
+
+@pytest.mark.parametrize("before", ["killed", "truncated", "both"])
+def test_producer_of_deleted_batches_is_known_after_a_kill(tmp_path: Path, before: str) -> None:
+    shelf = filled(tmp_path)
+    if before != "truncated":
+        shelf = killed(shelf, tmp_path, 1)
+    if before != "killed":
+        shelf.partition.log.truncate(Offset(5), NOW)
+    log = shelf.partition.log
+    log.flush()
+    shelf.partition.delete_records(log.segments[-1].base_offset)
+    shelf.partition.save_start()
+    again = killed(shelf, tmp_path, 2)
+    assert again.partition.log_start_offset > 3, "nothing is left of what producer 7 sent"
+    assert send(again, 7, 2).duplicate
+    again.dirs.close()
+
+
+def test_start_without_producers_writes_no_snapshot(tmp_path: Path) -> None:
+    shelf = killed(open_shelf(tmp_path), tmp_path, 1)
+    assert not shelf.partition.log.unsaved_snapshots
+    shelf.dirs.close()
