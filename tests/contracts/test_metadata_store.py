@@ -34,6 +34,7 @@ from raylog.coordination.store import (
     StoreError,
     StoreEvent,
     StoreUnavailable,
+    WriteTooLarge,
 )
 from raylog.coordination.zk_store import ZkStore
 
@@ -55,6 +56,24 @@ def next_event(events: Events) -> StoreEvent:
 
 
 # --- nodes and versions
+
+
+def test_too_large_write_is_refused_and_session_goes_on(store: MetadataStore) -> None:
+    """ZooKeeper would close the connection, at each attempt."""
+    large = b"x" * 2_000_000
+    session = store.session
+    events: Events = SimpleQueue()
+    store.watch_session(events)
+    store.create("/a")
+    with pytest.raises(WriteTooLarge):
+        store.create("/b", large)
+    with pytest.raises(WriteTooLarge):
+        store.set("/a", large)
+    with pytest.raises(WriteTooLarge) as refused:
+        store.multi([Check("/a", 0), *(Create(f"/a/{index}", b"x" * 400_000) for index in range(3))])
+    assert refused.value.path.startswith("/a/")
+    assert store.create("/b", b"x" * 900_000) == "/b"
+    assert (store.children("/a"), store.session, events.empty()) == ([], session, True)
 
 
 def test_a_node_has_data_and_a_version_that_each_set_raises(store: MetadataStore) -> None:

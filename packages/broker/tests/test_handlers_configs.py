@@ -128,6 +128,22 @@ def test_validation_alone_changes_nothing(node: Node) -> None:
 # --- what is refused
 
 
+@pytest.mark.parametrize("which", [TOPIC, SELF, ALL])
+def test_settings_that_no_node_can_hold_are_refused(node: Node, which: tuple[int, str]) -> None:
+    """ZooKeeper would close the controller's connection, and the client try again."""
+    name = "leader.replication.throttled.replicas" if which == TOPIC else "log.retention.ms"
+    result = alter(node, which, (SET, name, "," * 600_000 if which == TOPIC else "1" + " " * 600_000))
+    assert result.error_code is (ErrorCode.invalid_config if which == TOPIC else ErrorCode.invalid_request)
+    assert "bytes" in result.error_message
+
+
+def test_error_about_long_names_is_answered_in_old_versions(node: Node) -> None:
+    name = "x" * 32_760
+    result = replace(node, (2, name), 1, flush_ms="3")
+    assert (result.error_code, result.resource_name) == (ErrorCode.unknown_topic_or_partition, name)
+    assert len(result.error_message) < len(name)
+
+
 @pytest.mark.parametrize(
     ("which", "edit", "code", "phrase"),
     [

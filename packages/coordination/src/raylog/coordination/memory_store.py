@@ -30,6 +30,7 @@ from raylog.coordination.store import (
     StoreError,
     StoreUnavailable,
     Versioned,
+    check_size,
 )
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
@@ -238,4 +239,5 @@ class MemoryStore:
         self.multi([Delete(path, version)])
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        check_size(ops)
         return self._ask(lambda: self._tree.multi(ops, self.session.id))

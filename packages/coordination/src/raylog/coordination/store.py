@@ -27,6 +27,13 @@ ANY_VERSION = -1
 """As an expected version: whatever it is."""
 
 
+MAX_WRITE_BYTES = 1_000_000
+"""What one write may take, all of a multi together: ZooKeeper closes the connection at 1 MiB (jute.maxbuffer)."""
+
+_OP_BYTES = 200
+"""Of each operation beside its path and its data, at the most: lengths, access rights, a chroot."""
+
+
 class NodeChange(Enum):
     CREATED = "created"
     CHANGED = "changed"  # its data
@@ -155,6 +162,10 @@ class NotEmpty(StoreError): ...
 class NoChildrenForEphemerals(StoreError): ...
 
 
+class WriteTooLarge(StoreError):
+    """More than MAX_WRITE_BYTES at once: nothing was written."""
+
+
 class StoreUnavailable(StoreError):
     """No answer: not connected, or it came too late. A write may have happened or not: read before writing again."""
 
@@ -169,6 +180,19 @@ class StoreUnauthorized(StoreError):
 
 class StoreClosed(StoreError):
     """``close`` was called."""
+
+
+def check_size(ops: Sequence[Op]) -> None:
+    """For stores, before they write: WriteTooLarge."""
+    sizes = [len(op.path) + len(getattr(op, "data", b"")) + _OP_BYTES for op in ops]
+    if sum(sizes) > MAX_WRITE_BYTES:
+        largest = max(range(len(ops)), key=sizes.__getitem__)
+        path = ops[largest].path
+        raise WriteTooLarge(
+            f"{path} takes {sizes[largest]} of {sum(sizes)} bytes, {MAX_WRITE_BYTES} can be written at once",
+            path,
+            largest,
+        )
 
 
 class MetadataStore(Protocol):

@@ -46,6 +46,7 @@ from raylog.coordination.store import (
     StoreUnauthorized,
     StoreUnavailable,
     Versioned,
+    check_size,
 )
 from raylog.coordination.zk_auth import client_options
 from raylog.coordination.zk_errors import translated
@@ -320,6 +321,7 @@ class ZkStore:
         sequence: bool = False,
         parents: bool = False,
     ) -> str:
+        check_size((Create(path, data),))
         made: str = self._ask(
             path,
             lambda: self._client.create_async(
@@ -332,6 +334,7 @@ class ZkStore:
         self._ask(path, lambda: self._client.ensure_path_async(self._at(path)))
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        check_size((Set(path, data),))
         stat = self._ask(path, lambda: self._client.set_async(self._at(path), data, version))
         new: int = stat.version
         return new
@@ -340,6 +343,7 @@ class ZkStore:
         self._ask(path, lambda: self._client.delete_async(self._at(path), version))
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        check_size(ops)
         transaction = self._client.transaction()
         for op in ops:
             path = self._at(op.path)

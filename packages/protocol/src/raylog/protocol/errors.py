@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from raylog.protocol.base_error import RaylogError as RaylogError
+
 __all__ = ["ROWS", "ErrorCode", "ErrorRow", "RaylogError", "code_of", "exception_for", "is_retriable"]
-
-
-class RaylogError(Exception):
-    """Base of all errors that raylog raises on purpose; alone it means a defect: UNKNOWN_SERVER_ERROR on the wire."""
 
 
 class OffsetOutOfRange(RaylogError):
