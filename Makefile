@@ -11,9 +11,10 @@ SEED   ?= 1
 CORE   := packages tests/property tests/sim tests/fuzz tests/mutation tests/test_rules.py tests/test_infra.py
 BUG    ?=
 JOBS   ?= 1
+ENTRIES ?= 100000
 SECONDS ?= 1800
 
-.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance churn fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance churn cost fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +63,9 @@ test-fast: setup ## unit, contract-free and property tests
 
 conformance: setup ## only the clients that others wrote
 	$(BIN)/pytest -q tests/conformance
+
+cost: setup      ## what a request of each API costs with ENTRIES things in it: linear in time
+	RAYLOG_COST_ENTRIES=$(ENTRIES) $(BIN)/pytest -q --timeout=600 packages/broker/tests/test_handlers_cost.py -k linear
 
 fuzz: setup      ## search for bytes that break a reader; EXECUTIONS per target; the kernel under sanitizers (gcc)
 	$(BIN)/python tests/fuzz/run.py --executions $(EXECUTIONS)
