@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.broker.events import EventLog
+from raylog.broker.storage.files import FileClosed
 from raylog.broker.storage.held import SCAN_BYTES, HeldSegment, Located
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.ids import NO_EPOCH, Offset
@@ -85,19 +86,21 @@ class Stretch(NamedTuple):
 def check(log: Log, held: HeldSegment, position: int, end: int, expected: Offset | None = None) -> Stretch:
     """Check batches from ``position`` to at most ``end``, about SCAN_BYTES at once.
 
-    ``expected``: the offset that must begin there, if it is known. Raises OSError.
+    ``expected``: the offset that must begin there, if it is known. Raises OSError, and FileClosed when the segment was
+    deleted or cut off meanwhile, so that nothing can be said.
     """
     segment = held.segment
+    file_end = segment.unchecked_end
     chunk = held.pread(min(end - position, SCAN_BYTES), position)
     if position == 0:
         expected = segment.base_offset
     at = 0
     try:
         while at < len(chunk):
-            if len(chunk) - at < HEADER_SIZE <= segment.unchecked_end - position - at:
+            if len(chunk) - at < HEADER_SIZE <= file_end - position - at:
                 break
             size = read_header(chunk, at).size
-            if position + at + size > segment.unchecked_end:
+            if position + at + size > file_end:
                 raise CorruptMessage(f"it has {size} bytes, beyond the file's end")
             if position + at + size > end or (at and at + size > len(chunk)):
                 break
@@ -108,24 +111,27 @@ def check(log: Log, held: HeldSegment, position: int, end: int, expected: Offset
             expected = Offset(header.next_offset)
             at += size
     except (CorruptMessage, InvalidRecord, UnsupportedCompressionType) as error:
+        with log.lock:
+            log.end_of(segment)  # else it is no damage, but gone
+            if segment.unchecked_end < file_end:
+                raise FileClosed(f"{segment.log_path} was cut off meanwhile") from None
         return Stretch(position + at, expected, str(error))
     return Stretch(position + at, expected, "")
 
 
 def _check_place(log: Log, held: HeldSegment, position: int, header: BatchHeader, expected: Offset | None) -> None:
     """What no checksum covers: leader epoch and base offset, which is ``expected`` or must fit what follows."""
-    segment = held.segment
-    following = position + header.size
-    next_base = held.pread(8, following) if expected is None and following < segment.size else b""
-    with log.lock:
+    segment, following = held.segment, position + header.size
+    with log.lock:  # all of one moment, or an append in between would look like a gap
         epoch = log.epochs.epoch_at(Offset(header.base_offset))
-        end = log.end_of(segment)
-    after = Offset(int.from_bytes(next_base, "big", signed=True)) if len(next_base) == 8 else end
+        after, size = log.end_of(segment), segment.size
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessage(f"it says leader epoch {header.leader_epoch}, where {epoch} was in force")
-    if expected is None:
-        fits = header.next_offset == after
-    else:
+    if expected is not None:
         fits = header.base_offset == expected and header.next_offset <= after
+    elif following < size:
+        fits = held.pread(8, following) == header.next_offset.to_bytes(8, "big", signed=True)
+    else:
+        fits = header.next_offset == after
     if not fits or header.base_offset < segment.base_offset:
         raise CorruptMessage(f"it says offsets {header.base_offset} to {header.last_offset}, out of line")

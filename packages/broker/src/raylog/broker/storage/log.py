@@ -17,7 +17,7 @@ from pathlib import Path
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.doomed import Doomed
 from raylog.broker.storage.epochs import LeaderEpochs
-from raylog.broker.storage.files import FileSystem, remove_tree
+from raylog.broker.storage.files import FileClosed, FileSystem, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log_config import LogConfig
@@ -342,9 +342,12 @@ class Log:
         return Mark(offset, segment.base_offset, located.position if located else FilePosition(segment.size))
 
     def end_of(self, segment: Segment) -> Offset:
-        """The offset after a segment's last; the caller holds the lock."""
-        number = number_at(self._segments, segment.base_offset) + 1
-        return self._segments[number].base_offset if number < len(self._segments) else self._offsets.end.offset
+        """The offset after a segment's last; the caller holds the lock. FileClosed when the log has it no more."""
+        number = number_at(self._segments, segment.base_offset)
+        if self._segments[number] is not segment:
+            raise FileClosed(f"{segment.log_path} was deleted or replaced meanwhile")
+        following = self._segments[number + 1 : number + 2]
+        return following[0].base_offset if following else self._offsets.end.offset
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -38,13 +38,13 @@ def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch
                         located = held.find(offset)
                         end = _end_in(held, number, segments, bound)
                     except CorruptMessage:
-                        raise missing(log, segment, offset) from None
+                        raise _missing(log, segments, segment, offset) from None
                     except OSError as error:
                         raise log.health.fail(error, f"read of {log.tp} at offset {offset}") from error
                     if located is None or located.position >= end:
                         continue
                     if located.base_offset > offset:
-                        raise missing(log, segment, offset)
+                        raise _missing(log, segments, segment, offset)
                     log.warm.needed(segment)
                     length = end - located.position
                     if length > max_bytes:
@@ -60,6 +60,14 @@ def read(log: Log, offset: Offset, max_bytes: int, bound: Mark, *, min_one_batch
         if segments is log.segments and offset < log.offsets.high_watermark.offset:
             raise missing(log, segments[-1], offset)
         return None
+
+
+def _missing(log: Log, segments: Sequence[Segment], segment: Segment, offset: Offset) -> CorruptMessage:
+    """The error when no batch has ``offset``. FileClosed when another thread has cut the log off meanwhile."""
+    with log.lock:
+        if log.segments is not segments:
+            raise FileClosed(f"{log.tp} was changed during a read at offset {offset}")
+    return missing(log, segment, offset)
 
 
 def _end_in(held: HeldSegment, number: int, segments: Sequence[Segment], bound: Mark) -> int:
