@@ -30,6 +30,8 @@ from kit.wire import WireClient, produce_request
 from raylog.broker.net.request_memory import STALL_S
 from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, encode_batch
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -238,6 +240,34 @@ def test_stalled_large_requests_hold_others_up_for_a_moment(tmp_path: Path) -> N
             assert time.monotonic() - begun < 4 * STALL_S
             assert small_s < STALL_S
             wait_until(lambda: server.connection_count == 2, 10, "one that stalled is cut off, and one alone stays")
+
+
+def test_large_produce_that_waits_for_replicas_is_not_cut_off(tmp_path: Path) -> None:
+    """It is the broker that keeps it waiting: it gives the memory that others want back, and is answered."""
+    batch = encode_batch([Record(os.urandom(900_000))])
+    with Node(tmp_path, config={"queued.max.request.bytes": str(1 << 20)}) as node:
+        node.create_topic("t")
+        node.create_topic("replicated", replicas=(1, 2))
+        address = node.serve()
+        server = node.server
+        assert server is not None
+        with WireClient(address, timeout_s=30) as waiting, WireClient(address, timeout_s=30) as other:
+            waiting.send(produce_request("replicated", batch, version=9, acks=-1, timeout_ms=60_000))
+            wait_until(lambda: node.produces.waiting == 1, 10, "it waits for the other replica")
+            for _ in range(3):  # longer than a client that sends nothing keeps its memory
+                assert other.produce("t", batch).topics[0].partitions[0].error_code == 0
+                wait_until(lambda: server._memory.used < 1 << 20, 10, "idle connections give their memory back")
+            assert server.connection_count == 2
+            follower_has_all(node)
+            _, response = parse_produce_response(9, waiting.receive())
+            assert response.topics[0].partitions[0].error_code == 0
+
+
+def follower_has_all(node: Node) -> None:
+    partition = node.partition("replicated")
+    partition.replica_fetched(
+        BrokerId(2), BrokerEpoch(1), partition.log_end_offset, Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(0)
+    )
 
 
 def test_max_connections_is_altered_without_a_restart(tmp_path: Path) -> None:

@@ -192,6 +192,8 @@ class ClientConnection:
                 while not reply.wait(PEER_CHECK_S):
                     if self.gone():
                         raise ConnectionResetError("the client left while its request waited")
+                    if self._memory.is_wanted:
+                        self._give_back()
                 reply = reply.finish()
             waiting.popleft()
             self.connection.counters.request(api_key, time.perf_counter_ns() - begun)
@@ -214,9 +216,9 @@ class ClientConnection:
         While a reply is delayed it takes in what is there already, and then waits for the reply, not for the client.
         """
         frames, memory = self._frames, self._memory
-        memory.is_receiving = True
         quiet_ms = 0
         while True:
+            memory.is_receiving = frames.pending > 0
             room = frames.writable()
             if frames.capacity != memory.capacity:
                 memory.resize(frames.capacity)
@@ -224,12 +226,13 @@ class ClientConnection:
                 count = self._sock.recv_into(room, 0, socket.MSG_DONTWAIT if self._waiting else 0)
             except BlockingIOError:
                 del room  # a view would keep the memory that is given back
+                memory.is_receiving = False
                 if self._waiting:
                     self._send_delayed(all_of_them=False)
+                    memory.next_request()  # while the reply waited nothing was read
                     continue
                 quiet_ms += int(QUIET_S * 1000)
-                frames.trim()
-                memory.resize(frames.capacity)
+                self._give_back()
                 if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
                     log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
                     return False
@@ -239,6 +242,11 @@ class ClientConnection:
                 memory.came(count)
             memory.is_receiving = False
             return count > 0
+
+    def _give_back(self) -> None:
+        """Give the large buffer back, unless a request has begun to come in."""
+        self._frames.trim()
+        self._memory.resize(self._frames.capacity)
 
     def _wait(self, waited_ms: int) -> bool:
         """Wait for something to read; False when nothing comes within the idle limit."""

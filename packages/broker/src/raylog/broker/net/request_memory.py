@@ -4,9 +4,10 @@ A connection's buffer grows with what it was really sent, up to `socket.request.
 send most of a large request and then stop would so take any machine's memory. Here all large buffers are counted
 together. Small ones are not: whatever large requests do, small requests go on.
 
-Nobody keeps what others need. While a connection waits for memory, one whose client has sent nothing for STALL_S, or
-less than MIN_BYTES_PER_S on the average, is cut off. Where all that have memory wait for more, the one that began to
-wait last gives up what it has, so that the first goes on.
+Nobody keeps what others need. While a connection waits for memory, one in the midst of a request whose client has sent
+nothing for STALL_S, or less than MIN_BYTES_PER_S on the average, is cut off. One that is idle, or whose reply waits for
+others, gives its memory back by itself (``connection``). Where all that have memory wait for more, the one that began
+to wait last gives up what it has, so that the first goes on.
 """
 
 from __future__ import annotations
@@ -48,10 +49,15 @@ class Share:
         self.counted = 0
         """Bytes that count; 0 for a small buffer."""
         self.is_receiving = False
-        """Whether the connection is at its client's mercy: it waits for the rest of a request."""
+        """Whether the connection is at its client's mercy: it reads, and waits for the rest of a request."""
         self._began_s = self._last_s = 0.0
         """When the request that is coming in began, and when something of it came last."""
         self._received = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this one has memory that another waits for."""
+        return self.counted > 0 and self._memory.is_short
 
     def resize(self, capacity: int) -> None:
         """The connection's buffer is to have another capacity; waits for room where it grows.
@@ -109,6 +115,11 @@ class RequestMemory:
     def used(self) -> int:
         """Bytes of large buffers now."""
         return self._used
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a connection waits for memory."""
+        return bool(self._waiting)
 
     def share(self, cut: Callable[[], None]) -> Share:
         """The part of a new connection; ``cut`` ends it, from any thread, without waiting."""
