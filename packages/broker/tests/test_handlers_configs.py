@@ -137,6 +137,18 @@ def test_settings_that_no_node_can_hold_are_refused(node: Node, which: tuple[int
     assert "bytes" in result.error_message
 
 
+@pytest.mark.parametrize("which", [TOPIC, SELF, ALL])
+def test_settings_are_bounded_together_and_can_be_taken_back(node: Node, which: tuple[int, str]) -> None:
+    """Each alone would fit in, with one request or with one after another."""
+    one, two = ("flush.ms", "retention.ms") if which == TOPIC else ("log.retention.ms", "num.partitions")
+    long, refused = "1" + " " * 300_000, ErrorCode.invalid_config if which == TOPIC else ErrorCode.invalid_request
+    assert alter(node, which, (SET, one, long), (SET, two, long)).error_code is refused
+    assert alter(node, which, (SET, one, long)).error_code is ErrorCode.none
+    assert alter(node, which, (SET, two, long)).error_code is refused
+    assert alter(node, which, (DELETE, one, None)).error_code is ErrorCode.none
+    assert alter(node, which, (SET, two, long)).error_code is ErrorCode.none
+
+
 def test_error_about_long_names_is_answered_in_old_versions(node: Node) -> None:
     name = "x" * 32_760
     result = replace(node, (2, name), 1, flush_ms="3")

@@ -106,7 +106,8 @@ MAX_OVERRIDES_BYTES = 500_000
 """Of a topic, or of a broker: they are one node, written with others, in a store that takes 1 MB at once."""
 
 
-def _check_size(configs: Mapping[str, str]) -> None:
+def check_size(configs: Mapping[str, str]) -> None:
+    """Raises InvalidConfig when all overrides of a topic, or of a broker, cannot be stored together."""
     size = len(encode_config(configs))
     if size > MAX_OVERRIDES_BYTES:
         raise InvalidConfig(
@@ -116,14 +117,14 @@ def _check_size(configs: Mapping[str, str]) -> None:
 
 def check_topic_overrides(configs: Mapping[str, str]) -> None:
     """Raises InvalidConfig when a topic cannot have these overrides."""
-    _check_size(configs)
+    check_size(configs)
     TOPIC_SETTINGS.parse(configs)
 
 
 def check_broker_overrides(configs: Mapping[str, str]) -> None:
     """Raises InvalidRequest, as Kafka does (KAFKA-13609), when a running broker cannot take these overrides."""
     try:
-        _check_size(configs)
+        check_size(configs)
         BROKER_SETTINGS.parse(configs)
     except InvalidConfig as error:
         raise InvalidRequest(str(error)) from error

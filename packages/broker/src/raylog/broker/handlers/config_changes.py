@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from raylog.broker.dynamic_config import check_broker_overrides, check_topic_overrides
+from raylog.broker.dynamic_config import check_broker_overrides, check_size, check_topic_overrides
 from raylog.broker.handlers.config_entries import ResourceType
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
@@ -73,6 +73,15 @@ class Target:
             check_topic_overrides(overrides)
         else:
             check_broker_overrides(overrides)
+
+    def check_size(self, overrides: Mapping[str, str]) -> None:
+        """Raises InvalidConfig or InvalidRequest when these, which are all there are, cannot be stored together."""
+        try:
+            check_size(overrides)
+        except InvalidConfig as error:
+            if self._is_topic:
+                raise
+            raise InvalidRequest(str(error)) from error
 
     def alter(self, change: Change, *, validate_only: bool) -> None:
         """Raises UnknownTopicOrPartition, BrokerNotAvailable, RequestTimedOut."""

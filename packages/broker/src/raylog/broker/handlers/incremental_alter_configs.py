@@ -37,7 +37,9 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
 
 
 def _change(resource: Any, target: Target) -> Change:
-    """Only what the request touches is checked: an override of another release must not be in the way."""
+    """Only what the request touches is checked, and the size of all: an override of another release must not be in the
+    way.
+    """
     edits = [(entry, _op(entry)) for entry in resource.configs]
     for entry, op in edits:
         if op in (Op.APPEND, Op.SUBTRACT) and target.row(entry.name).type is not ValueType.LIST:
@@ -53,6 +55,8 @@ def _change(resource: Any, target: Target) -> Change:
             else:
                 changed[entry.name] = _value(entry, op, overrides, target)
                 target.check({entry.name: changed[entry.name]})
+        if any(op is not Op.DELETE for _, op in edits):
+            target.check_size(changed)
         return changed
 
     return change
