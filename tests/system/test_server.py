@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Collection, Iterator
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 
@@ -66,6 +67,24 @@ def test_pipelined_requests_are_answered_in_order(node: Node) -> None:
         client.send(b"".join(frames))
         answered = [struct.unpack(">i", client.receive()[:4])[0] for _ in frames]
         assert answered == list(range(60))
+
+
+@pytest.mark.parametrize("acks", [True, False], ids=["produce", "delete records"])
+def test_request_stops_waiting_when_its_client_leaves(node: Node, acks: bool) -> None:
+    """It may name 24 days, and each client that gave up would leave its connection and its thread behind."""
+    node.create_topic("r", replicas=(1, 2))
+    table = node.ports.produces if acks else node.ports.deletes
+    forever = timedelta(milliseconds=2**31 - 1)
+    asked = [{"name": "r", "partitions": [{"partition_index": 0, "offset": -1}]}]
+    with WireClient(node.serve()) as client:
+        if acks:
+            client.send(produce_request("r", batch(b"x"), acks=-1, timeout_ms=2**31 - 1))
+        else:
+            client.send(request(21, 2, topics=asked, timeout=forever))
+        wait_until(lambda: table.waiting == 1, WAIT_S, "the request waits")
+    server = node.server
+    assert server is not None
+    wait_until(lambda: (table.waiting, server.connection_count) == (0, 0), WAIT_S, "nobody waits")
 
 
 def test_replies_to_batches_do_not_wait_for_a_long_poll_behind_them(node: Node) -> None:

@@ -48,6 +48,10 @@ def node(tmp_path: Path, fs: FailingFileSystem) -> Iterator[Node]:
 
 def ask(node: Node, key: int, version: int, **values: Any) -> Any:
     reply = node.answer(request(key, version, **values)[4:])
+    if isinstance(reply, DelayedReply):
+        while not reply.wait(WAIT_S):
+            pass
+        reply = reply.finish()
     assert isinstance(reply, bytes)
     return decode_response(key, version, reply)[1]
 

@@ -10,16 +10,15 @@ request's timeout: what a client was told is deleted does not come back, whoever
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import failure, make, throttle, types_of
+from raylog.broker.handlers.entities import Later, failure, make, throttle, timeout_ms, types_of
+from raylog.broker.handlers.watermark_wait import WatermarkWait
 from raylog.broker.partition import Partition
 from raylog.broker.replication.delayed_operations import DelayedOperations
-from raylog.protocol.errors import ErrorCode, RaylogError, TopicAuthorizationFailed, code_of
+from raylog.protocol.errors import ErrorCode, RaylogError, RequestTimedOut, TopicAuthorizationFailed, code_of
 from raylog.protocol.ids import NO_OFFSET, Offset, PartitionIndex, TopicName, TopicPartition
 
 HIGH_WATERMARK = -1
@@ -32,9 +31,27 @@ class Deleted(NamedTuple):
     code: ErrorCode = ErrorCode.none
 
 
+class _DeletionWait(WatermarkWait[Partition]):
+    """The wait of one request: the in-sync replicas follow their leader's start with one of their next fetches."""
+
+    def __init__(self, deletes: DelayedOperations, starts: dict[Partition, Offset], timeout_ms: int) -> None:
+        self._starts = starts
+        self.partitions = tuple(starts)
+        super().__init__(deletes, self.partitions, timeout_ms)
+
+    def required(self, each: Partition) -> tuple[TopicPartition, Offset]:
+        return each.tp, self._starts[each]
+
+    def is_done(self, each: Partition) -> bool:
+        return each.low_watermark >= self._starts[each]
+
+    def late(self, each: Partition) -> RaylogError:
+        return RequestTimedOut(f"{each.tp}: the in-sync replicas did not delete records in time")
+
+
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     results: dict[TopicPartition, Deleted] = {}
-    moved: dict[Path, list[Partition]] = {}
+    moved: dict[Path, dict[TopicPartition, Partition]] = {}
     for topic in request.topics:
         for part in topic.partitions:
             tp = TopicPartition(TopicName(topic.name), PartitionIndex(part.partition_index))
@@ -45,52 +62,24 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
                 results[tp] = Deleted(code=code_of(failure(error, ctx, f"deleting records of {tp}")))
                 continue
-            moved.setdefault(partition.log.directory.parent, []).append(partition)
+            moved.setdefault(partition.log.directory.parent, {})[tp] = partition
+    starts: dict[Partition, Offset] = {}
     for partitions in moved.values():
         try:
-            partitions[0].save_start()
+            next(iter(partitions.values())).save_start()
         except RaylogError as error:
-            results.update((partition.tp, Deleted(code=code_of(error))) for partition in partitions)
-    _await_followers(
-        ports.deletes,
-        [partition for partitions in moved.values() for partition in partitions],
-        results,
-        request.timeout.total_seconds(),
+            results.update((tp, Deleted(code=code_of(error))) for tp in partitions)
+            continue
+        starts |= {each: results[tp].start for tp, each in partitions.items() if results[tp].code is ErrorCode.none}
+    return Later(
+        _DeletionWait(ports.deletes, starts, timeout_ms(request)), lambda wait: _waited(ctx, request, results, wait)
     )
+
+
+def _waited(ctx: RequestContext, request: Any, results: dict[TopicPartition, Deleted], wait: _DeletionWait) -> Any:
+    for number, error in wait.errors.items():
+        results[wait.partitions[number].tp] = Deleted(code=code_of(error))
     return _response(ctx, request, lambda tp: results[tp])
-
-
-def _await_followers(
-    deletes: DelayedOperations, moved: list[Partition], results: dict[TopicPartition, Deleted], timeout_s: float
-) -> None:
-    """Wait for the in-sync replicas, which follow their leader's start with one of their next fetches."""
-    deadline = time.monotonic() + timeout_s
-    waiting = _undone([partition for partition in moved if results[partition.tp].code is ErrorCode.none], results)
-    while waiting:
-        news = threading.Event()
-        operation = deletes.arm({partition.tp: results[partition.tp].start for partition in waiting}, news.set)
-        try:
-            left = _undone(waiting, results)
-            if len(left) == len(waiting) and not news.wait(max(deadline - time.monotonic(), 0)):
-                break
-        finally:
-            deletes.remove(operation)
-        waiting = _undone(left, results)
-    results.update((partition.tp, Deleted(code=ErrorCode.request_timed_out)) for partition in waiting)
-
-
-def _undone(waiting: list[Partition], results: dict[TopicPartition, Deleted]) -> list[Partition]:
-    """Those for which the wait is not over."""
-    return [partition for partition in waiting if not _is_deleted(partition, results)]
-
-
-def _is_deleted(partition: Partition, results: dict[TopicPartition, Deleted]) -> bool:
-    """Whether the wait for one partition is over: they have come, or this broker does not lead them any more."""
-    try:
-        return partition.low_watermark >= results[partition.tp].start
-    except RaylogError as error:
-        results[partition.tp] = Deleted(code=code_of(error))
-        return True
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
@@ -26,6 +26,8 @@ log = EventLog(__name__)
 
 AUTHORIZED_OPERATIONS_UNKNOWN = -(2**31)
 """Where nothing is said of what the client may do (KIP-430)."""
+
+T = TypeVar("T")
 
 Decide = Callable[[RequestContext, Any, Ports], Any]
 """Request entity to response entity, or to a :class:`Later`."""
@@ -87,13 +89,50 @@ def failure(error: Exception, ctx: RequestContext, what: str) -> RaylogError:
     return RaylogError(f"{what} failed in the broker, see its log: {error}")
 
 
+class Awaited(Protocol):
+    """Something to come; one thread uses it, and may give it up at any time."""
+
+    def is_over(self) -> bool:
+        """Whether it has come, without waiting."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """:meth:`is_over`, after waiting up to ``timeout_s``."""
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+
+
+A = TypeVar("A", bound=Awaited)
+
+
+class InFuture:
+    """What somebody else does, who does it all the same when nobody waits any more."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+        self.result = future.result
+
+    def is_over(self) -> bool:
+        return self._future.done()
+
+    def wait(self, timeout_s: float) -> bool:
+        return bool(wait((self._future,), timeout_s).done)
+
+    def abandon(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Later:
+class Later(Generic[A]):
     """A response that follows from something to come; where that fails, so does the request."""
 
-    what: Future[Any]
-    respond: Callable[[Any], Any]
-    """From its result to the response entity."""
+    what: A
+    respond: Callable[[A], Any]
+    """From what has come to the response entity."""
+
+
+def later(future: Future[T], respond: Callable[[T], Any]) -> Later[InFuture]:
+    """A response that follows from the future's result."""
+    return Later(InFuture(future), lambda what: respond(what.result()))
 
 
 class _DelayedResponse(DelayedReply):
@@ -101,21 +140,21 @@ class _DelayedResponse(DelayedReply):
 
     __slots__ = ("_finish", "_what")
 
-    def __init__(self, what: Future[Any], finish: Callable[[], bytes]) -> None:
+    def __init__(self, what: Awaited, finish: Callable[[], bytes]) -> None:
         self._what = what
         self._finish = finish
 
     def is_ready(self) -> bool:
-        return self._what.done()
+        return self._what.is_over()
 
     def wait(self, timeout_s: float) -> bool:
-        return bool(wait((self._what,), timeout_s).done)
+        return self._what.wait(timeout_s)
 
     def finish(self) -> bytes:
         return self._finish()
 
     def abandon(self) -> None:
-        """What it waits for happens all the same, and nobody hears of it."""
+        self._what.abandon()
 
 
 def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryview, Ports], Reply]:
@@ -135,12 +174,12 @@ def handler(decide: Decide, refuse: Refuse) -> Callable[[RequestContext, memoryv
 
         def finish(response: Any) -> bytes:
             if isinstance(response, Later):
-                later = response
-                response = attempt(lambda: later.respond(later.what.result()))
+                came = response
+                response = attempt(lambda: came.respond(came.what))
             return encode_response(ctx.api_key, ctx.version, ctx.correlation_id, response)
 
         response = attempt(lambda: decide(ctx, request, ports))
-        if isinstance(response, Later) and not response.what.done():
+        if isinstance(response, Later) and not response.what.is_over():
             return _DelayedResponse(response.what, lambda: finish(response))
         return finish(response)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from raylog.broker.groups.classic_messages import Join, Joined, MemberIdIs, Protocol
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
-from raylog.broker.handlers.entities import Later, in_ms, make, throttle, types_of
+from raylog.broker.handlers.entities import in_ms, later, make, throttle, types_of
 from raylog.broker.handlers.group_members import instance_of
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
@@ -33,7 +33,7 @@ _FIRST_SKIP_ASSIGNMENT = 9
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     group = check_group(ctx, ports, Operation.READ, request.group_id)
-    return Later(ports.groups.join(group, _join(ctx, request)), lambda answer: _joined(ctx, answer))
+    return later(ports.groups.join(group, _join(ctx, request)), lambda answer: _joined(ctx, answer))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

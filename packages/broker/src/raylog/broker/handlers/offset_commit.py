@@ -17,7 +17,7 @@ from typing import Any
 
 from raylog.broker.config import OFFSET_METADATA_MAX_BYTES
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
-from raylog.broker.handlers.entities import Later, make, throttle, types_of
+from raylog.broker.handlers.entities import later, make, throttle, types_of
 from raylog.broker.handlers.group_members import identity
 from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_exists, check_group
 from raylog.coordination.model import ClusterState
@@ -49,8 +49,8 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             except RaylogError as error:
                 wrong[tp] = error
     who = identity(request, request.generation_id_or_member_epoch)
-    later = ports.groups.commit_offsets(group, who, offsets)
-    return Later(later, lambda results: _response(ctx, topics, {**results, **wrong}))
+    committed = ports.groups.commit_offsets(group, who, offsets)
+    return later(committed, lambda results: _response(ctx, topics, {**results, **wrong}))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from raylog.broker.groups.classic_messages import Sync, Synced
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
-from raylog.broker.handlers.entities import Later, make, throttle, types_of
+from raylog.broker.handlers.entities import later, make, throttle, types_of
 from raylog.broker.handlers.group_members import identity
 from raylog.broker.handlers.group_offsets import check_group
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
@@ -26,7 +26,7 @@ _FIRST_PROTOCOL = 5
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     group = check_group(ctx, ports, Operation.READ, request.group_id)
-    return Later(ports.groups.sync(group, _sync(ctx, request)), lambda synced: _synced(ctx, synced))
+    return later(ports.groups.sync(group, _sync(ctx, request)), lambda synced: _synced(ctx, synced))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -124,6 +124,7 @@ class SocketServer:
         self._shut_down(socket.SHUT_RD)
         self._ports.delayed.interrupt_all()
         self._ports.produces.interrupt_all()
+        self._ports.deletes.interrupt_all()
         if not self._wait_ended(deadline - time.monotonic()):
             self._shut_down(socket.SHUT_RDWR)
             self._wait_ended(1.0)
