@@ -34,6 +34,7 @@ def take(partition: Partition, base: int, epochs: list[int], high_watermark: int
     )
     found = FetchedPartition(0, 0, high_watermark, high_watermark, log_start, memoryview(bytearray(data)))
     partition.fetched(found, partition.leader_epoch, NOW)
+    partition.settle()
     return rows
 
 

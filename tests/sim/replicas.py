@@ -341,6 +341,7 @@ class Replicas:
                     partition.fetch_failed(answer, found, followed.leader_epoch, TimestampMs(0))
                 case _:
                     partition.fetched(answer, followed.leader_epoch, TimestampMs(0))
+                    partition.settle()
         except RaylogError:
             pause = BACKOFF_MS
         self._engine.at(pause, self._broker.serving, lambda: self._fetch(tp, followed))

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from kit.faulty_files import FailingFileSystem
 from kit.node import BROKER, LISTENER, Node
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.net.peer import FETCH_VERSION
 from raylog.broker.partition import Partition
 from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.broker.storage.checkpoint import LOG_STARTS
 from raylog.broker.storage.cleaning import delete_records
+from raylog.broker.storage.files import RealFileSystem
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.fetch import (
@@ -186,6 +189,41 @@ def test_leader_hears_that_the_log_of_an_idle_follower_begins_later(
     assert asked(leader.next_request())[0].log_start_offset == 1
     leader.answer(node)
     assert leader.next_request().topics == []
+
+
+class StartWrites(FailingFileSystem):
+    """Counts how often the log starts of a directory are made durable."""
+
+    count = 0
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.count += new.name == LOG_STARTS
+        super().rename(old, new)
+
+
+def test_moved_starts_of_an_answer_share_one_write(tmp_path: Path, leader: FakeLeader) -> None:
+    """The next fetch, of all partitions, waits for these writes."""
+    count = 20
+    fs = StartWrites(RealFileSystem())
+    with Node(tmp_path, fs=fs) as node:
+        node.create_topic("t", partitions=count, replicas=(BROKER, LEADER), leader=LEADER, leader_epoch=1)
+        fetchers = ReplicaFetchers(node.settings, node.now_ms, node.loops)
+        try:
+            follow(fetchers, leader, *node.table.followed().values())
+            named = set(asked(leader.next_request()))
+            while len(named) < count:  # a request was sent before all were followed
+                leader.answer(node)
+                named |= asked(leader.next_request()).keys()
+            records = batch(0, b"a") + batch(1, b"b")
+            leader.answer(node, *(FetchedPartition(number, 0, 2, 2, 0, records) for number in range(count)))
+            leader.next_request()
+            before = fs.count
+            leader.answer(node, *(FetchedPartition(number, 0, 2, 2, 1) for number in range(count)))
+            told = asked(leader.next_request())
+            assert {number: part.log_start_offset for number, part in told.items()} == dict.fromkeys(range(count), 1)
+            assert fs.count - before == 1
+        finally:
+            fetchers.stop()
 
 
 def test_an_error_of_one_partition_holds_up_no_other(

@@ -120,6 +120,7 @@ class Group:
             follower.fetch_failed(error, found, epoch, NOW)
         else:
             follower.fetched(found, epoch, NOW)
+        follower.settle()
         return found
 
     def replicate(self, *brokers: int) -> None:

@@ -59,6 +59,7 @@ def follow(shelf: Shelf) -> None:
     """Records come, and the leader's log begins later than before."""
     found = FetchedPartition(0, 0, COUNT, COUNT, COUNT - 3, memoryview(bytearray(batch(b"y", base_offset=COUNT))))
     shelf.partition.fetched(found, shelf.partition.leader_epoch, NOW)
+    shelf.partition.settle()
     assert shelf.partition.durable_start == shelf.partition.log_start_offset == COUNT - 3
 
 

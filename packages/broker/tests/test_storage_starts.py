@@ -39,6 +39,7 @@ def test_follower_killed_after_a_new_epoch_keeps_its_start(tmp_path: Path, start
     partition = shelf.partition
     partition.become_follower(LeaderEpoch(1))
     partition.fetched(FetchedPartition(0, 0, COUNT, COUNT, start), LeaderEpoch(1), NOW)
+    partition.settle()
     assert partition.durable_start == start
     partition.become_follower(LeaderEpoch(2))
     shelf.dirs.abandon()

@@ -332,17 +332,21 @@ class Replica:
     def fetched(self, found: FetchedPartition[memoryview], leader_epoch: LeaderEpoch, now_ms: TimestampMs) -> None:
         """Take in what the leader of ``leader_epoch`` answered: batches verbatim, or where to truncate (KIP-595).
 
-        The same answer twice does no harm. Raises NotLeaderOrFollower when another leader is followed by now,
-        CorruptMessage, OffsetOutOfRange, StorageError.
+        :meth:`settle` follows. The same answer twice does no harm. Raises NotLeaderOrFollower when another leader is
+        followed by now, CorruptMessage, OffsetOutOfRange, StorageError.
         """
         with self.log.lock:
             following = self._following_in(leader_epoch)
             before = self.log.offsets.high_watermark.offset
             size = following.fetched(found, now_ms)
             after = self.log.offsets.high_watermark.offset
-        following.settle()
         if after > before:
             self._tell_advance(size or ANOTHER_SEGMENT)
+
+    def settle(self) -> None:
+        """See FollowerRole.settle. One write serves all logs of a directory whose starts have moved."""
+        if (following := self._following) is not None:
+            following.settle()
 
     def fetch_failed(
         self, error: RaylogError, found: FetchedPartition[memoryview], leader_epoch: LeaderEpoch, now_ms: TimestampMs

@@ -182,10 +182,7 @@ class Fetcher:
             for followed in self._followed.values():
                 followed.first_request = self._requests + 1
                 followed.resume_ms = None
-                try:
-                    self._want(followed)
-                except Exception as failure:  # noqa: BLE001 (the other partitions go on)
-                    self._pause_one(followed, failure)
+                self._go_on(followed)
 
     def _next_request(self) -> FetchRequest | None:
         """Wait until there is something to ask for; None when the fetcher stops."""
@@ -226,15 +223,15 @@ class Fetcher:
         for tp in [tp for tp in self._paused if (self._followed[tp].resume_ms or 0) <= now_ms]:
             self._paused.discard(tp)
             self._followed[tp].resume_ms = None
-            self._want(self._followed[tp])
+            self._go_on(self._followed[tp])
         while self.moved_starts:
             tp = self.moved_starts.popleft()
             if tp in self._followed and tp not in self._paused and tp not in self._throttled:
-                self._want(self._followed[tp])
+                self._go_on(self._followed[tp])
         if self._throttled and self._owner.may_fetch_throttled():
             resumed, self._throttled = self._throttled, set()
             for tp in resumed:
-                self._want(self._followed[tp])
+                self._go_on(self._followed[tp])
 
     def _ask(self, request: FetchRequest) -> FetchResponse[memoryview]:
         connection = self._connection
@@ -258,7 +255,9 @@ class Fetcher:
         return min(FIRST_BACKOFF_MS << min(failures - 1, 16), self._backoff_ms)
 
     def _take(self, response: FetchResponse[memoryview]) -> None:
-        """Write an answer into the logs, partition by partition: an error of one holds up no other."""
+        """Write an answer into the logs, partition by partition: an error of one holds up no other. What must be
+        durable before the next request comes after all: partitions of one log directory share the writes.
+        """
         with self._lock:
             if self._stopping:
                 return
@@ -273,6 +272,7 @@ class Fetcher:
                 return
             self._session.answered(response.session_id)
             sizes: dict[str, int] = {}
+            taken: list[_Followed] = []
             for topic in response.topics:
                 for found in topic.partitions:
                     tp = self._by_id.get((topic.topic_id, found.partition))
@@ -280,12 +280,16 @@ class Fetcher:
                         continue
                     size = len(found.records) if found.records else 0
                     sizes[tp.topic] = sizes.get(tp.topic, 0) + size
-                    self._take_one(self._followed[tp], found, size)
+                    if self._take_one(self._followed[tp], found, size):
+                        taken.append(self._followed[tp])
+            for followed in taken:
+                if self._go_on(followed):
+                    followed.failures = 0
             if sizes:
                 self._owner.fetched(sizes)
 
-    def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> None:
-        """Write what was found of one partition, ``size`` bytes of records, and say what to fetch of it next."""
+    def _take_one(self, followed: _Followed, found: FetchedPartition[memoryview], size: int) -> bool:
+        """Write what was found of one partition, ``size`` bytes of records; whether it is fetched on at once."""
         partition, now_ms = followed.partition, self._owner.now_ms()
         tp = partition.tp
         try:
@@ -297,13 +301,23 @@ class Fetcher:
             followed.committed = Offset(max(found.high_watermark, 0))
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
             self._pause_one(followed, error)
-            return
-        followed.failures = 0
+            return False
         if self._is_throttled(followed) and not self._owner.may_fetch_throttled(size):
+            followed.failures = 0
             self._throttled.add(tp)
             self._session.leave_out(partition.topic_id, tp.partition)
-        else:
+            return False
+        return True
+
+    def _go_on(self, followed: _Followed) -> bool:
+        """Say what to fetch next of a partition, once what that tells the leader is durable. False when that failed."""
+        try:
+            followed.partition.settle()
             self._want(followed)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            self._pause_one(followed, error)
+            return False
+        return True
 
     def _is_throttled(self, followed: _Followed) -> bool:
         """Whether it is to catch up slowly (KIP-73); who is in sync is held back by nobody."""
