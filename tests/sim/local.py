@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from raylog.broker.local_partitions import LocalPartitions
@@ -59,6 +59,9 @@ class SimLogs:
             log = self._logs[tp] = self._make(tp, files, LogConfig.of(self._settings), self._disk.health)
             self._on_open(tp, topic_id, log.offsets.start, is_new)
         return self._logs[tp]
+
+    def withdraw(self, partitions: Collection[TopicPartition]) -> None:
+        """What is promised here of a log goes with its files."""
 
     def delete(self, tp: TopicPartition) -> None:
         self._may_fail(tp)

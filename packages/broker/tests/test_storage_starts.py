@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
+from kit.faulty_files import FailingFileSystem, Loss, LossyFileSystem, SimulatedCrash
+from kit.node import Node
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.checkpoint import LOG_STARTS, read_offsets
 from raylog.broker.storage.files import RealFileSystem
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.fetch import FetchedPartition
 from raylog.protocol.ids import LeaderEpoch, Offset
 
@@ -144,3 +146,39 @@ def test_crash_while_a_log_is_deleted_is_no_lost_data(loss: Loss, change: Callab
         assert [name for name in names if name.endswith("-delete")] == []
         after.dirs.close()
     assert points > 10
+
+
+class StartWrites(FailingFileSystem):
+    """Counts how often the log starts of a directory are made durable."""
+
+    count = 0
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.count += new.name == LOG_STARTS
+        super().rename(old, new)
+
+
+def test_deletions_of_one_message_share_their_checkpoint(tmp_path: Path) -> None:
+    """Each would write all partitions that are left and wait for the disk, while no other message is taken in."""
+    fs = StartWrites(RealFileSystem())
+    with Node(tmp_path, fs=fs) as node:
+        node.create_topic("kept")
+        node.create_topic("t", partitions=20)
+        before = fs.count
+        [deleted] = node.delete_topics(["t"], timeout_ms=0)
+        assert not isinstance(deleted, RaylogError)
+        assert (fs.count - before, [tp.topic for tp in node.ports.log_dirs.partitions()]) == (1, ["kept"])
+
+
+def test_withdrawn_log_that_is_wanted_again_keeps_its_promises(tmp_path: Path) -> None:
+    """Its deletion failed, and then the controller gave the broker the same replica again."""
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a", b"b", b"c")
+    shelf.partition.delete_records(Offset(2))
+    shelf.partition.save_start()
+    shelf.dirs.withdraw([TP])
+    assert read_offsets(RealFileSystem(), tmp_path / LOG_STARTS) == {}
+    assert shelf.dirs.create(TP, TOPIC_ID, NOW) is shelf.partition.log
+    shelf.dirs.dirs[0].checkpoint()
+    assert read_offsets(RealFileSystem(), tmp_path / LOG_STARTS) == {TP: 2}
+    shelf.dirs.close()

@@ -10,7 +10,7 @@ PartitionTable calls everything but the look-ups under its lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -57,6 +57,8 @@ class Logs(Protocol):
     def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Log]]: ...
 
     def create(self, tp: TopicPartition, topic_id: TopicId, now_ms: TimestampMs) -> Log: ...
+
+    def withdraw(self, partitions: Collection[TopicPartition]) -> None: ...
 
     def delete(self, tp: TopicPartition) -> None: ...
 
@@ -134,7 +136,9 @@ class LocalPartitions:
         self._failed_now, self._decided, self._touched = {}, set(), {}
         if self._strays_due:
             self._strays_due = not self._set_strays_aside(after)
-        for tp, topic_id in (*changes.deleted, *changes.no_replica):
+        gone = (*changes.deleted, *changes.no_replica)
+        self._logs.withdraw([tp for tp, topic_id in gone if self._is_of(tp, topic_id)])
+        for tp, topic_id in gone:
             self._step("deleted", tp, topic_id, partial(self.delete, tp, topic_id))
         for tp in changes.resigned:
             topic = after.topics[tp.topic]
@@ -182,9 +186,13 @@ class LocalPartitions:
             partition.resign()
         self._fetchers.unfollow(tp)
 
-    def delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
+    def _is_of(self, tp: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether what is here of that name, if anything, is this topic's."""
         partition = self.partitions.get(tp)
-        if partition is not None and partition.topic_id != topic_id:
+        return partition is None or partition.topic_id == topic_id
+
+    def delete(self, tp: TopicPartition, topic_id: TopicId) -> None:
+        if not self._is_of(tp, topic_id):
             return
         self.resign(tp)
         try:
@@ -275,10 +283,9 @@ class LocalPartitions:
         when one is left where it is.
         """
         is_done = True
-        for tp, (topic_id, _) in self._logs.partitions().items():
-            topic = state.topic(tp.topic)
-            if topic is not None and topic_id in (topic.id, NO_TOPIC_ID):
-                continue
+        strays = [tp for tp, (topic_id, _) in self._logs.partitions().items() if not _is_known(state, tp, topic_id)]
+        self._logs.withdraw(strays)
+        for tp in strays:
             self._touched[tp] = None
             try:
                 self.resign(tp)
@@ -291,3 +298,8 @@ class LocalPartitions:
                 logger.exception("log not set aside", partition=tp)
                 is_done = False
         return is_done
+
+
+def _is_known(state: ClusterState, tp: TopicPartition, topic_id: TopicId) -> bool:
+    topic = state.topic(tp.topic)
+    return topic is not None and topic_id in (topic.id, NO_TOPIC_ID)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +77,8 @@ class LogDir:
         self._checkpoint_lock = threading.Lock()
         self._saved_high_watermarks: dict[TopicPartition, Offset] = {}
         self._saved_starts: dict[TopicPartition, Offset] = {}
+        self._withdrawn: set[TopicPartition] = set()
+        """Of :attr:`logs`, those that are to be deleted or set aside: the checkpoints tell nothing of them."""
         self.ended = checkpoint.NO_INCARNATION
         """The broker's incarnation that closed the logs here in an orderly way, if it was the last one to use them."""
         self.lost_data = False
@@ -218,20 +220,34 @@ class LogDir:
             checkpoint.write_topic_id(self._fs, self.path / str(tp), topic_id)
         self.logs[tp] = (topic_id, self.logs[tp][1])
 
-    def delete(self, tp: TopicPartition) -> None:
-        """Delete a log. Nothing is promised of it any more before its files go: a crash meanwhile loses no data, and a
-        log that takes the name finds no recovery point and no start of this one.
+    def withdraw(self, partitions: Collection[TopicPartition]) -> None:
+        """Promise nothing more of what is to be deleted or set aside, before its files go: a crash meanwhile loses no
+        data, and a log that takes the name finds no recovery point and no start of the old one. All at once: each write
+        waits for the disk, and names all that is left.
         """
+        fresh = (self.logs.keys() & set(partitions)) - self._withdrawn
+        if fresh:
+            self._withdrawn |= fresh
+            self.checkpoint()
+
+    def keep(self, tp: TopicPartition) -> None:
+        """The log is wanted again after :meth:`withdraw`: the next checkpoint tells of it."""
+        self._withdrawn.discard(tp)
+
+    def _take_out(self, tp: TopicPartition) -> Log:
+        self.withdraw((tp,))
         _, log = self.logs.pop(tp)
+        self._withdrawn.discard(tp)
         log.abandon()
-        self.checkpoint()
-        log.delete(self.path / self._aside_name(tp, _DELETE))
+        return log
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Delete a log; see :meth:`withdraw`."""
+        self._take_out(tp).delete(self.path / self._aside_name(tp, _DELETE))
 
     def set_aside(self, tp: TopicPartition, reason: str) -> None:
-        """Take a log out of service and keep its files under a name that tells."""
-        _, log = self.logs.pop(tp)
-        log.abandon()
-        self.checkpoint()
+        """Take a log out of service and keep its files under a name that tells; see :meth:`withdraw`."""
+        log = self._take_out(tp)
         with log.flush_lock, self.health.guard(f"setting aside of {tp}"):
             self._set_aside(tp, reason)
 
@@ -248,7 +264,7 @@ class LogDir:
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks. Any thread may call it."""
         with self._checkpoint_lock, self.health.guard("writing of the checkpoints"):
-            recovery_points = {tp: log.recovery_point for tp, (_, log) in list(self.logs.items())}
+            recovery_points = {tp: log.recovery_point for tp, log in self._promised()}
             checkpoint.write_offsets(self._fs, self.path / checkpoint.RECOVERY_POINTS, recovery_points)
             self._save_starts(self._starts())
             self._save_high_watermarks(self._high_watermarks())
@@ -268,7 +284,11 @@ class LogDir:
                     self._save_starts(starts)
 
     def _high_watermarks(self) -> dict[TopicPartition, Offset]:
-        return {tp: log.offsets.high_watermark.offset for tp, (_, log) in list(self.logs.items())}
+        return {tp: log.offsets.high_watermark.offset for tp, log in self._promised()}
+
+    def _promised(self) -> list[tuple[TopicPartition, Log]]:
+        """The logs that checkpoints tell of."""
+        return [(tp, log) for tp, (_, log) in list(self.logs.items()) if tp not in self._withdrawn]
 
     def _save_high_watermarks(self, marks: dict[TopicPartition, Offset]) -> None:
         checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, marks)
@@ -278,7 +298,7 @@ class LogDir:
         """All but 0, though most are a segment's name as well: files are deleted after the start has moved, so that
         what is in the log now does not tell what a crash leaves.
         """
-        starts = ((tp, log.offsets.start) for tp, (_, log) in list(self.logs.items()))
+        starts = ((tp, log.offsets.start) for tp, log in self._promised())
         return {tp: start for tp, start in starts if start > 0}
 
     def _save_starts(self, starts: dict[TopicPartition, Offset]) -> None:

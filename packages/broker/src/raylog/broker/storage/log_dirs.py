@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -134,6 +134,7 @@ class LogDirs:
                     raise StorageError(f"{tp} cannot be created: every log directory is offline")
                 return min(usable, key=lambda directory: len(directory.logs)).create(tp, topic_id, now_ms)
             holder.health.check()
+            holder.keep(tp)
             known, log = holder.logs[tp]
             if known == NO_TOPIC_ID != topic_id:
                 holder.give_id(tp, topic_id)
@@ -143,6 +144,17 @@ class LogDirs:
                     f"not {checkpoint.encode_topic_id(topic_id)}: the topic was deleted and made again"
                 )
             return log
+
+    def withdraw(self, partitions: Collection[TopicPartition]) -> None:
+        """These are deleted or set aside next: with this before, one write to the disk serves them all. Does not raise;
+        a failing disk takes its directory offline.
+        """
+        with self._lock:
+            for directory in self._usable():
+                try:
+                    directory.withdraw(partitions)
+                except StorageError:
+                    continue  # told when it happened
 
     def delete(self, tp: TopicPartition) -> None:
         """Delete the log; no error when there is none. Slices that are being sent stay readable."""
