@@ -95,6 +95,36 @@ def test_who_was_refused_is_not_proposed_with_each_of_its_fetches(tmp_path: Path
         shelf.dirs.close()
 
 
+def test_proposal_that_meets_a_defect_is_made_again(tmp_path: Path) -> None:
+    """Else the partition would wait for its answer, and its in-sync replicas would stay as they are."""
+
+    class FailsFirst(Refuses):
+        asked = 0
+
+        def propose(self, controller_id: BrokerId, payload: bytes) -> bytes:
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError("a defect on the way")
+            return super().propose(controller_id, payload)
+
+    shelf = open_shelf(tmp_path, epoch=0)
+    shelf.partition.become_leader(STATE, MonotonicMs(0))
+    shelf.partition.replica_fetched(
+        DRAINED, BrokerEpoch(1), Offset(0), Offset(0), MonotonicMs(0), leader_epoch=LeaderEpoch(1)
+    )
+    table = Table(shelf.partition)
+    changes = IsrChanges(
+        cast(PartitionTable, table), FailsFirst(), lambda: BrokerEpoch(1), lag_ms=60_000, loops=Loops()
+    )
+    changes.start()
+    try:
+        changes.caught_up(TP)
+        wait_until(lambda: table.answered == 1, WAIT_S, "the controller was asked again, and has answered")
+    finally:
+        changes.stop()
+        shelf.dirs.close()
+
+
 def test_refusal_is_not_taken_for_one_of_another_topic(tmp_path: Path) -> None:
     """The topic gave way to another one of its name while the controller was asked."""
     first, second = open_shelf(tmp_path / "1", epoch=0), open_shelf(tmp_path / "2", epoch=0)

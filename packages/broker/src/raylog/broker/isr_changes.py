@@ -65,7 +65,10 @@ class IsrChanges:
         self._next_tick = 0.0
         """By the monotonic clock, in seconds."""
         self._stopping = False
-        self._loop = loops.loop("isr-changes", self._turn, last_pause_s=self._interval_s)
+        self._loops = loops
+        self._at_hand: list[IsrChange] = []
+        """Proposed by their partitions, and not answered yet; the thread's."""
+        self._loop = loops.loop("isr-changes", self._turn, mend=self._not_asked, last_pause_s=self._interval_s)
 
     def start(self) -> None:
         self._loop.start()
@@ -104,8 +107,8 @@ class IsrChanges:
             if ticking:
                 self._next_tick = time.monotonic() + self._interval_s
         if ticking:
-            self._give_up_failed()
-            self._tell_of_damaged()
+            self._loops.guarded("isr-changes", self._give_up_failed)
+            self._loops.guarded("isr-changes", self._tell_of_damaged)
         again = self._propose(list(self._table.led()) if ticking else wanted)
         if again:
             self._pause()
@@ -129,6 +132,7 @@ class IsrChanges:
                 before = partition.isr
                 change = partition.proposal(now_ms, live)
                 if change is not None:
+                    self._at_hand.append(change)
                     wishes.append((change, before))
         again: list[TopicPartition] = []
         for first in range(0, len(wishes), MAX_CHANGES):
@@ -140,7 +144,18 @@ class IsrChanges:
                 self._take(change, before, outcome)
                 if outcome.verdict in (Verdict.UNAVAILABLE, Verdict.NOT_CONTROLLER, Verdict.STALE):
                     again.append(change.tp)
+        self._at_hand = []
         return again
+
+    def _not_asked(self, error: Exception) -> None:
+        """A defect: nobody knows what became of what was at hand. Its partitions propose again."""
+        at_hand, self._at_hand = self._at_hand, []
+        for change in at_hand:
+            partition = self._table.led_partition(change.tp)
+            if partition is not None and partition.topic_id == change.topic_id:
+                partition.refused(change.version)
+        with self._lock:
+            self._wanted.update(change.tp for change in at_hand)
 
     def _take(self, change: IsrChange, before: Collection[BrokerId], outcome: Outcome) -> None:
         partition = self._table.led_partition(change.tp)
