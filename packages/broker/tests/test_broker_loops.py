@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import queue
+from typing import cast
 
 from raylog.broker.controller_calls import Item
 from raylog.broker.controller_sender import Sender
 from raylog.broker.groups.table import Ticker
+from raylog.broker.membership import Membership
+from raylog.broker.partitions import PartitionTable
 from raylog.coordination import controller_events as core
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.registration import BrokerRegistration
+from raylog.coordination.store import MetadataStore, SessionEvent, SessionState, StoreUnavailable
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, GroupId, MonotonicMs
 
 WAIT_S = 10.0
@@ -72,3 +77,39 @@ def test_group_whose_tick_fails_is_ticked_again() -> None:
         assert loops.failures() == {"group-ticker": 1}
     finally:
         ticker.stop()
+
+
+class Registered:
+    """A registration that stands, in a store that does not answer at first. Notes with which looks it is watched."""
+
+    is_current = True
+
+    def __init__(self) -> None:
+        self.watched: list[bool] = []
+
+    def stands(self, watch: object | None) -> bool:
+        self.watched.append(watch is not None)
+        if len(self.watched) == 1:
+            raise StoreUnavailable("no answer in time", "/brokers/ids/1")
+        return True
+
+
+class Heartbeats:
+    """A store whose connection stays all the time."""
+
+    session_timeout_ms = 10
+
+    def heartbeat(self) -> MonotonicMs:
+        return monotonic_ms()
+
+
+def test_watch_that_could_not_be_set_is_set_with_the_next_look() -> None:
+    """Else a broker that is taken for dead does not hear of it, unless the connection is lost, too."""
+    registered, loops = Registered(), Loops()
+    membership = Membership(
+        cast(MetadataStore, Heartbeats()), cast(BrokerRegistration, registered), cast(PartitionTable, None), loops
+    )
+    membership._events.put(SessionEvent(SessionState.CONNECTED, 1))
+    for _ in range(3):
+        assert membership._turn()
+    assert registered.watched == [True, True, False]

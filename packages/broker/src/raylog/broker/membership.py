@@ -56,7 +56,7 @@ class Membership:
         self._lease = Lease()
         self._is_leaving = False
         self._watch_again = False
-        """A round failed that may have taken the news in without a new watch."""
+        """News were taken in, and no round has set a watch for more since."""
         self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
         self._loops = loops
         self._loop = loops.loop("membership", self._turn, mend=self._failed, last_pause_s=RETRY_S)
@@ -132,7 +132,7 @@ class Membership:
         try:
             event = self._events.get(timeout=self._renewal_interval_s())
         except queue.Empty:
-            self._keep(watch=self._watch_again)
+            self._keep()
             return True
         if event is None:
             return False
@@ -158,6 +158,7 @@ class Membership:
         """Register again where the registration is an ended session's or was ended by the controller, which took us
         for dead; and renew the lease. ``watch``: hear of that at once from now on.
         """
+        watch = self._watch_again = watch or self._watch_again
         try:
             if not self._is_registered(watch=watch):
                 self._lease.revoke()
@@ -173,7 +174,7 @@ class Membership:
             self.trouble = str(error)
         else:
             self.trouble = ""
-            self._watch_again = self._watch_again and not watch
+            self._watch_again = False
 
     def _is_registered(self, *, watch: bool) -> bool:
         if not self._registration.is_current:
