@@ -158,7 +158,6 @@ def start_anew(log: Log, offset: Offset, now_ms: TimestampMs) -> None:
             log.save_checkpoints()
             for segment in reversed(log.segments):
                 _drop(log, segment, offset)
-            log.sums.save(set())
             active = Segment.create(log.fs, log.directory, offset, now_ms, log.sums)
             log.fs.fsync_dir(log.directory)
             log.set_segments((active,))
