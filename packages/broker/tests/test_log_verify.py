@@ -158,6 +158,19 @@ def test_each_other_file_of_a_partition_is_checked(stopped: Path, name: str, at:
     assert finding.remedy
 
 
+def test_time_that_no_batch_brought_is_told(tmp_path: Path) -> None:
+    """In the last segment, whose indexes need not tell of all that is in the log."""
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a", timestamps=[NOW])
+    append(shelf.partition, b"b", timestamps=[NOW - 1])
+    shelf.dirs.close()
+    path = logs(tmp_path)[0].with_suffix(".timeindex")
+    path.write_bytes(struct.pack(">qi", 1, 1))
+    (finding,) = damaged(tmp_path)
+    assert finding.path == path
+    assert "timestamp 1 at offset 1: the log has not" in finding.problem
+
+
 def test_snapshots_and_checkpoints_are_checked(stopped: Path) -> None:
     snapshot = max((stopped / str(TP)).glob("*.snapshot"))
     change(snapshot, 20)

@@ -12,10 +12,11 @@ import pytest
 from kit.partitions import NOW, append, open_shelf
 from raylog.broker.partition import Isolation, Partition
 from raylog.broker.storage.cleaning import delete_records
+from raylog.broker.storage.first_read import Stretch, check
 from raylog.broker.storage.scrub import Scrubber
-from raylog.protocol.errors import OffsetOutOfRange
+from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange
 from raylog.protocol.ids import Offset
-from raylog.protocol.records import decode_batches
+from raylog.protocol.records import batch_headers, decode_batches
 
 TOPIC = {"segment.bytes": 200, "index.interval.bytes": 0, "retention.ms": -1}
 """Two batches a segment."""
@@ -106,3 +107,37 @@ def test_change_beside_the_scrubber_is_no_damage(partition: Partition, change: C
     assert found == []
     assert log.damage is None
     assert not any(segment.unchecked.damaged for segment in log.segments)
+
+
+def test_check_of_a_sound_file_finds_no_reason(partition: Partition) -> None:
+    log = partition.log
+    with log.segments[0].hold() as held:
+        assert check(log, held, 0, log.segments[0].size) == Stretch(log.segments[0].size, Offset(2), "")
+
+
+def test_file_that_begins_with_another_offset_is_damaged(partition: Partition) -> None:
+    """Each of its batches follows on the one before, and no checksum covers offsets: the name tells."""
+    log = partition.log
+    data = bytearray(log.segments[0].log_path.read_bytes())
+    for position, header in list(batch_headers(data)):
+        data[position : position + 8] = (header.base_offset + 1).to_bytes(8, "big")
+    log.segments[0].log_path.write_bytes(data)
+    with log.segments[0].hold() as held:
+        found = check(log, held, 0, log.segments[0].size)
+    assert found.end == 0
+    assert "offsets 1 to 1, out of line" in found.reason
+
+
+def test_last_offset_that_no_batch_has_is_told(partition: Partition) -> None:
+    """A reader that was told nothing would wait for it for ever."""
+    more(partition)
+    log = partition.log
+    path = log.segments[-1].log_path
+    data = bytearray(path.read_bytes())
+    position, header = list(batch_headers(data))[-1]
+    assert header.base_offset == 3
+    data[position : position + 8] = (2).to_bytes(8, "big")
+    path.write_bytes(data)
+    with pytest.raises(CorruptMessage, match="no batch says that it holds offset 3"):
+        partition.read(Offset(3), 1)
+    assert log.is_suspect

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
-from kit.partitions import NOW, batch
+from kit.partitions import NOW, batch, open_shelf
 from raylog.broker.storage.producers import BATCHES_KEPT, GRACE_MS, Producers
 from raylog.protocol.errors import CorruptMessage, InvalidProducerEpoch, OutOfOrderSequence
-from raylog.protocol.ids import NO_TIMESTAMP, Offset, TimestampMs
-from raylog.protocol.records import BatchHeader, read_header
+from raylog.protocol.ids import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
+from raylog.protocol.records import BatchHeader, read_header, stamp
 
 DAY_MS = 24 * 60 * 60 * 1000
 LAST = 2**31 - 1
@@ -98,6 +99,32 @@ def test_silent_producers_are_forgotten() -> None:
     assert producers.expire(now, 2498, 1000) == 0
     assert producers.expire(now, 2499, 1000) == 1
     assert len(producers) == 0
+
+
+def test_producer_with_an_open_transaction_is_kept() -> None:
+    producers = Producers()
+    add(producers, 0, 1, 0, now=1000)
+    (producer,) = producers
+    producer.transaction_start = Offset(0)
+    for uptime in (0, 5000, 10_000):
+        assert producers.expire(TimestampMs(1000), uptime, 1000) == 0
+    producer.transaction_start = NO_OFFSET
+    assert producers.expire(TimestampMs(1000), 10_000, 1000) == 1
+
+
+def test_producer_id_zero_is_known_to_followers_and_after_a_kill(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    log = shelf.partition.log
+    data = batch(b"v", producer=(0, 0, 0))
+    stamp(data, 0, 0, 0)
+    with log.lock:
+        log.append_as_replica(data, [read_header(data)], NOW)
+    assert [producer.id for producer in log.producers] == [0]
+    shelf.dirs.abandon()
+    again = open_shelf(tmp_path)
+    assert [producer.id for producer in again.partition.log.producers] == [0]
+    assert again.partition.append(batch(b"v", producer=(0, 0, 0)), now_ms=NOW).duplicate
+    again.dirs.close()
 
 
 @pytest.mark.parametrize("step", [-DAY_MS, DAY_MS])

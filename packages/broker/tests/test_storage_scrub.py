@@ -15,7 +15,7 @@ from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import NOW, Shelf, append, open_shelf, values
 from kit.waiting import wait_until
 from raylog.broker.partition import Partition
-from raylog.broker.storage.scrub import Scrubber, unread_bytes
+from raylog.broker.storage.scrub import CHUNK_BYTES, Scrubber, unread_bytes
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
 
@@ -222,6 +222,36 @@ def test_damage_that_is_cut_off_or_deleted_meanwhile_is_none() -> None:
         scrub.mend()
         assert scrub.partition.log_end_offset == end
         scrub.shelf.dirs.abandon()
+
+
+def test_gap_is_none_once_the_log_ends_before_it() -> None:
+    template = fill()
+    path = segments(template)[1]
+    scrub = Scrub(change(template, path, lambda data: data.__delitem__(slice(-30, None))))
+    scrub.read_all()
+    damage = scrub.log.damage
+    assert damage is not None
+    scrub.log.truncate(damage.offset, MENDED)
+    with scrub.log.lock:
+        assert not damage.is_in(scrub.log)
+    scrub.read_all()
+    assert scrub.log.damage is None
+    scrub.shelf.dirs.abandon()
+
+
+def test_batch_larger_than_what_is_read_at_once_is_checked(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"v" * 3 * CHUNK_BYTES)
+    append(shelf.partition, b"w")
+    shelf.dirs.close()
+    log = open_shelf(tmp_path, epoch=1).partition.log
+    scrubber = Scrubber(lambda: [log], lambda: 1 << 20, lambda: None)
+    assert scrubber.step() > 3 * CHUNK_BYTES
+    while scrubber.step():
+        pass
+    assert unread_bytes(log) == 0
+    assert log.damage is None
+    log.close()
 
 
 @pytest.mark.parametrize("loss", Loss)
