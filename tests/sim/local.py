@@ -71,6 +71,9 @@ class SimLogs:
         self._disk.health.check()
         self._disk.files.pop(tp, None)
 
+    def settle(self, topic_id: Callable[[TopicPartition], TopicId | None]) -> None:
+        """There is one directory."""
+
     def set_aside(self, tp: TopicPartition, reason: str) -> None:
         """Nobody looks at it again, so that it need not be kept."""
         self.delete(tp)

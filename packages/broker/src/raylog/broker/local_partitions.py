@@ -62,6 +62,8 @@ class Logs(Protocol):
 
     def delete(self, tp: TopicPartition) -> None: ...
 
+    def settle(self, topic_id: Callable[[TopicPartition], TopicId | None]) -> None: ...
+
     def set_aside(self, tp: TopicPartition, reason: str) -> None: ...
 
 
@@ -282,7 +284,13 @@ class LocalPartitions:
         One whose topic id was lost is its topic's: an empty one in its place would lack what others count on. False
         when one is left where it is.
         """
+
+        def wanted(tp: TopicPartition) -> TopicId | None:
+            topic = state.topic(tp.topic)
+            return None if topic is None else topic.id
+
         is_done = True
+        self._logs.settle(wanted)
         strays = [tp for tp, (topic_id, _) in self._logs.partitions().items() if not _is_known(state, tp, topic_id)]
         self._logs.withdraw(strays)
         for tp in strays:

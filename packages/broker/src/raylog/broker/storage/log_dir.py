@@ -131,8 +131,11 @@ class LogDir:
             return ""
         return known
 
-    def load(self, taken: set[TopicPartition], now_ms: TimestampMs) -> None:
-        """Load and, after an unclean stop, recover all logs; one in ``taken`` too is set aside."""
+    def load(self, taken: Mapping[TopicPartition, TopicId], now_ms: TimestampMs) -> None:
+        """Load and, after an unclean stop, recover all logs.
+
+        ``taken``: what other directories have, and of which topic; another log of the same topic is set aside.
+        """
         with self.health.guard("loading of the logs"):
             ended = checkpoint.take_clean_stop(self._fs, self.path)
             clean = ended is not None
@@ -147,7 +150,7 @@ class LogDir:
                 tp = partition_of(name)
                 if tp is None:
                     continue
-                if tp in taken:
+                if tp in taken and taken[tp] == self._topic_id(tp):
                     self._set_aside(tp, "it is in another log directory, too")
                     continue
                 zero = Offset(0)
@@ -181,13 +184,17 @@ class LogDir:
         if not any(name.endswith(".log") for name in names) and checkpoint.PARTITION_METADATA not in names:
             remove_tree(self._fs, directory)  # a creation that was cut short
             return
-        try:
-            topic_id = checkpoint.read_topic_id(self._fs, directory) or NO_TOPIC_ID
-        except CorruptMessage as error:
-            logger.warning("topic id lost", partition=tp, reason=error)
-            topic_id = NO_TOPIC_ID
+        topic_id = self._topic_id(tp)
         log = load_log(tp, directory, self._fs, self.health, self._config, last, now_ms)
         self._adopt(tp, topic_id, log)
+
+    def _topic_id(self, tp: TopicPartition) -> TopicId:
+        """As its directory says; NO_TOPIC_ID where that cannot be read."""
+        try:
+            return checkpoint.read_topic_id(self._fs, self.path / str(tp)) or NO_TOPIC_ID
+        except CorruptMessage as error:
+            logger.warning("topic id lost", partition=tp, reason=error)
+            return NO_TOPIC_ID
 
     def _adopt(self, tp: TopicPartition, topic_id: TopicId, log: Log) -> None:
         log.save_checkpoints = self.checkpoint
@@ -235,10 +242,13 @@ class LogDir:
         self._withdrawn.discard(tp)
 
     def _take_out(self, tp: TopicPartition) -> Log:
-        self.withdraw((tp,))
-        _, log = self.logs.pop(tp)
-        self._withdrawn.discard(tp)
-        log.abandon()
+        """No log here any more, also where the disk refuses: another directory may get one of that name."""
+        try:
+            self.withdraw((tp,))
+        finally:
+            _, log = self.logs.pop(tp)
+            self._withdrawn.discard(tp)
+            log.abandon()
         return log
 
     def delete(self, tp: TopicPartition) -> None:

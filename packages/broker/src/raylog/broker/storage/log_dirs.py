@@ -69,7 +69,7 @@ class LogDirs:
         or when none is usable.
         """
         try:
-            taken: set[TopicPartition] = set()
+            taken: dict[TopicPartition, TopicId] = {}
             for directory in self.dirs:
                 try:
                     directory.acquire()
@@ -78,7 +78,7 @@ class LogDirs:
                 except StorageError:
                     if not directory.health.failure:
                         raise
-                taken.update(directory.logs)
+                taken |= {tp: topic_id for tp, (topic_id, _) in directory.logs.items() if tp not in taken}
             if all(directory.health.failure for directory in self.dirs):
                 failures = "; ".join(self.offline().values()) or "log.dirs names none"
                 raise StorageError(f"no log directory is usable: {failures}")
@@ -169,6 +169,23 @@ class LogDirs:
             holder = self._holder(tp)
             if holder is not None:
                 holder.set_aside(tp, reason)
+
+    def settle(self, topic_id: Callable[[TopicPartition], TopicId | None]) -> None:
+        """Of a partition with logs in several directories keep the one of the topic that the cluster has now.
+
+        A directory may come back after a time offline with a log whose topic was deleted and made anew meanwhile; which
+        one it is, the controller alone knows. Called with its word before anything is served; ``topic_id``: by it.
+        """
+        with self._lock:
+            for tp in {tp for directory in self.dirs for tp in directory.logs}:
+                holders = [directory for directory in self.dirs if tp in directory.logs]
+                kept = max(holders, key=lambda each: each.logs[tp][0] == topic_id(tp))
+                for holder in holders:
+                    if holder is not kept:
+                        try:
+                            holder.set_aside(tp, "another log directory has the log of the topic of this name")
+                        except StorageError:
+                            continue  # told when it happened; the log is out of service
 
     def offline(self) -> Mapping[str, str]:
         """Failed directories and why."""
