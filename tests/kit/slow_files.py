@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Protocol
 
 from kit.faulty_files import FailingFileSystem, Fault
+from raylog.broker.storage.checkpoint import LOG_STARTS
 from raylog.broker.storage.files import FileSystem
 
-__all__ = ["MeasuredLock", "SlowDisk", "StuckDisk"]
+__all__ = ["MeasuredLock", "SlowDisk", "StartWrites", "StuckDisk"]
 
 OPERATION_MS = 50
 SLOW = frozenset({"fdatasync", "fsync_dir", "unlink", "rename", "truncate", "remove_dir"})
@@ -58,6 +59,16 @@ class StuckDisk(FailingFileSystem):
             self.met.set()
             assert self.gate.wait(60), "the test does not go on"
         return super().meet(operation, path)
+
+
+class StartWrites(FailingFileSystem):
+    """Counts how often the log starts of a directory are made durable."""
+
+    count = 0
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.count += new.name == LOG_STARTS
+        super().rename(old, new)
 
 
 class Lock(Protocol):

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kit.faulty_files import FailingFileSystem
 from kit.node import BROKER, LISTENER, Node
+from kit.slow_files import StartWrites
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.net.peer import FETCH_VERSION
 from raylog.broker.partition import Partition
 from raylog.broker.replica_fetchers import ReplicaFetchers
-from raylog.broker.storage.checkpoint import LOG_STARTS
 from raylog.broker.storage.cleaning import delete_records
 from raylog.broker.storage.files import RealFileSystem
 from raylog.coordination.model import BrokerInfo, Endpoint
@@ -189,16 +188,6 @@ def test_leader_hears_that_the_log_of_an_idle_follower_begins_later(
     assert asked(leader.next_request())[0].log_start_offset == 1
     leader.answer(node)
     assert leader.next_request().topics == []
-
-
-class StartWrites(FailingFileSystem):
-    """Counts how often the log starts of a directory are made durable."""
-
-    count = 0
-
-    def rename(self, old: Path, new: Path) -> None:
-        self.count += new.name == LOG_STARTS
-        super().rename(old, new)
 
 
 def test_moved_starts_of_an_answer_share_one_write(tmp_path: Path, leader: FakeLeader) -> None:

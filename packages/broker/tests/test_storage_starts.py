@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.faulty_files import FailingFileSystem, Loss, LossyFileSystem, SimulatedCrash
+from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.node import Node
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
+from kit.slow_files import StartWrites
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.checkpoint import LOG_STARTS, read_offsets
 from raylog.broker.storage.files import RealFileSystem
@@ -146,16 +147,6 @@ def test_crash_while_a_log_is_deleted_is_no_lost_data(loss: Loss, change: Callab
         assert [name for name in names if name.endswith("-delete")] == []
         after.dirs.close()
     assert points > 10
-
-
-class StartWrites(FailingFileSystem):
-    """Counts how often the log starts of a directory are made durable."""
-
-    count = 0
-
-    def rename(self, old: Path, new: Path) -> None:
-        self.count += new.name == LOG_STARTS
-        super().rename(old, new)
 
 
 def test_deletions_of_one_message_share_their_checkpoint(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The cluster's metadata as values: who is alive, which topics there are, who leads what.
- Everything here is frozen. A change makes a new :class:`ClusterState`; readers in other threads keep the
+
+Everything here is frozen. A change makes a new :class:`ClusterState`; readers in other threads keep the
 one they hold. The controller decides on it, brokers receive it (``peer_control``), handlers answer Metadata from it.
 """
 

@@ -1,8 +1,10 @@
 """PeerControl: how the controller's decisions reach brokers (D8).
- The controller sends :class:`UpdateState` to one broker at a time; the broker answers :class:`Ack`. Both
+
+The controller sends :class:`UpdateState` to one broker at a time; the broker answers :class:`Ack`. Both
 are versioned msgpack, so that brokers of two releases understand each other: a reader ignores fields that
 it does not know and gives those that are missing their defaults.
- The rules, all in :class:`Receiver`: a lower controller epoch is a deposed controller's; another broker
+
+The rules, all in :class:`Receiver`: a lower controller epoch is a deposed controller's; another broker
 epoch means another incarnation; a sequence number not above the last one is a repetition and brings no news;
 a delta that does not follow the last message (one was lost, or the controller is new) is answered NEEDS_FULL.
 A message counts once the broker has acted on it: until then its repetition is news.

@@ -1,13 +1,17 @@
 """The MetadataStore port: a small tree of versioned values with sessions, as ZooKeeper offers it.
- Two implementations keep this contract, and one suite (``tests/contracts``) runs over both: ``zk_store``
+
+Two implementations keep this contract, and one suite (``tests/contracts``) runs over both: ``zk_store``
 (ZooKeeper) and ``memory_store`` (whole clusters in one process).
- Threads and timing. Every method may be called from any thread and blocks until it is answered, at most
+
+Threads and timing. Every method may be called from any thread and blocks until it is answered, at most
 ``request_timeout_ms``. Events never run code of the owner: they are *put* on the sink that the owner handed
 in, and the owner acts at its own pace. Never call the store from inside a sink.
- Watches are ZooKeeper's: a read with ``watch=sink`` delivers at most one event, about the first change
+
+Watches are ZooKeeper's: a read with ``watch=sink`` delivers at most one event, about the first change
 after that very read. To keep watching, read again with a watch. At SUSPENDED all watches are gone: on
 CONNECTED, read everything again.
- Sessions. Ephemeral nodes live as long as the session that made them. A lost session is replaced by a new
+
+Sessions. Ephemeral nodes live as long as the session that made them. A lost session is replaced by a new
 one without being asked: the owner sees LOST, then CONNECTED with another session id, and makes its
 ephemerals anew.
 """

@@ -1,5 +1,6 @@
 """The MetadataStore contract over ZooKeeper: of kazoo only the primitives.
- kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
+
+kazoo calls back from its own threads; what it calls here only puts events on sinks. Where kazoo's
 behaviour is not obvious: it drops all watches when the connection drops (before it reconnects), it replaces
 an expired session by itself, and it would queue requests while disconnected, which would then be carried
 out long after their caller gave up: so requests are refused at once while the store is not connected. Its
