@@ -61,6 +61,30 @@ def test_flushed_after_a_kill_in_a_truncation_stays(end: int) -> None:
     assert point > 5
 
 
+@pytest.mark.parametrize("end", [3, 5, 10, 11])
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_was_cut_off_stays_away_without_power(end: int, anew: bool) -> None:
+    fs = LossyFileSystem()
+    shelf = filled(DIR, fs=fs)
+    shelf.partition.flush()
+    log = shelf.partition.log
+    log.start_anew(Offset(end), NOW) if anew else log.truncate(Offset(end), NOW)
+    again = open_shelf(DIR, fs=fs.after_crash(Loss.LOST, None), topic=TOPIC)  # type: ignore[arg-type]
+    assert again.partition.log_end_offset == end
+    assert values(again.partition) == ([] if anew else numbers(end))
+
+
+def test_what_recovery_found_stays_without_power() -> None:
+    """Recovery promises it: the recovery point is the end that it found."""
+    fs = LossyFileSystem()
+    filled(DIR, fs=fs)
+    killed = fs.after_crash(Loss.KEPT, None)  # type: ignore[arg-type]
+    shelf = open_shelf(DIR, fs=killed, topic=TOPIC)
+    shelf.dirs.dirs[0].checkpoint()
+    again = open_shelf(DIR, fs=killed.after_crash(Loss.LOST, None), topic=TOPIC)  # type: ignore[arg-type]
+    assert values(again.partition) == numbers(COUNT)
+
+
 @pytest.mark.parametrize("base", [5, 10])
 def test_reader_beside_a_truncation_stops_at_the_new_end(tmp_path: Path, base: int) -> None:
     """It has the old segments and the new end, which is to begin a segment of its own."""
@@ -115,6 +139,8 @@ def test_only_the_last_segment_takes_appends(tmp_path: Path) -> None:
         return [segment.sealed for segment in log.segments]
 
     assert sealed() == [True, True, False]
+    log.truncate(Offset(11), NOW)
+    assert sealed() == [True, True, True, False]
     log.truncate(Offset(7), NOW)
     assert sealed() == [True, True, False]
     shelf.dirs.abandon()
