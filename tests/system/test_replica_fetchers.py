@@ -21,6 +21,7 @@ from raylog.broker.partition import Partition
 from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.storage.cleaning import delete_records
 from raylog.broker.storage.files import RealFileSystem
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.fetch import (
@@ -32,7 +33,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicName
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TopicName
 from raylog.protocol.messages import parse_request_header
 from raylog.protocol.records import Record, encode_batch
 
@@ -125,9 +126,24 @@ def leader() -> Iterator[FakeLeader]:
     made.close()
 
 
+class Uptime:
+    """A monotonic clock that stands still until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.stopped_ms: MonotonicMs | None = None
+
+    def __call__(self) -> MonotonicMs:
+        return monotonic_ms() if self.stopped_ms is None else self.stopped_ms
+
+
 @pytest.fixture
-def fetchers(node: Node) -> Iterator[ReplicaFetchers]:
-    made = ReplicaFetchers(node.settings, node.now_ms, node.loops)
+def uptime() -> Uptime:
+    return Uptime()
+
+
+@pytest.fixture
+def fetchers(node: Node, uptime: Uptime) -> Iterator[ReplicaFetchers]:
+    made = ReplicaFetchers(node.settings, node.now_ms, node.loops, uptime)
     made.epoch = lambda: BrokerEpoch(5)
     yield made
     made.stop()
@@ -216,8 +232,9 @@ def test_moved_starts_of_an_answer_share_one_write(tmp_path: Path, leader: FakeL
 
 
 def test_an_error_of_one_partition_holds_up_no_other(
-    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers
+    node: Node, partitions: list[Partition], leader: FakeLeader, fetchers: ReplicaFetchers, uptime: Uptime
 ) -> None:
+    uptime.stopped_ms = monotonic_ms()
     follow(fetchers, leader, *partitions)
     if set(asked(leader.next_request())) == {0}:  # it was sent before the second one was followed
         leader.answer(node)
@@ -232,6 +249,9 @@ def test_an_error_of_one_partition_holds_up_no_other(
     assert 0 not in asked(request)
     assert [list(topic.partitions) for topic in request.forgotten] == [[0]]
     leader.answer(node)
+    assert 0 not in asked(leader.next_request()), "its backoff is not over"
+    leader.answer(node)
+    uptime.stopped_ms = None
 
     def comes_back() -> bool:
         request = leader.next_request()

@@ -26,7 +26,6 @@ from raylog.broker.net.follower_session import FollowerSession
 from raylog.broker.net.peer import PeerConnection
 from raylog.broker.partition import Partition
 from raylog.broker.replication.quota import is_throttled
-from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import CorruptMessage, NetworkException, RaylogError, exception_for
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TopicPartition
@@ -188,7 +187,7 @@ class Fetcher:
         """Wait until there is something to ask for; None when the fetcher stops."""
         with self._lock:
             while not self._stopping:
-                now_ms = monotonic_ms()
+                now_ms = self._owner.uptime_ms()
                 self._resume(now_ms)
                 if len(self._session):
                     self._requests += 1
@@ -338,7 +337,7 @@ class Fetcher:
             logger.info("partition not fetched", partition=partition.tp, leader=self.leader.id, reason=error)
         self._session.leave_out(partition.topic_id, partition.tp.partition)
         if not partition.log.health.failure:  # else it waits for another disk, and this broker for another start
-            followed.resume_ms = MonotonicMs(monotonic_ms() + self._pause_ms(followed.failures))
+            followed.resume_ms = MonotonicMs(self._owner.uptime_ms() + self._pause_ms(followed.failures))
             self._paused.add(partition.tp)
 
     def _want(self, followed: _Followed) -> None:

@@ -16,7 +16,7 @@ from raylog.broker.replication.quota import ReplicationQuota
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo
-from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, LeaderEpoch, MonotonicMs, Offset, TimestampMs, TopicPartition
 from raylog.protocol.settings import Settings
 
 __all__ = ["ReplicaFetchers"]
@@ -25,8 +25,16 @@ __all__ = ["ReplicaFetchers"]
 class ReplicaFetchers:
     """All fetchers of one broker (PartitionTable's Fetchers port). Any thread may call anything."""
 
-    def __init__(self, settings: Settings, now_ms: Callable[[], TimestampMs], loops: Loops) -> None:
-        """``settings``: those that the broker was started with; ``now_ms``: the wall clock."""
+    def __init__(
+        self,
+        settings: Settings,
+        now_ms: Callable[[], TimestampMs],
+        loops: Loops,
+        uptime_ms: Callable[[], MonotonicMs] = monotonic_ms,
+    ) -> None:
+        """``settings``: those that the broker was started with; ``now_ms``: the wall clock, ``uptime_ms`` the monotonic
+        one, by which a partition that failed waits.
+        """
         self.epoch: Callable[[], BrokerEpoch] = lambda: BrokerEpoch(-1)
         """This broker's incarnation, as leaders are told it."""
         self.settings: Callable[[], Settings] = lambda: settings
@@ -34,6 +42,7 @@ class ReplicaFetchers:
         self.static = settings
         self.loops = loops
         self.now_ms = now_ms
+        self.uptime_ms = uptime_ms
         self._lock = threading.Lock()
         """Before a fetcher's lock, never inside one."""
         self._fetchers: dict[Leader, Fetcher] = {}
@@ -104,4 +113,4 @@ class ReplicaFetchers:
     def may_fetch_throttled(self, came: int = 0) -> bool:
         """Whether the rate lets this broker ask for more of throttled replicas, after ``came`` more bytes of them."""
         self._quota.take(came)
-        return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], monotonic_ms())
+        return self._quota.allows(self.settings()[FOLLOWER_REPLICATION_THROTTLED_RATE], self.uptime_ms())
