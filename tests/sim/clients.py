@@ -157,6 +157,10 @@ class Producer(Client):
         self._max_in_flight = max_in_flight
         self._interval_ms = interval_ms
         self._sequence = 0
+        self._is_known = False
+        """Whether brokers know it, as far as it can tell."""
+        self._first = 0
+        """The sequence that has to be acknowledged for that."""
         self._pending: deque[Batch] = deque()
         self.engine.at(self.number % 7, self.thread, self._produce)
 
@@ -168,10 +172,11 @@ class Producer(Client):
         if self.stopped:
             return
         if self.quiet_until > self.engine.now:
+            self._is_known, self._first = False, self._sequence  # all its records may be deleted meanwhile
             self.engine.at(self.quiet_until - self.engine.now, self.thread, self._produce)
             return
-        # A broker that never saw a producer takes any sequence for its first (KIP-360): so the first batch goes alone.
-        if len(self._pending) < (self._max_in_flight if self.acked else 1):
+        # A broker that does not know a producer takes any sequence for its first (KIP-360): so the first goes alone.
+        if len(self._pending) < (self._max_in_flight if self._is_known else 1):
             count = 1 + (self._sequence % 3 == 0)
             records = [Record(value=b"%d" % (self._sequence + n), timestamp=0) for n in range(count)]
             data = encode_batch(records, producer_id=self.number, producer_epoch=0, base_sequence=self._sequence)
@@ -220,6 +225,7 @@ class Producer(Client):
     def _settle(self, batch: Batch) -> None:
         self._pending.remove(batch)
         self.acked += 1
+        self._is_known |= batch.sequence >= self._first
 
 
 class Consumer(Client):

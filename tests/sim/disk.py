@@ -179,9 +179,8 @@ class SimLog:
 
     def _load_producers(self) -> Producers:
         """As snapshots.load_producers."""
-        snapshots, end = self.files.snapshots, self.files.end
-        while snapshots and snapshots[-1][0] > end:
-            snapshots.pop()
+        files = self.files
+        files.snapshots = snapshots = [each for each in files.snapshots if files.origin <= each[0] <= files.end]
         since, data = snapshots[-1] if snapshots else (0, Producers().encode())
         producers = Producers.decode(data, TimestampMs(0))
         _replay(producers, [batch for batch in self.files.batches if batch.base >= since])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
+from kit.faulty_files import Loss, LossyFileSystem
 from kit.partitions import NOW, Shelf, batch, open_shelf
 from raylog.broker.partition import AppendInfo
 from raylog.protocol.ids import Offset
@@ -47,6 +49,24 @@ def test_producer_of_deleted_batches_is_known_after_a_kill(tmp_path: Path, befor
     again = killed(shelf, tmp_path, 2)
     assert again.partition.log_start_offset > 3, "nothing is left of what producer 7 sent"
     assert send(again, 7, 2).duplicate
+    again.dirs.close()
+
+
+def test_producer_goes_on_after_its_deleted_batches_are_lost() -> None:
+    """The snapshot that is left knows nothing of the batches that went with the power: no gap is to be seen in them."""
+    path, fs = Path("/disk/logs"), LossyFileSystem()
+    shelf = open_shelf(path, fs=fs, topic=SMALL)
+    for sequence in range(5):
+        send(shelf, 1, sequence)
+    shelf.partition.log.flush()
+    for sequence in range(5, 8):
+        send(shelf, 1, sequence)
+    shelf.partition.delete_records(Offset(8))
+    shelf.partition.save_start()
+    shelf.dirs.abandon()
+    again = open_shelf(path, fs=fs.after_crash(Loss.LOST, random.Random(1)), topic=SMALL, epoch=1)
+    assert (again.partition.log_start_offset, again.partition.log_end_offset) == (8, 8)
+    assert send(again, 1, 8).base_offset == 8
     again.dirs.close()
 
 

@@ -60,8 +60,12 @@ def load_producers(
     end: Offset,
     now_ms: TimestampMs,
 ) -> Producers:
-    """The producers as of ``end``; snapshots beyond it and damaged ones are deleted."""
-    remove_snapshots(fs, directory, above=end)
+    """The producers as of ``end``; snapshots beyond it and damaged ones are deleted.
+
+    So are those from before the first segment, which know nothing of the batches in between, where what was deleted was
+    lost, too: who goes on after those would seem to leave a gap.
+    """
+    remove_snapshots(fs, directory, below=segments[0].base_offset, above=end)
     producers, start = Producers(), Offset(0)
     for offset in reversed(snapshot_offsets(fs, directory)):
         path = directory / file_name(offset, SNAPSHOT)
