@@ -55,12 +55,12 @@ class Names:
             pass  # a name
         now, key = time.monotonic(), (host, port)
         if now - self._asked.get(key, -REFRESH_S) >= REFRESH_S:
-            if self._loop is None or not self._loop.is_alive:
-                loop = self._loops.loop("names", self._turn, vital=False)
-                loop.start()
-                self._loop = loop
             self._asked[key] = now
             self._queue.put(key)
+        if not self._queue.empty() and (self._loop is None or not self._loop.is_alive):  # it may end at any moment
+            loop = self._loops.loop("names", self._turn, vital=False)
+            loop.start()
+            self._loop = loop
         return self._known.get(key)
 
     def stop(self) -> None:
