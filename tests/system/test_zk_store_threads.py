@@ -78,10 +78,13 @@ def test_store_whose_connection_has_ended_can_be_closed(zookeeper: EmbeddedZooKe
     def no_threads(_: str) -> None:
         raise RuntimeError("can't start new thread")
 
-    store = ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=Loops(before_step=no_threads))
+    loops = Loops(before_step=no_threads)
+    store = ZkStore(zookeeper.address, session_timeout_ms=4_000, loops=loops)
     store.start()
     end_by(connection_thread(store), SystemExit, store)
     assert store.session_state is SessionState.LOST
+    assert loops.names() == {"zookeeper-restart"}
     store.close()
+    wait_until(lambda: not loops.names(), WAIT_S, "nothing tries to start it again")
     with pytest.raises(StoreError, match="closed"):
         store.exists("/")

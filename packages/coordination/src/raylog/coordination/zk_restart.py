@@ -45,6 +45,9 @@ class ConnectionRestart:
         """Stop the client, for good."""
         with self._starting:
             self._closed = True
+            with self._lock:
+                if self._restart is not None:
+                    self._restart.stop()
             self._client.stop()
             self._client.close()
 
