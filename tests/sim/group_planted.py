@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from raylog.broker.groups.classic import ClassicGroup, Outcome
-from raylog.broker.groups.classic_messages import Identity, Reply, Token
+from raylog.broker.groups.classic import ClassicGroup
+from raylog.broker.groups.classic_messages import Identity, Outcome, Reply, Token
 from raylog.broker.groups.held import HeldGroup, claim_group
 from raylog.coordination import group_paths
 from raylog.coordination.group_claims import GroupClaims

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from raylog.broker.groups.classic import ClassicGroup, GroupState, Outcome
+from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_messages import (
     Identity,
     Join,
     Joined,
     Leaver,
     MemberIdIs,
+    Outcome,
     Protocol,
     Reply,
     Sync,
@@ -353,3 +354,39 @@ def test_the_protocol_that_most_like_best_is_taken(cluster: Cluster) -> None:
     cluster.join("c", protocols=(Protocol("own", b""), Protocol("sticky", b""), Protocol("range", b"")))
     cluster.at(9_000)
     assert cluster.joined("a").protocol == "sticky"
+
+
+def test_rebalance_renews_session_of_member_waiting_for_sync(cluster: Cluster) -> None:
+    """Its session does not pass while its request waits here, however long the leader takes to fall silent."""
+    cluster.join("a", session_timeout_ms=30_000)
+    cluster.join("b")
+    cluster.at(6_000)
+    b = cluster.joined("b")
+    cluster.sync("b syncs", me(b))
+    cluster.at(36_000)  # the leader's session ends, b has waited for it three times as long as its own
+    assert isinstance(cluster.answers["b syncs"], RebalanceInProgress)
+    assert b.member_id in cluster.group.members
+    due = cluster.group.next_tick_ms()
+    assert due is not None
+    assert due > 36_000
+    cluster.join("b again", b.member_id)
+    assert cluster.joined("b again").leader == b.member_id
+
+
+def test_rebalance_without_joiners_waits_for_joins_and_sessions_alone(cluster: Cluster) -> None:
+    """Static members keep their places until their sessions end: looking each rebalance timeout brings nothing."""
+    for name in "ab":
+        cluster.join(name, instance=name, rebalance_timeout_ms=5)
+    cluster.at(5)
+    a = cluster.joined("a")
+    cluster.sync("a syncs", me(a, "a"))
+    cluster.sync("b syncs", me(cluster.joined("b"), "b"))
+    cluster.take(cluster.group.leave([Leaver(NO_MEMBER, InstanceId("b"))], MonotonicMs(5))[0])
+    cluster.at(10)
+    assert cluster.group.state is GroupState.PREPARING_REBALANCE
+    assert cluster.group.next_tick_ms() == 10_005
+    cluster.at(4_000)
+    cluster.join("c", rebalance_timeout_ms=5)
+    assert cluster.group.next_tick_ms() == 4_005  # the first to come has the others a whole time to come, too
+    cluster.at(4_005)
+    assert cluster.joined("c").generation == 2

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from raylog.broker.groups.classic_members import Member, Members
 from raylog.broker.groups.classic_messages import (
@@ -33,6 +32,7 @@ from raylog.broker.groups.classic_messages import (
     Joined,
     Leaver,
     MemberIdIs,
+    Outcome,
     Reply,
     Sync,
     Synced,
@@ -50,7 +50,7 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import NO_MEMBER, Generation, GroupId, MemberId, MonotonicMs
 
-__all__ = ["ClassicGroup", "GroupState", "Outcome"]
+__all__ = ["ClassicGroup", "GroupState"]
 
 _NOT = MonotonicMs(0)
 
@@ -62,14 +62,6 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-
-
-class Outcome(NamedTuple):
-    """What follows from one event."""
-
-    replies: tuple[tuple[Token, Reply], ...] = ()
-    store: StoredGroup | None = None
-    """To be written before any of ``replies`` is sent."""
 
 
 class ClassicGroup:
@@ -88,7 +80,7 @@ class ClassicGroup:
         self._pending: dict[MemberId, MonotonicMs] = {}
         """Ids that were given out and not joined with yet, and until when they may be."""
         self._rebalance_ends_ms = _NOT
-        """While preparing: when who has not joined is left out. While completing: who has not synced."""
+        """Preparing: when who has not joined is left out; _NOT if nobody had. Completing: when who has not synced."""
         self._delay_ends_ms = _NOT
         """While preparing the first generation after an empty one: not complete before (KIP-134)."""
         self._replies: list[tuple[Token, Reply]] = []
@@ -114,7 +106,7 @@ class ClassicGroup:
             member = self._current(sync.who)
             self._check_protocol(sync)
             if self.state is GroupState.PREPARING_REBALANCE:
-                raise RebalanceInProgress(f"group {self.id} is being rebalanced: join again")
+                raise self._under_way()
         except RaylogError as error:
             self._reply(token, error)
             return self._outcome()
@@ -135,7 +127,7 @@ class ClassicGroup:
         member = self._current(who)
         member.heard(now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
-            raise RebalanceInProgress(f"group {self.id} is being rebalanced: join again")
+            raise self._under_way()
 
     def leave(self, leavers: Sequence[Leaver], now_ms: MonotonicMs) -> tuple[Outcome, tuple[RaylogError | None, ...]]:
         """The outcome, and for each leaver what was wrong, in order."""
@@ -164,8 +156,7 @@ class ClassicGroup:
 
     def tick(self, now_ms: MonotonicMs) -> Outcome:
         """Time has passed: sessions end, and so does waiting for those who don't come."""
-        for member_id in [member_id for member_id, until in self._pending.items() if until <= now_ms]:
-            del self._pending[member_id]
+        self._pending = {member_id: until for member_id, until in self._pending.items() if until > now_ms}
         must_sync = self.state is not GroupState.PREPARING_REBALANCE and self._rebalance_ends_ms <= now_ms
         silent = (m for m in self.members if m.expires_ms <= now_ms and m.joining is None and m.syncing is None)
         lost = {m.id: m for m in (*silent, *(m for m in self.members if must_sync and m.must_sync))}.values()
@@ -181,7 +172,8 @@ class ClassicGroup:
         due = [*self._pending.values()]
         due += [m.expires_ms for m in self.members if m.joining is None and m.syncing is None]
         if self.state is GroupState.PREPARING_REBALANCE:
-            due.append(self._delay_ends_ms or self._rebalance_ends_ms)
+            if ends := self._delay_ends_ms or self._rebalance_ends_ms:
+                due.append(ends)
         elif any(member.must_sync for member in self.members):
             due.append(self._rebalance_ends_ms)
         return min(due, default=None)
@@ -287,11 +279,10 @@ class ClassicGroup:
         elif self.state is GroupState.PREPARING_REBALANCE and self._delay_ends_ms:
             longest = self._rebalance_ends_ms  # each newcomer prolongs it, up to the first one's time
             self._delay_ends_ms = min(MonotonicMs(now_ms + self._rules.initial_rebalance_delay_ms), longest)
-        if self.state is not GroupState.PREPARING_REBALANCE:
+        if self.state is not GroupState.PREPARING_REBALANCE or self._rebalance_ends_ms == _NOT:
             self._rebalance_ends_ms = MonotonicMs(now_ms + timeout_ms)
             for member in self.members:
-                if member.syncing is not None:
-                    self._answer_sync(member, RebalanceInProgress(f"group {self.id} is being rebalanced: join again"))
+                self._answer_sync(member, self._under_way(), now_ms)
         self.state = GroupState.PREPARING_REBALANCE
         self._try_complete(now_ms)
 
@@ -308,7 +299,7 @@ class ClassicGroup:
                 self._remove(member)
         joined = [member for member in self.members if member.joining is not None]
         if len(self.members) and not joined:
-            self._rebalance_ends_ms = MonotonicMs(now_ms + max(m.rebalance_timeout_ms for m in self.members))
+            self._rebalance_ends_ms = _NOT
             return
         self.generation = Generation(self.generation + 1)
         if not joined:
@@ -333,9 +324,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE
         for member in self.members:
             member.assignment = assignments.get(member.id, b"")
-            if member.syncing is not None:
-                member.heard(now_ms)
-                self._answer_sync(member, self._synced(member))
+            self._answer_sync(member, self._synced(member), now_ms)
         self._store = self._stored()
 
     # --- members ---
@@ -367,16 +356,23 @@ class ClassicGroup:
         self._answer_waiting(member, UnknownMemberId(f"member {member.id} is not in group {self.id} any more"))
         self.members.remove(member)
 
+    def _under_way(self) -> RebalanceInProgress:
+        return RebalanceInProgress(f"group {self.id} is being rebalanced: join again")
+
     def _answer_waiting(self, member: Member, error: RaylogError) -> None:
         if member.joining is not None:
             self._reply(member.joining, error)
             member.joining = None
         if member.syncing is not None:
-            self._answer_sync(member, error)
+            self._reply(member.syncing, error)
+            member.syncing = None
 
-    def _answer_sync(self, member: Member, reply: Reply) -> None:
-        self._reply(member.syncing, reply)
-        member.syncing = None
+    def _answer_sync(self, member: Member, reply: Reply, now_ms: MonotonicMs) -> None:
+        """Its session, which did not pass while it waited here, begins anew: it can ask again only now."""
+        if member.syncing is not None:
+            self._reply(member.syncing, reply)
+            member.syncing = None
+            member.heard(now_ms)
 
     # --- answers ---
 
@@ -388,8 +384,8 @@ class ClassicGroup:
         return Synced(self.protocol_type, self.protocol, member.assignment)
 
     def _stored(self) -> StoredGroup:
-        members = self.members.to_store(self.protocol)
-        return StoredGroup(self.generation, self.protocol_type, self.protocol, self.leader, members)
+        kept = self.members.to_store(self.protocol)
+        return StoredGroup(self.generation, self.protocol_type, self.protocol, self.leader, kept)
 
     def _reply(self, token: Token, reply: Reply) -> None:
         self._replies.append((token, reply))

@@ -26,7 +26,9 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
     expires_ms: MonotonicMs
-    """When its session ends unless it is heard of before. Not while one of its requests waits here."""
+    """When its session ends unless it is heard of before. Not while one of its requests waits here: the answer begins
+    the session anew.
+    """
     assignment: bytes = b""
     must_sync: bool = False
     """A generation has begun, and it has not asked for its part in it yet."""

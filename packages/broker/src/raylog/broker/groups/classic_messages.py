@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from raylog.broker.groups.classic_stored import StoredGroup
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, InstanceId, MemberId
 
@@ -19,6 +20,7 @@ __all__ = [
     "JoinedMember",
     "Leaver",
     "MemberIdIs",
+    "Outcome",
     "Protocol",
     "Reply",
     "Sync",
@@ -134,3 +136,11 @@ class Leaver(NamedTuple):
 
 
 Reply = Joined | MemberIdIs | Synced | RaylogError
+
+
+class Outcome(NamedTuple):
+    """What follows from one event."""
+
+    replies: tuple[tuple[Token, Reply], ...] = ()
+    store: StoredGroup | None = None
+    """To be written before any of ``replies`` is sent."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raylog.broker.groups.classic import ClassicGroup, Outcome
+from raylog.broker.groups.classic import ClassicGroup
 from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed, encode_claimed
-from raylog.broker.groups.classic_messages import Reply, Token
+from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, SettledKind, read_kind, settle_kind

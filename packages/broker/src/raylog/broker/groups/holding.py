@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from raylog.broker.events import EventLog
-from raylog.broker.groups.classic import GroupState, Outcome
-from raylog.broker.groups.classic_messages import Reply, Token
+from raylog.broker.groups.classic import GroupState
+from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claimed
 from raylog.broker.groups.table import Entry, GroupTable, Ticker
