@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kit.churn.deletes import delete_records
+from kit.churn.groups import ClientsOfOneLife
 from kit.churn.readers import bounds_at_leader
 from kit.churn.world import ChurnThread, Unanswered, World
 from kit.waiting import wait_until
@@ -42,6 +43,7 @@ class Actions(ChurnThread):
         self._down: int | None = None
         """The broker that was killed and is to be started again."""
         self._again_after = 0
+        self.leave_before_deletion: list[ClientsOfOneLife] = []
         self.admin = Admin(world.cluster.bootstrap_servers, request_timeout_ms=15_000, default_api_timeout_ms=60_000)
         self._choices: list[tuple[Callable[[], bool], int]] = [
             (self.delete_records, 8),
@@ -109,6 +111,9 @@ class Actions(ChurnThread):
     def renew_topic(self) -> bool:
         """Delete a topic, and make it anew under its name, at once or a little later."""
         life = self.rng.choice([life for life in self.world.topics.current() if self._plans[life.name].renewed])
+        leaving = [member for member in self.leave_before_deletion if life.name in member.group.topics]
+        for member in leaving:
+            member.leave()
         self.world.topics.drop(life)
 
         def deleted() -> bool:
@@ -126,6 +131,8 @@ class Actions(ChurnThread):
         if plan.replicas == self.world.cluster.size:
             self.bring_back()  # which finds a log whose topic is gone; no controller makes a topic with too few brokers
         self._create(plan)
+        for member in leaving:
+            member.come_back()
         return True
 
     def delete_records(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kit import history
 from kit.churn.actions import Actions, Plan
 from kit.churn.deletes import Trimmer
+from kit.churn.groups import Actors, Clients, ClientsOfOneLife, Group, Member, ages_s, unread
 from kit.churn.health import BrokerLogs, deleted_files, offline_directories
 from kit.churn.lookups import LookUps, LookUpsBesideDeletion, wrong_look_ups
 from kit.churn.producers import ById, Librdkafka, Ours
@@ -62,6 +64,14 @@ PLANS = [
 STABLE = ("kept", "trimmed", "solo", "sized", "timed")
 TRIMMED = frozenset({"trimmed", "solo", "renewed", "renewed-solo"})
 RENEWED = ("renewed", "renewed-solo")
+GROUPS: list[tuple[type[Member], str, Sequence[str], int]] = [
+    (Actors, "actors", ("kept", "solo", "renewed", "renewed-solo"), 2),
+    (Clients, "clients", ("kept", "solo"), 2),
+    (Clients, "cooperative clients", ("kept", "trimmed"), 2),
+    (ClientsOfOneLife, "clients of one life", ("renewed",), 1),
+    (ClientsOfOneLife, "clients of one solo life", ("renewed-solo",), 1),
+]
+"""Kinds of members, their group, its topics, and how many there are."""
 
 
 @dataclass(slots=True)
@@ -75,13 +85,16 @@ class Report:
     """Whatever a client or a broker told that must not be."""
     judgement: Judgement | None = None
     """Of the history; None where the cluster did not come to rest."""
+    waits: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """By group: how long acknowledged records waited for it, in seconds: half of them, 99 of 100, all."""
     deleted_files: dict[int, list[str]] = field(default_factory=dict)
     most_deleted_files: int = 0
 
     def __str__(self) -> str:
         counts = ", ".join(f"{what} {count}" for what, count in sorted(self.counts.items()))
         return f"{self.seconds:g} s of churn (SEED={self.seed}): {self.judgement}; most deleted files open at once " + (
-            f"{self.most_deleted_files}; {counts}"
+            f"{self.most_deleted_files}; {counts}; waits for groups (p50, p99, most): "
+            + ", ".join(f"{group} {p50:.2f} {p99:.2f} {most:.2f} s" for group, (p50, p99, most) in self.waits.items())
         )
 
 
@@ -97,6 +110,9 @@ def churn(root: Path, *, seconds: float, seed: int) -> Report:
             *(LookUpsBesideDeletion(world, f"look-ups beside deletion {n}", TRIMMED) for n in range(2)),
         ]
         threads: list[ChurnThread] = []
+        groups = {name: Group(name, topics) for _, name, topics, _ in GROUPS}
+        members = [kind(world, groups[name], n) for kind, name, _, count in GROUPS for n in range(count)]
+        actions.leave_before_deletion = [each for each in members if isinstance(each, ClientsOfOneLife)]
         try:
             actions.begin()
             threads += [
@@ -111,7 +127,7 @@ def churn(root: Path, *, seconds: float, seed: int) -> Report:
                 RandomFetcher(world, "fetcher"),
                 *look_ups,
             ]
-            for thread in threads:
+            for thread in (*threads, *members):
                 thread.start()
             ends = time.monotonic() + seconds
             while time.monotonic() < ends and not world.faults:
@@ -120,20 +136,28 @@ def churn(root: Path, *, seconds: float, seed: int) -> Report:
                 report.most_deleted_files = max(report.most_deleted_files, *map(len, deleted_files(world).values()))
             if not world.faults:
                 _come_to_rest(world, actions, threads)
+                rest_ns = time.monotonic_ns()
                 world.faults += offline_directories(world)
                 report.deleted_files = _wait_for_closed_files(world)
                 _drain(world, actions)
+                world.faults += unread(world, list(groups.values()), rest_ns)
         except AssertionError as error:
             world.fault(str(error))
         finally:
             world.stopping.set()
-            for thread in threads:
+            for member in members:
+                member.finish()
+            for thread in (*threads, *members):
                 if thread.is_alive():
                     thread.join(STOP_S)
             actions.connections.close()
             actions.admin.close()
             world.faults[:0] = logs.bad()  # more of a cause than what clients were told of it
         ops = world.recorder.ops()
+        for name, group in groups.items():
+            world.counts[f"group {name}: handed out"] = group.handed_out
+            if ages := ages_s(group, ops):
+                report.waits[name] = (ages[len(ages) // 2], ages[len(ages) * 99 // 100], ages[-1])
         history.save(ops, root / "history.jsonl")
         if not world.faults:
             report.judgement = check(ops, least_acked=100)

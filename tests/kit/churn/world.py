@@ -202,13 +202,14 @@ class ChurnThread(threading.Thread):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.world = world
+        self.stopping = world.stopping
         self.rng = random.Random(f"{world.seed} {name}")
         self.connections = Connections(world)
 
     def run(self) -> None:
         try:
             self.begin()
-            while not self.world.stopping.is_set():
+            while not self.stopping.is_set():
                 self.step()
         except Exception:  # noqa: BLE001 (told with the judgement)
             self.world.fault(f"the churn's own thread {self.name} ended: {traceback.format_exc()}")
@@ -226,5 +227,5 @@ class ChurnThread(threading.Thread):
     def end(self) -> None: ...
 
     def pause(self, seconds: float) -> None:
-        """Until then, or until the churn stops."""
-        self.world.stopping.wait(seconds)
+        """Until then, or until it is to stop."""
+        self.stopping.wait(seconds)
