@@ -103,8 +103,8 @@ class Actors(Member):
             fetch_max_wait_ms=100,
         ) as consumer:
             while True:
-                records = consumer.poll(POLL_S)
-                yield [value_of(record.value) for record in records]
+                polled = consumer.poll(POLL_S)
+                yield [value_of(record.value) for records in polled.values() for record in records]
 
 
 class Clients(Member):
