@@ -19,6 +19,8 @@ from raylog.coordination.registration import FEATURE_LEVEL, ensure_cluster
 from raylog.coordination.store import (
     BadVersion,
     Check,
+    Create,
+    Delete,
     NodeChange,
     NodeEvent,
     NoNode,
@@ -336,3 +338,99 @@ def test_a_snapshot_leaves_out_what_is_half_gone(tree: MemoryTree) -> None:
     [partition] = state.topics[FLIGHTS].partitions
     assert (partition.version, partition.leader, partition.replicas) == (-1, -1, (5,))
     assert deleting == {"old"}
+
+
+# --- a server that is behind
+
+
+def behind(tree: MemoryTree) -> MemoryStore:
+    """A client whose server has seen /a at version 0 with the child b, and nothing of what comes then."""
+    other = client(tree)
+    other.create("/a", b"old")
+    other.create("/a/b")
+    store = client(tree)
+    store.fall_behind()
+    return store
+
+
+def write_on(tree: MemoryTree) -> None:
+    other = client(tree)
+    other.set("/a", b"new")
+    other.set("/a", b"newer")
+    other.create("/a/c")
+    other.delete("/a/b")
+    other.create("/new")
+
+
+def test_server_behind_shows_what_was(tree: MemoryTree) -> None:
+    store = behind(tree)
+    write_on(tree)
+    assert (store.get("/a"), store.children("/a"), store.exists("/new")) == ((b"old", 0), ["b"], None)
+    assert store.get_many(["/a", "/a/b", "/a/c"]) == [(b"old", 0), (b"", 0), None]
+    assert client(tree).get("/a") == (b"newer", 2)
+
+
+@pytest.mark.parametrize("by", ["sync", "write", "refused write", "ensure", "itself", "connection"])
+def test_server_behind_catches_up(tree: MemoryTree, by: str) -> None:
+    store = behind(tree)
+    write_on(tree)
+    match by:
+        case "sync":
+            store.heartbeat()
+        case "write":
+            store.create("/mine")
+        case "refused write":
+            with pytest.raises(BadVersion):
+                store.set("/a", b"", 0)
+        case "ensure":
+            store.ensure("/a/mine")
+            store.delete("/a/mine")
+        case "itself":
+            store.catch_up()
+        case _:
+            store.suspend()
+            store.resume()
+    assert (store.get("/a"), store.children("/a")) == ((b"newer", 2), ["c"])
+    assert store.exists("/new") is not None
+
+
+def test_server_behind_tells_watches_later_what_they_missed(tree: MemoryTree) -> None:
+    store = behind(tree)
+    sinks = {name: SimpleQueue[StoreEvent]() for name in ("before", "data", "children", "gone", "made", "same")}
+    store.catch_up()
+    store.get("/a", sinks["before"])
+    store.fall_behind()
+    write_on(tree)
+    store.get("/a", sinks["data"])
+    store.children("/a", sinks["children"])
+    store.exists("/a/b", sinks["gone"])
+    store.exists("/new", sinks["made"])
+    store.exists("/same", sinks["same"])
+    assert all(sink.empty() for sink in sinks.values())
+    store.heartbeat()
+    assert sinks["before"].get_nowait() == sinks["data"].get_nowait() == NodeEvent("/a", NodeChange.CHANGED)
+    assert sinks["children"].get_nowait() == NodeEvent("/a", NodeChange.CHILDREN)
+    assert sinks["gone"].get_nowait() == NodeEvent("/a/b", NodeChange.DELETED)
+    assert sinks["made"].get_nowait() == NodeEvent("/new", NodeChange.CREATED)
+    assert all(sink.empty() for sink in sinks.values())
+    store.create("/same")
+    assert sinks["same"].get_nowait() == NodeEvent("/same", NodeChange.CREATED)
+
+
+def test_server_behind_tells_first_that_a_node_made_anew_was_deleted(tree: MemoryTree) -> None:
+    store, sink = behind(tree), SimpleQueue[StoreEvent]()
+    other = client(tree)
+    other.multi([Delete("/a/b"), Create("/a/b", b"again")])
+    assert store.get("/a/b", sink) == (b"", 0)
+    store.catch_up()
+    assert sink.get_nowait() == NodeEvent("/a/b", NodeChange.DELETED)
+    assert store.get("/a/b") == (b"again", 0)
+
+
+def test_multi_that_failed_leaves_nothing_to_see_behind(tree: MemoryTree) -> None:
+    store = behind(tree)
+    other = client(tree)
+    with pytest.raises(BadVersion):
+        other.multi([Create("/a/x"), Delete("/a/b"), Set("/a", b"no"), Check("/a", 9)])
+    for reader in (store, other):
+        assert (reader.get("/a"), reader.children("/a")) == ((b"old", 0), ["b"])

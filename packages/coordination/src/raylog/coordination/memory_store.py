@@ -2,7 +2,8 @@
 
 What goes wrong is scripted: :meth:`MemoryStore.suspend` and ``resume`` cut and mend the connection,
 ``MemoryTree.expire`` ends a session as the server does, ``abandon`` leaves a session behind as kill -9 does,
-``lose_next_answer`` carries a request out but loses its answer.
+``lose_next_answer`` carries a request out but loses its answer, and ``fall_behind`` puts the client on a server that
+lags: it reads what was, as ZooKeeper allows, until it writes, syncs (``heartbeat``) or connects anew.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from raylog.coordination.store import (
     StoreError,
     StoreUnavailable,
     Versioned,
-    check_size,
+    check_writable,
 )
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
@@ -85,6 +86,14 @@ class MemoryStore:
     def lose_next_answer(self) -> None:
         """The next request is carried out, but the caller gets StoreUnavailable."""
         self._lose_answer = True
+
+    def fall_behind(self) -> None:
+        """From now on reads show what there is now, and watches tell nothing, whatever others write."""
+        self._tree.fall_behind(self)
+
+    def catch_up(self) -> None:
+        """The server has seen all writes again."""
+        self._tree.catch_up(self)
 
     # --- sessions
 
@@ -148,7 +157,7 @@ class MemoryStore:
 
     def heartbeat(self) -> MonotonicMs:
         sent, session = self._clock(), self.session
-        self._ask(lambda: None)
+        self._ask(self.catch_up)
         with self._tree.lock:
             if session != self.session:
                 raise SessionExpired("the session ended while its heartbeat was under way")
@@ -183,13 +192,13 @@ class MemoryStore:
         return answer
 
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
-        return self._ask(lambda: self._watched(path, watch, self._tree.get(path)))
+        return self._ask(lambda: self._watched(path, watch, self._tree.get(path, self)))
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        return self._ask(lambda: [self._tree.get(path) for path in paths])
+        return self._ask(lambda: [self._tree.get(path, self) for path in paths])
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
-        return self._ask(lambda: self._watched(path, watch, self._tree.stat(path)))
+        return self._ask(lambda: self._watched(path, watch, self._tree.stat(path, self)))
 
     def _watched(self, path: str, watch: EventSink | None, answer: T) -> T:
         if watch is not None:
@@ -198,7 +207,7 @@ class MemoryStore:
 
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         def read() -> list[str]:
-            names = self._tree.children(path)
+            names = self._tree.children(path, self)
             if watch is not None:
                 self._tree.watch(path, self, watch, children=names is not None)
             return names or []
@@ -215,20 +224,32 @@ class MemoryStore:
         parents: bool = False,
     ) -> str:
         if parents:
-            self.ensure(parent_of(path))
+            check_writable((Create(path, data),))
+            try:
+                self.ensure(parent_of(path))
+            except StoreError as error:
+                error.path = path
+                raise
         [made] = self.multi([Create(path, data, ephemeral, sequence)])
         assert isinstance(made, str)
         return made
 
     def ensure(self, path: str) -> None:
+        check_writable((Create(path),))
+
         def make() -> None:
+            self.catch_up()
             names = path.strip("/").split("/")
             for depth in range(1, len(names) + 1):
                 node = "/" + "/".join(names[:depth])
                 if node != "/" and self._tree.stat(node) is None:
                     self._tree.multi([Create(node)], self.session.id)
 
-        self._ask(make)
+        try:
+            self._ask(make)
+        except StoreError as error:
+            error.path = path
+            raise
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         [new] = self.multi([Set(path, data, version)])
@@ -239,5 +260,10 @@ class MemoryStore:
         self.multi([Delete(path, version)])
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        check_size(ops)
-        return self._ask(lambda: self._tree.multi(ops, self.session.id))
+        check_writable(ops)
+
+        def write() -> list[OpResult]:
+            self.catch_up()
+            return self._tree.multi(ops, self.session.id)
+
+        return self._ask(write)

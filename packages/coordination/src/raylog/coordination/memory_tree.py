@@ -29,6 +29,7 @@ from raylog.coordination.store import (
     Stat,
     StoreError,
     Versioned,
+    is_path,
 )
 
 
@@ -59,6 +60,29 @@ _Saved = tuple[str, _Node | None]
 """A path and a copy of what was there, to go back to when a multi fails."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    store: Client
+    sink: EventSink
+
+    def __hash__(self) -> int:
+        return hash((id(self.store), id(self.sink)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watch) and self.store is other.store and self.sink is other.sink
+
+
+@dataclass(slots=True)
+class _Lag:
+    """A client whose server is behind: what it has not heard of."""
+
+    at: int
+    """How many writes that server has seen."""
+    held: list[tuple[EventSink, NodeEvent]] = field(default_factory=list)
+    watches: dict[tuple[str, bool, _Watch], None] = field(default_factory=dict)
+    """Set meanwhile: path, whether of its children."""
+
+
 class MemoryTree:
     """The server: nodes, sessions and watches. One lock guards all; events are put while it is held."""
 
@@ -69,6 +93,11 @@ class MemoryTree:
         self._sessions: dict[int, Client] = {}
         self._data_watches: dict[str, set[_Watch]] = defaultdict(set)
         self._child_watches: dict[str, set[_Watch]] = defaultdict(set)
+        self._writes = 0
+        self._lags: dict[int, _Lag] = {}
+        """By the id() of the client."""
+        self._former: dict[str, list[tuple[int, _Node | None]]] = defaultdict(list)
+        """What each node was before the write of that number; kept while somebody is behind."""
 
     # --- sessions
 
@@ -100,27 +129,80 @@ class MemoryTree:
                 self.end_session(self._sessions[session_id].session)
 
     def forget_watches(self, store: Client) -> None:
+        self._lags.pop(id(store), None)
         for watches in (self._data_watches, self._child_watches):
             for path in list(watches):
                 watches[path] = {watch for watch in watches[path] if watch.store is not store}
 
-    # --- reads
+    # --- servers that are behind
 
-    def get(self, path: str) -> Versioned | None:
-        node = self._nodes.get(path)
+    def fall_behind(self, store: Client) -> None:
+        """The server of this client sees no write from now on, and tells of none, until :meth:`catch_up`."""
+        with self.lock:
+            self._lags.setdefault(id(store), _Lag(self._writes))
+
+    def catch_up(self, store: Client) -> None:
+        """It has seen all writes: its client is told what its watches have missed."""
+        with self.lock:
+            lag = self._lags.pop(id(store), None)
+            if lag is None:
+                return
+            for sink, event in lag.held:
+                sink.put(event)
+            for path, of_children, watch in lag.watches:
+                change = self._first_change(path, lag.at, of_children=of_children)
+                if change is None:
+                    (self._child_watches if of_children else self._data_watches)[path].add(watch)
+                else:
+                    watch.sink.put(NodeEvent(path, change))
+            if not self._lags:
+                self._former.clear()
+
+    def _first_change(self, path: str, since: int, *, of_children: bool) -> NodeChange | None:
+        """What a watch that was set after so many writes has missed."""
+        states = [node for number, node in self._former.get(path, ()) if number > since] + [self._nodes.get(path)]
+        for before, after in itertools.pairwise(states):
+            if before is None or after is None:
+                if before is not after:
+                    return NodeChange.DELETED if after is None else NodeChange.CREATED
+            elif of_children:
+                if before.children != after.children:
+                    return NodeChange.CHILDREN
+            elif before.version != after.version:
+                return NodeChange.CHANGED
+        return None
+
+    def _seen(self, path: str, store: Client | None) -> _Node | None:
+        """The node as the client's server has it; None is a server that is not behind."""
+        lag = self._lags.get(id(store)) if store is not None else None
+        for number, node in self._former.get(path, ()) if lag is not None else ():
+            if lag is not None and number > lag.at:
+                return node
+        return self._nodes.get(path)
+
+    # --- reads: ``store`` is the client that asks
+
+    def get(self, path: str, store: Client | None = None) -> Versioned | None:
+        node = self._seen(path, store)
         return None if node is None else Versioned(node.data, node.version)
 
-    def stat(self, path: str) -> Stat | None:
-        node = self._nodes.get(path)
+    def stat(self, path: str, store: Client | None = None) -> Stat | None:
+        node = self._seen(path, store)
         return None if node is None else Stat(node.version, node.owner)
 
-    def children(self, path: str) -> list[str] | None:
-        node = self._nodes.get(path)
+    def children(self, path: str, store: Client | None = None) -> list[str] | None:
+        node = self._seen(path, store)
         return None if node is None else sorted(node.children)
 
     def watch(self, path: str, store: Client, sink: EventSink, *, children: bool = False) -> None:
-        watches = self._child_watches if children else self._data_watches
-        watches[path].add(_Watch(store, sink))
+        if not is_path(path):
+            return
+        watch = _Watch(store, sink)
+        lag = self._lags.get(id(store))
+        if lag is not None:
+            lag.watches[path, children, watch] = None
+        else:
+            (self._child_watches if children else self._data_watches)[path].add(watch)
 
     # --- writes
 
@@ -140,6 +222,9 @@ class MemoryTree:
                     self._place(path, node)
                 error.index = index
                 raise
+        self._writes += 1
+        for path, node in saved if self._lags else ():
+            self._former[path].append((self._writes, node))
         for change, path in events:
             self._fire(change, path)
         return results
@@ -160,7 +245,7 @@ class MemoryTree:
                 node = self._at_version(op.path, op.version)
                 if node.children:
                     raise NotEmpty(f"{op.path} has children: {sorted(node.children)[:3]}", op.path)
-                saved.append(self._copy(op.path))
+                self._save(op.path, saved)
                 self._place(op.path, None)
                 events.append((NodeChange.DELETED, op.path))
                 return None
@@ -171,6 +256,12 @@ class MemoryTree:
     def _copy(self, path: str) -> _Saved:
         node = self._nodes.get(path)
         return path, None if node is None else replace(node, children=set(node.children))
+
+    def _save(self, path: str, saved: list[_Saved]) -> None:
+        """Before the node comes or goes: its parent changes, too, which only clients that are behind ask for."""
+        if self._lags:
+            saved.append(self._copy(parent_of(path)))
+        saved.append(self._copy(path))
 
     def _place(self, path: str, node: _Node | None) -> None:
         """Put this node in its place, or leave the place empty."""
@@ -205,7 +296,7 @@ class MemoryTree:
         path = f"{op.path}{parent.created:010d}" if op.sequence else op.path
         if path in self._nodes:
             raise NodeExists(f"{path} exists", path)
-        saved.append(self._copy(path))
+        self._save(path, saved)
         self._place(path, _Node(op.data, owner=session_id if op.ephemeral else 0))
         parent.created += 1
         events.append((NodeChange.CREATED, path))
@@ -216,19 +307,14 @@ class MemoryTree:
         if change is NodeChange.DELETED:
             told = told | self._child_watches.pop(path, set())
         for watch in told:
-            watch.sink.put(NodeEvent(path, change))
+            self._put(watch, NodeEvent(path, change))
         if change in (NodeChange.CREATED, NodeChange.DELETED):
             for watch in self._child_watches.pop(parent_of(path), set()):
-                watch.sink.put(NodeEvent(parent_of(path), NodeChange.CHILDREN))
+                self._put(watch, NodeEvent(parent_of(path), NodeChange.CHILDREN))
 
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    store: Client
-    sink: EventSink
-
-    def __hash__(self) -> int:
-        return hash((id(self.store), id(self.sink)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Watch) and self.store is other.store and self.sink is other.sink
+    def _put(self, watch: _Watch, event: NodeEvent) -> None:
+        lag = self._lags.get(id(watch.store))
+        if lag is not None:
+            lag.held.append((watch.sink, event))
+        else:
+            watch.sink.put(event)

@@ -18,6 +18,7 @@ ephemerals anew.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -170,6 +171,10 @@ class WriteTooLarge(StoreError):
     """More than MAX_WRITE_BYTES at once: nothing was written."""
 
 
+class BadPath(StoreError):
+    """No node can have this path (see :func:`is_path`): nothing was written."""
+
+
 class StoreUnavailable(StoreError):
     """No answer: not connected, or it came too late. A write may have happened or not: read before writing again."""
 
@@ -186,8 +191,21 @@ class StoreClosed(StoreError):
     """``close`` was called."""
 
 
-def check_size(ops: Sequence[Op]) -> None:
-    """For stores, before they write: WriteTooLarge."""
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[\x20-\x2e\x30-\x7e\xa0-\ud7ff\uf900-\uffef]+)+")
+
+
+def is_path(path: str) -> bool:
+    """Whether a node can have this path, by ZooKeeper's rules (PathUtils.validatePath): it begins with "/", no part of
+    it is empty, "." or "..", and no character is a control character or outside the basic plane.
+    """
+    return path == "/" or _PATH.fullmatch(path) is not None
+
+
+def check_writable(ops: Sequence[Op]) -> None:
+    """For stores, before they write: BadPath, WriteTooLarge."""
+    for index, op in enumerate(ops):
+        if not is_path(op.path) or (isinstance(op, Delete) and op.path == "/"):
+            raise BadPath(f"{op.path!r} is no path that can be written", op.path, index)
     sizes = [len(op.path) + len(getattr(op, "data", b"")) + _OP_BYTES for op in ops]
     if sum(sizes) > MAX_WRITE_BYTES:
         largest = max(range(len(ops)), key=sizes.__getitem__)
@@ -200,7 +218,9 @@ def check_size(ops: Sequence[Op]) -> None:
 
 
 class MetadataStore(Protocol):
-    """See the module's docstring. Paths are absolute, below the store's chroot: ``/brokers/ids/1``."""
+    """See the module's docstring. Paths are absolute, below the store's chroot: ``/brokers/ids/1``. Where no node can
+    have a path (:func:`is_path`), reads find none, and writes raise BadPath.
+    """
 
     def start(self) -> None:
         """Connect and open a session; StoreUnavailable when that takes longer than the connect timeout."""

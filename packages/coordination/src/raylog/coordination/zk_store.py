@@ -47,7 +47,8 @@ from raylog.coordination.store import (
     StoreUnauthorized,
     StoreUnavailable,
     Versioned,
-    check_size,
+    check_writable,
+    is_path,
 )
 from raylog.coordination.zk_auth import client_options
 from raylog.coordination.zk_errors import translated
@@ -277,7 +278,7 @@ class ZkStore:
             raise translated(error, path) from error
 
     def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
-        while True:
+        while is_path(path):
             try:
                 data, stat = self._ask(path, lambda: self._client.get_async(self._at(path), self._watcher(watch)))
                 return Versioned(data, stat.version)
@@ -285,14 +286,18 @@ class ZkStore:
                 # a failed get leaves no watch: exists does. It was made between the two: get again.
                 if watch is None or self.exists(path, watch) is None:
                     return None
+        return None
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         found: list[Versioned | None] = []
         for start in range(0, len(paths), _PIPELINED):
             batch = paths[start : start + _PIPELINED]
             self._refuse_unless_connected(batch[0])
-            results = [self._client.get_async(self._at(path)) for path in batch]
+            results = [self._client.get_async(self._at(path)) if is_path(path) else None for path in batch]
             for path, result in zip(batch, results, strict=True):
+                if result is None:
+                    found.append(None)
+                    continue
                 try:
                     data, stat = self._answer(path, result)
                     found.append(Versioned(data, stat.version))
@@ -301,17 +306,20 @@ class ZkStore:
         return found
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        if not is_path(path):
+            return None
         stat = self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch)))
         return None if stat is None else Stat(stat.version, stat.ephemeralOwner)
 
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
-        while True:
+        while is_path(path):
             try:
                 names = self._ask(path, lambda: self._client.get_children_async(self._at(path), self._watcher(watch)))
                 return sorted(names)
             except NoNode:
                 if watch is None or self.exists(path, watch) is None:
                     return []
+        return []
 
     def create(
         self,
@@ -322,7 +330,7 @@ class ZkStore:
         sequence: bool = False,
         parents: bool = False,
     ) -> str:
-        check_size((Create(path, data),))
+        check_writable((Create(path, data),))
         made: str = self._ask(
             path,
             lambda: self._client.create_async(
@@ -332,19 +340,21 @@ class ZkStore:
         return made.removeprefix(self._chroot)
 
     def ensure(self, path: str) -> None:
+        check_writable((Create(path),))
         self._ask(path, lambda: self._client.ensure_path_async(self._at(path)))
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        check_size((Set(path, data),))
+        check_writable((Set(path, data),))
         stat = self._ask(path, lambda: self._client.set_async(self._at(path), data, version))
         new: int = stat.version
         return new
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        check_writable((Delete(path),))
         self._ask(path, lambda: self._client.delete_async(self._at(path), version))
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        check_size(ops)
+        check_writable(ops)
         transaction = self._client.transaction()
         for op in ops:
             path = self._at(op.path)
