@@ -13,7 +13,7 @@ from kit.foreign_groups import JAVA, PYTHON, ForeignMember, Traffic, wait_all_re
 from kit.kafka_java import KafkaTools
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_claims import decode_claimed
+from raylog.broker.groups.classic_claims import decode_claim
 from raylog.client import Consumer
 from raylog.coordination import group_paths
 from raylog.protocol.ids import GroupId
@@ -42,10 +42,10 @@ def tools(cluster: ReplicatedCluster) -> Iterator[KafkaTools]:
 
 
 def coordinator(cluster: ReplicatedCluster, group: str) -> int:
-    node = group_paths.state(GroupId(group))
+    node = group_paths.claim(GroupId(group))
     found = cluster.store.get(node)
     assert found is not None
-    return decode_claimed(node, found.data).coordinator
+    return decode_claim(node, found.data).broker
 
 
 def takes_part(actor: Consumer) -> bool:

@@ -15,7 +15,7 @@ from fuzz.target import Target, filled, fix_checksums
 from fuzz.targets_wire import fetch_frames, produce_frames
 from kit.node import LISTENER, Node
 from kit.partitions import NOW, append
-from raylog.broker.groups.classic_claims import ClaimedGroup, decode_claimed, encode_claimed
+from raylog.broker.groups.classic_claims import Claim, decode_claim, decode_group, encode_claim, encode_group
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply
@@ -307,9 +307,7 @@ def _control_seeds() -> Iterator[bytes]:
 
 _TP = TopicPartition(TopicName(TOPIC), PartitionIndex(0))
 _MEMBER = StoredMember(MemberId("m"), InstanceId("i"), "client", "/host", 6_000, 60_000, b"topics", b"share")
-_CLAIMED = ClaimedGroup(
-    StoredGroup(Generation(3), "consumer", "range", MemberId("m"), (_MEMBER,)), BrokerId(1), BrokerEpoch(2)
-)
+_STORED = StoredGroup(Generation(3), "consumer", "range", MemberId("m"), (_MEMBER,))
 _GROUP = GroupId("readers")
 _INFO = BrokerInfo(
     BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "host", 9092),), "rack", "n", "a", (UUID(int=5),)
@@ -356,7 +354,8 @@ _NODES = (
         lambda data: group_paths.decode_assignment(_GROUP, data),
         group_paths.encode_assignment(Shares(Generation(3), {MemberId("m"): (_TP,)})),
     ),
-    (lambda data: decode_claimed("/s", data), encode_claimed(_CLAIMED)),
+    (lambda data: decode_group("/s", data), encode_group(_STORED)),
+    (lambda data: decode_claim("/c", data), encode_claim(Claim(BrokerId(1), BrokerEpoch(2)))),
 )
 
 

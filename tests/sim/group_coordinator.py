@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed
+from raylog.broker.groups.classic_claims import coordinator_of, decode_claim, decode_group
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Sync
 from raylog.broker.groups.classic_stored import GroupRules
-from raylog.broker.groups.held import Claimant, HeldGroup
+from raylog.broker.groups.held import Claimant, HeldGroup, read_claim
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.offsets import RegistryOffsetStore
@@ -59,14 +59,17 @@ class FetchOffsets(NamedTuple):
 
 def settled(data: bytes) -> Settled:
     """What a coordinator has stored, for the checker."""
-    claimed: ClaimedGroup = decode_claimed(group_paths.state(CLIENTS), data)
-    members = claimed.group.members
+    group = decode_group(group_paths.state(CLIENTS), data)
     return Settled(
-        claimed.group.generation,
-        claimed.coordinator,
-        {member.id: member.assignment for member in members},
-        {member.id: member.instance_id or member.id for member in members},
+        group.generation,
+        {member.id: member.assignment for member in group.members},
+        {member.id: member.instance_id or member.id for member in group.members},
     )
+
+
+def coordinator(data: bytes) -> BrokerId:
+    """Which broker has claimed the group, for the checker."""
+    return decode_claim(group_paths.claim(CLIENTS), data).broker
 
 
 class Coordinating:
@@ -135,12 +138,11 @@ class Coordinating:
         return None
 
     def _find(self) -> BrokerId:
-        found = self._broker.store.get(group_paths.state(CLIENTS))
-        claimed = decode_claimed(group_paths.state(CLIENTS), found.data) if found is not None else ClaimedGroup()
-        coordinator = coordinator_of(CLIENTS, claimed, self._broker.receiver.state)
-        if coordinator is None:
+        claim = read_claim(self._broker.store, CLIENTS).claim
+        found = coordinator_of(CLIENTS, claim, self._broker.receiver.state)
+        if found is None:
             raise CoordinatorNotAvailable("no live broker is known")
-        return coordinator.id
+        return found.id
 
     def _check(self) -> None:
         """Under the lease, and in the incarnation that has claimed."""

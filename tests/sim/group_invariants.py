@@ -13,7 +13,16 @@ from typing import NamedTuple
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import Create, Delete, Op, Set
-from raylog.protocol.ids import NO_LEADER, NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import (
+    NO_LEADER,
+    NO_OFFSET,
+    BrokerId,
+    GroupId,
+    MemberId,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
 
 from .engine import Engine, Violation
 from .zookeeper import Ensemble
@@ -52,8 +61,6 @@ class Settled(NamedTuple):
     """A generation of a group of clients as its coordinator stored it."""
 
     generation: int
-    coordinator: int
-    """The broker's id."""
     shares: dict[MemberId, bytes]
     """What each member was assigned."""
     names: dict[MemberId, str]
@@ -63,10 +70,17 @@ class Settled(NamedTuple):
 class GroupChecker:
     """Raises Violation."""
 
-    def __init__(self, engine: Engine, ensemble: Ensemble, decode_state: Callable[[bytes], Settled]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        ensemble: Ensemble,
+        decode_state: Callable[[bytes], Settled],
+        decode_coordinator: Callable[[bytes], BrokerId],
+    ) -> None:
         self._engine = engine
         self._ensemble = ensemble
         self._decode_state = decode_state
+        self._decode_coordinator = decode_coordinator
         self.committed: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         self.worked: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         """How far somebody has come in each partition, without a gap."""
@@ -75,7 +89,9 @@ class GroupChecker:
         self._generations: dict[int, dict[MemberId, bytes]] = {}
         self._shares: dict[int, dict[int, str]] = defaultdict(dict)
         """Of clients: generation → partition → who has it."""
-        self.settled = Settled(0, -1, {}, {})
+        self.settled = Settled(0, {}, {})
+        self.coordinator = NO_LEADER
+        """The broker that has claimed the group of clients."""
         self._coordinator_session = 0
         self._published: dict[int, bytes] = {}
         self.on_moment: Callable[[str, int, int], None] = lambda name, session, broker: None
@@ -93,6 +109,8 @@ class GroupChecker:
             elif isinstance(op, (Set, Create)) and op.data:
                 if op.path == group_paths.assignment(ACTORS):
                     self._publishes(op.data, session)
+                elif op.path == group_paths.claim(CLIENTS):
+                    self._claims(op.data, session)
                 elif op.path == group_paths.state(CLIENTS):
                     self._settles(op.data, session)
                 elif op.path.startswith((group_paths.details(ACTORS) + "/", group_paths.details(CLIENTS) + "/")):
@@ -124,20 +142,28 @@ class GroupChecker:
             raise Violation(ONE_OWNER, f"generation {shares.generation} gives one partition to two: {shares}")
         self.on_moment("publishes", session, NO_LEADER)
 
+    def _claims(self, data: bytes, session: int) -> None:
+        before, self.coordinator = self.coordinator, self._decode_coordinator(data)
+        self._coordinator_session = session
+        if self._engine.lines is not None:
+            self._engine.note(f"zookeeper: clients are claimed by {self.coordinator}")
+        if self.coordinator != before:
+            self.on_moment("coordinates", 0, self.coordinator)
+
     def _settles(self, data: bytes, session: int) -> None:
         new, old = self._decode_state(data), self.settled
-        self.settled, self._coordinator_session = new, session
+        self.settled = new
         if self._engine.lines is not None:
             told = {member: [*share] for member, share in new.shares.items()}
-            self._engine.note(f"zookeeper: clients in generation {new.generation} at {new.coordinator}: {told}")
+            self._engine.note(f"zookeeper: clients in generation {new.generation}: {told}")
+        if session != self._coordinator_session:
+            raise Violation(ONE_COORDINATOR, f"a deposed coordinator stores generation {new.generation}")
         if new.generation < old.generation:
             raise Violation(ONE_ASSIGNMENT, f"the generation went back from {old.generation} to {new.generation}")
-        if new.coordinator != old.coordinator:
-            self.on_moment("coordinates", 0, new.coordinator)
         if not new.shares:
             return
         if new.generation != old.generation:
-            self.on_moment("settles", 0, new.coordinator)
+            self.on_moment("settles", 0, self.coordinator)
         told = self._generations.setdefault(new.generation, {})
         told |= new.shares
         owners = self._shares[new.generation]

@@ -18,7 +18,7 @@ from raylog.protocol.ids import BrokerId, InstanceId, MemberId, Offset, Partitio
 
 from .engine import Process, Thread
 from .group_clients import SimClient
-from .group_coordinator import settled
+from .group_coordinator import coordinator, settled
 from .group_invariants import ACTORS, CLIENTS, PARTITIONS, TOPIC, GroupChecker
 from .group_members import SimMember
 
@@ -55,7 +55,7 @@ class SimGroups:
         self.design = design
         self._excused: set[MemberId] = set()
         """Whose session was ended by ZooKeeper, unheard so far."""
-        self.checker = GroupChecker(world.engine, world.ensemble, settled)
+        self.checker = GroupChecker(world.engine, world.ensemble, settled, coordinator)
         self.checker.on_moment = self._moment
         self.checker.excused = self._excused.__contains__
         self.members: list[SimMember] = []
@@ -109,7 +109,7 @@ class SimGroups:
 
     def coordinator(self) -> BrokerId:
         """Of the group of clients, as ZooKeeper has it; some broker while there is none."""
-        broker = BrokerId(self.checker.settled.coordinator)
+        broker = self.checker.coordinator
         return broker if broker in self.world.ids else self.world.ids[0]
 
     def member(self, place: int) -> SimMember | None:

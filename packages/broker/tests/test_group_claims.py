@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.broker.groups.classic_claims import (
-    ClaimedGroup,
+    UNCLAIMED,
+    Claim,
     choose_coordinator,
     coordinator_of,
-    decode_claimed,
-    encode_claimed,
+    decode_claim,
+    decode_group,
+    encode_claim,
+    encode_group,
 )
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.coordination.model import BrokerInfo, ClusterState
@@ -51,24 +54,28 @@ def cluster(*brokers: BrokerInfo) -> ClusterState:
     return ClusterState(brokers={each.id: each for each in brokers})
 
 
-def claimed(by: int, epoch: int) -> ClaimedGroup:
-    return ClaimedGroup(StoredGroup(), BrokerId(by), BrokerEpoch(epoch))
+def claimed(by: int, epoch: int) -> Claim:
+    return Claim(BrokerId(by), BrokerEpoch(epoch))
 
 
 @given(groups)
 def test_what_is_stored_is_read_again(group: StoredGroup) -> None:
-    stored = ClaimedGroup(group, BrokerId(3), BrokerEpoch(7))
-    assert decode_claimed("/node", encode_claimed(stored)) == stored
+    assert decode_group("/node", encode_group(group)) == group
 
 
-def test_an_empty_node_is_a_group_that_nobody_claimed() -> None:
-    assert decode_claimed("/node", b"") == ClaimedGroup()
+def test_a_claim_is_read_as_it_was_stored() -> None:
+    assert decode_claim("/node", encode_claim(claimed(3, 7))) == claimed(3, 7)
 
 
-@pytest.mark.parametrize("data", [b"x", b"[]", b"{}", encode_claimed(ClaimedGroup()).replace(b"[]", b"[{}]")])
+def test_an_empty_node_is_a_group_that_nobody_joined() -> None:
+    assert decode_group("/node", b"") == StoredGroup()
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b"{}", encode_group(StoredGroup()).replace(b"[]", b"[{}]")])
 def test_a_node_that_cannot_be_read_is_named(data: bytes) -> None:
-    with pytest.raises(CorruptMetadata, match="/raylog/groups/g/state"):
-        decode_claimed("/raylog/groups/g/state", data)
+    for decode in (decode_group, decode_claim):
+        with pytest.raises(CorruptMetadata, match="/raylog/groups/g/node"):
+            decode("/raylog/groups/g/node", data.replace(b"version", b"coordinator"))
 
 
 def test_a_claim_is_good_while_that_very_incarnation_is_registered() -> None:
@@ -80,7 +87,7 @@ def test_a_claim_is_good_while_that_very_incarnation_is_registered() -> None:
     assert coordinator_of(GROUP, claimed(other.id, 5), state) == other
     assert coordinator_of(GROUP, claimed(other.id, 4), state) == hashed
     assert coordinator_of(GROUP, claimed(9, 5), state) == hashed
-    assert coordinator_of(GROUP, ClaimedGroup(), state) == hashed
+    assert coordinator_of(GROUP, UNCLAIMED, state) == hashed
 
 
 def test_a_claim_of_a_later_incarnation_than_is_known_is_good() -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from kit.node import registered_store
 from raylog.broker.groups import held as held_module
-from raylog.broker.groups.classic_claims import ClaimedGroup, encode_claimed
+from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, encode_claim, encode_group
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup, StoredMember
-from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claimed
+from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claim, read_group
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.store import BadVersion
 from raylog.protocol.errors import NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Generation, GroupId, MemberId, MonotonicMs
 
@@ -29,8 +30,8 @@ def cluster(epoch: int) -> ClusterState:
     return ClusterState(brokers={ME: BrokerInfo(ME, BrokerEpoch(epoch), ())})
 
 
-def claimed_by(broker: BrokerId, epoch: int) -> ClaimedGroup:
-    return ClaimedGroup(StoredGroup(Generation(3)), broker, BrokerEpoch(epoch))
+def claimed_by(broker: BrokerId, epoch: int) -> Claim:
+    return Claim(broker, BrokerEpoch(epoch))
 
 
 def claim(store: MemoryStore, epoch: int) -> HeldGroup:
@@ -44,29 +45,48 @@ def test_claim_of_a_later_life_is_not_taken_back() -> None:
         check_coordinates(GROUP, claimed_by(ME, 3), me(2), cluster(2))
 
 
-@pytest.mark.parametrize("claimed", [claimed_by(ME, 2), claimed_by(ME, 1), claimed_by(OTHER, 9), ClaimedGroup()])
-def test_own_earlier_and_dead_claims_are_taken_over(claimed: ClaimedGroup) -> None:
+@pytest.mark.parametrize("claimed", [claimed_by(ME, 2), claimed_by(ME, 1), claimed_by(OTHER, 9), UNCLAIMED])
+def test_own_earlier_and_dead_claims_are_taken_over(claimed: Claim) -> None:
     check_coordinates(GROUP, claimed, me(2), cluster(2))
+
+
+def versions(store: MemoryStore) -> tuple[int | None, int]:
+    """Of the claim and of the state."""
+    state = store.get(group_paths.state(GROUP))
+    assert state is not None
+    return read_claim(store, GROUP).version, state.version
 
 
 def test_claim_that_is_held_already_writes_nothing() -> None:
     store = registered_store(ME, BrokerEpoch(1))
     claim(store, 1)
-    before = read_claimed(store, GROUP)
-    assert (before.claimed.coordinator, before.claimed.epoch, before.version) == (ME, 1, 0)
+    assert read_claim(store, GROUP) == (claimed_by(ME, 1), 0)
     claim(store, 1)
-    assert read_claimed(store, GROUP) == before
+    assert versions(store) == (0, 0)
 
 
 def test_claim_of_an_earlier_life_is_written_anew() -> None:
     store = registered_store(ME, BrokerEpoch(2))
     settle_kind(store, GROUP, GroupKind.CLIENTS)
-    store.create(group_paths.state(GROUP), encode_claimed(claimed_by(ME, 1)))
+    store.create(group_paths.claim(GROUP), encode_claim(claimed_by(ME, 1)))
+    store.create(group_paths.state(GROUP), encode_group(StoredGroup(Generation(3))))
     held = claim(store, 2)
-    now = read_claimed(store, GROUP)
-    assert (now.claimed.epoch, now.claimed.group.generation, now.version) == (2, 3, 1)
+    assert (held.machine.generation, read_claim(store, GROUP)) == (3, (claimed_by(ME, 2), 1))
     held.write(StoredGroup(Generation(4)))
-    assert read_claimed(store, GROUP).version == 2
+    assert (read_group(store, GROUP).generation, versions(store)) == (4, (1, 1))
+
+
+def test_write_after_another_claim_is_refused() -> None:
+    """The claim alone fences: the state is as its former coordinator left it."""
+    store = registered_store(ME, BrokerEpoch(1))
+    held = claim(store, 1)
+    store.set(group_paths.claim(GROUP), encode_claim(claimed_by(OTHER, 9)))
+    for ops in (held.fence(), [*held.fence()[:-1]]):
+        with pytest.raises(BadVersion):
+            store.multi(ops)
+    with pytest.raises(BadVersion):
+        held.write(StoredGroup(Generation(4)))
+    assert versions(store) == (1, 0)
 
 
 def test_state_of_the_largest_size_is_stored_and_no_larger_one() -> None:
@@ -77,9 +97,9 @@ def test_state_of_the_largest_size_is_stored_and_no_larger_one() -> None:
         member = StoredMember(MemberId("m" * size), None, "", "", 1, 1, b"", b"")
         return StoredGroup(Generation(1), members=(member,))
 
-    most = held_module.MAX_STATE_BYTES - len(encode_claimed(ClaimedGroup(group(0), *me(1))))
+    most = held_module.MAX_STATE_BYTES - len(encode_group(group(0)))
     held.write(group(most))
-    version = read_claimed(store, GROUP).version
+    before = versions(store)
     with pytest.raises(RaylogError, match="use fewer members or topics"):
         held.write(group(most + 1))
-    assert read_claimed(store, GROUP).version == version
+    assert versions(store) == before

@@ -12,10 +12,11 @@ import pytest
 from kit.node import registered_store
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.classic_claims import choose_coordinator, decode_claimed
+from raylog.broker.groups.classic_claims import choose_coordinator, decode_group
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered
@@ -154,7 +155,7 @@ def test_an_assignment_is_stored_before_anyone_hears_of_it(brokers: Brokers, one
     def look(_: object) -> None:
         found = brokers.stores[1].get(group_paths.state(GROUP))
         assert found is not None
-        stored.append({member.id: member.assignment for member in decode_claimed("", found.data).group.members})
+        stored.append({member.id: member.assignment for member in decode_group("", found.data).members})
 
     waiting.add_done_callback(look)
     shares = {leader.member_id: b"1", follower.member_id: b"2"}
@@ -225,6 +226,12 @@ def test_a_write_in_doubt_sends_the_members_on_and_the_group_goes_on_from_what_i
             one.heartbeat(GROUP, who)
 
 
+def test_find_coordinator_reads_the_claim_alone(brokers: Brokers, one: GroupCoordinator) -> None:
+    member_of(one)
+    brokers.stores[1].set(group_paths.state(GROUP), b"no JSON")
+    assert one.find_coordinator(GROUP).id == 1
+
+
 def test_a_lapsed_lease_sends_all_on_and_a_regained_one_finds_the_members_where_they_were(
     brokers: Brokers, one: GroupCoordinator
 ) -> None:
@@ -243,9 +250,7 @@ def test_a_broker_that_registered_anew_claims_its_groups_anew(brokers: Brokers, 
     who = member_of(one)
     brokers.register_anew(1)
     one.heartbeat(GROUP, who)
-    found = brokers.stores[1].get(group_paths.state(GROUP))
-    assert found is not None
-    assert decode_claimed("", found.data).epoch == 2
+    assert read_claim(brokers.stores[1], GROUP).claim == (1, 2)
 
 
 def test_a_broker_whose_registration_was_ended_writes_nothing(brokers: Brokers, one: GroupCoordinator) -> None:
@@ -466,7 +471,8 @@ def test_offsets_of_an_old_tool_are_a_group_too(brokers: Brokers, one: GroupCoor
 
 def test_a_group_that_cannot_be_read_is_listed_with_the_others(brokers: Brokers, one: GroupCoordinator) -> None:
     member_of(one)
-    brokers.stores[1].create(group_paths.state(GroupId("odd")), b"no JSON", parents=True)
+    settle_kind(brokers.stores[1], GroupId("odd"), GroupKind.CLIENTS)
+    brokers.stores[1].create(group_paths.state(GroupId("odd")), b"no JSON")
     brokers.stores[1].create(group_paths.offset(GroupId("old"), TP), b"5", parents=True)
     assert {each.group: each.state for each in one.list_groups()} == {GROUP: "Stable", "odd": "Unknown", "old": "Empty"}
     with pytest.raises(CorruptMetadata, match="/raylog/groups/odd/state"):

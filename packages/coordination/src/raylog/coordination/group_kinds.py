@@ -59,7 +59,11 @@ def check_group_id(group: GroupId) -> None:
 
 def read_kind(store: MetadataStore, group: GroupId) -> SettledKind | None:
     """None while nobody has joined the group or committed for it."""
-    found = store.get(group_paths.group(group))
+    return decode_settled(group, store.get(group_paths.group(group)))
+
+
+def decode_settled(group: GroupId, found: Versioned | None) -> SettledKind | None:
+    """:func:`read_kind` of what was read of the group's node."""
     return None if found is None else SettledKind(group_paths.decode_kind(group, found.data), found.version)
 
 

@@ -73,6 +73,7 @@ def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
         *with_topics(group_paths.details(group)),
         group_paths.assignment(group),
         group_paths.state(group),
+        group_paths.claim(group),
         group_paths.group(group),
     ]
     return [node for node, found in zip(nodes, store.get_many(nodes), strict=True) if found is not None]

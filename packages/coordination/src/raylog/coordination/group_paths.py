@@ -11,6 +11,7 @@ What Kafka kept elsewhere or not at all is raylog's:
     /raylog/groups/G                       what kind of group it is
     /raylog/groups/G/assignment            who should read what (groups of actors)
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
+    /raylog/groups/G/claim                 which broker that is, in which incarnation
     /raylog/groups/G/offsets/T/P           what was committed beside the offset
 
 Group and member ids may hold any character, and clients may ask for topics by any name; names of nodes may not: what
@@ -120,6 +121,10 @@ def assignment(group_id: GroupId) -> str:
 
 def state(group_id: GroupId) -> str:
     return f"{group(group_id)}/state"
+
+
+def claim(group_id: GroupId) -> str:
+    return f"{group(group_id)}/claim"
 
 
 def details(group_id: GroupId) -> str:

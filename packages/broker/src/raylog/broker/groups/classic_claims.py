@@ -1,45 +1,61 @@
-"""◆ Who coordinates a group of Kafka clients: the claim that is stored with it, and whom all turn to without one.
+"""◆ Which broker coordinates a group of Kafka clients, and what it keeps of the group in the metadata store.
 
-/raylog/groups/G/state holds the group as its coordinator stored it last, and who that is, in which incarnation. Its
-node's version is the fence: a coordinator names it in every write, so that of two who think they are it only the one
-who claimed last goes on. A claim is good while that very incarnation is registered. After that, or before the first,
-the coordinator is the live broker that rendezvous hashing picks: when one goes, only its own groups move.
+/raylog/groups/G/claim names the coordinator and its incarnation, /raylog/groups/G/state holds the group as that stored
+it last. The versions of both nodes are the fence: a coordinator names both in every write, so that of two brokers which
+take themselves for it only the one that claimed last goes on. A claim is good while that very incarnation is able to
+act. After that, or before the first, the coordinator is the able broker that rendezvous hashing picks: when one goes,
+only its own groups move, and when one comes, it gets its share of all.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, ClusterState
 from raylog.coordination.node_json import Reading, dump, load
 from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
 
-__all__ = ["ClaimedGroup", "choose_coordinator", "coordinator_of", "decode_claimed", "encode_claimed"]
+__all__ = [
+    "UNCLAIMED",
+    "Claim",
+    "choose_coordinator",
+    "coordinator_of",
+    "decode_claim",
+    "decode_group",
+    "encode_claim",
+    "encode_group",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedGroup:
-    """What the node holds."""
+class Claim(NamedTuple):
+    """Which broker coordinates a group, in which incarnation."""
 
-    group: StoredGroup = field(default_factory=StoredGroup)
-    coordinator: BrokerId = NO_LEADER
-    epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """The coordinator's incarnation when it claimed the group."""
+    broker: BrokerId
+    epoch: BrokerEpoch
 
 
-def coordinator_of(group: GroupId, claimed: ClaimedGroup, cluster: ClusterState) -> BrokerInfo | None:
-    """The live broker that coordinates the group or is to claim it; None when no live broker is known.
+UNCLAIMED = Claim(NO_LEADER, NO_BROKER_EPOCH)
+
+
+def able_brokers(cluster: ClusterState) -> Iterable[BrokerInfo]:
+    """The brokers that may coordinate groups: those that the controller takes for live."""
+    return cluster.brokers.values()
+
+
+def coordinator_of(group: GroupId, claim: Claim, cluster: ClusterState) -> BrokerInfo | None:
+    """The able broker that coordinates the group or is to claim it; None when no able broker is known.
 
     A claim by a newer incarnation than ``cluster`` knows of is good: what we know is older than it.
     """
-    holder = cluster.brokers.get(claimed.coordinator)
-    if holder is not None and holder.epoch <= claimed.epoch:
+    brokers = able_brokers(cluster)
+    holder = next((broker for broker in brokers if broker.id == claim.broker), None)
+    if holder is not None and holder.epoch <= claim.epoch:
         return holder
-    return choose_coordinator(group, cluster.brokers.values())
+    return choose_coordinator(group, brokers)
 
 
 def choose_coordinator(group: GroupId, brokers: Iterable[BrokerInfo]) -> BrokerInfo | None:
@@ -51,14 +67,22 @@ def _weight(group: GroupId, broker: BrokerId) -> bytes:
     return blake2b(f"{broker}/{group}".encode(), digest_size=8).digest()
 
 
-def encode_claimed(claimed: ClaimedGroup) -> bytes:
+def encode_claim(claim: Claim) -> bytes:
+    return dump({"version": 1, "coordinator": claim.broker, "broker_epoch": claim.epoch})
+
+
+def decode_claim(path: str, data: bytes) -> Claim:
+    """The value of the node at ``path``. Raises CorruptMetadata."""
+    value = load(path, data)
+    with Reading(path):
+        return Claim(BrokerId(int(value["coordinator"])), BrokerEpoch(int(value["broker_epoch"])))
+
+
+def encode_group(group: StoredGroup) -> bytes:
     """JSON; what only members read is in Base64."""
-    group = claimed.group
     return dump(
         {
             "version": 1,
-            "coordinator": claimed.coordinator,
-            "broker_epoch": claimed.epoch,
             "generation": group.generation,
             "protocol_type": group.protocol_type,
             "protocol": group.protocol,
@@ -75,10 +99,10 @@ def encode_claimed(claimed: ClaimedGroup) -> bytes:
     )
 
 
-def decode_claimed(path: str, data: bytes) -> ClaimedGroup:
-    """The value of the node at ``path``; an empty one is a group that nobody claimed. Raises CorruptMetadata."""
+def decode_group(path: str, data: bytes) -> StoredGroup:
+    """The value of the node at ``path``; an empty one is a group that nobody has joined. Raises CorruptMetadata."""
     if not data:
-        return ClaimedGroup()
+        return StoredGroup()
     value = load(path, data)
     with Reading(path):
         members = tuple(
@@ -94,11 +118,10 @@ def decode_claimed(path: str, data: bytes) -> ClaimedGroup:
             )
             for member in value["members"]
         )
-        group = StoredGroup(
+        return StoredGroup(
             Generation(int(value["generation"])),
             str(value["protocol_type"]),
             str(value["protocol"]),
             MemberId(str(value["leader"])),
             members,
         )
-        return ClaimedGroup(group, BrokerId(int(value["coordinator"])), BrokerEpoch(int(value["broker_epoch"])))

@@ -17,12 +17,12 @@ from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
 from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed
+from raylog.broker.groups.classic_claims import UNCLAIMED, coordinator_of, decode_claim
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
-from raylog.broker.groups.held import Claimant, read_claimed
+from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
@@ -113,8 +113,8 @@ class GroupCoordinator:
     def find_coordinator(self, group: GroupId) -> BrokerInfo:
         check_group_id(group)
         with store_answers():
-            claimed, _ = read_claimed(self._store, group)
-        coordinator = coordinator_of(group, claimed, self._cluster())
+            claim = read_claim(self._store, group).claim
+        coordinator = coordinator_of(group, claim, self._cluster())
         if coordinator is None:
             raise CoordinatorNotAvailable("no live broker is known yet: ask again")
         return coordinator
@@ -242,16 +242,16 @@ class GroupCoordinator:
     def list_groups(self) -> Sequence[ListedGroup]:
         with store_answers():
             groups = group_nodes.group_ids(self._store)
-            nodes = [group_paths.state(group) for group in groups]
-            states = self._store.get_many(nodes)
+            nodes = [group_paths.claim(group) for group in groups]
+            claims = self._store.get_many(nodes)
         me, cluster = self._holder.claimant().broker, self._cluster()
         listed = []
-        for group, node, found in zip(groups, nodes, states, strict=True):
+        for group, node, found in zip(groups, nodes, claims, strict=True):
             try:
-                claimed = decode_claimed(node, found.data if found else b"")
+                claim = decode_claim(node, found.data) if found else UNCLAIMED
             except CorruptMetadata:
-                claimed = ClaimedGroup()
-            coordinator = coordinator_of(group, claimed, cluster)
+                claim = UNCLAIMED
+            coordinator = coordinator_of(group, claim, cluster)
             if coordinator is None or coordinator.id != me:
                 continue
             try:
@@ -283,7 +283,7 @@ class GroupCoordinator:
             return DescribedGroup(GroupState.EMPTY, "", "", ())  # a tool of Kafka's ZooKeeper era committed for it
         if kind.kind is GroupKind.ACTORS:
             return describe_actors(self._store, group, self._cluster().topics)
-        stored = read_claimed(self._store, group).claimed.group
+        stored = read_group(self._store, group)
         return _as_described(ClassicGroup(group, GroupRules(), stored, self._now_ms()))
 
 

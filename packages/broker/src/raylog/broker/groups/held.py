@@ -12,11 +12,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylog.broker.groups.classic import ClassicGroup
-from raylog.broker.groups.classic_claims import ClaimedGroup, coordinator_of, decode_claimed, encode_claimed
+from raylog.broker.groups.classic_claims import (
+    UNCLAIMED,
+    Claim,
+    coordinator_of,
+    decode_claim,
+    decode_group,
+    encode_claim,
+    encode_group,
+)
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.coordination import group_paths, paths
-from raylog.coordination.group_kinds import GroupKind, SettledKind, read_kind, settle_kind
+from raylog.coordination.group_kinds import GroupKind, SettledKind, decode_settled, read_kind, settle_kind
 from raylog.coordination.model import ClusterState
 from raylog.coordination.store import (
     BadVersion,
@@ -28,11 +36,12 @@ from raylog.coordination.store import (
     Op,
     Set,
     StoreError,
+    Versioned,
 )
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MonotonicMs
 
-__all__ = ["Claimant", "HeldGroup", "claim_group", "read_claimed"]
+__all__ = ["Claimant", "HeldGroup", "claim_group", "read_claim", "read_group"]
 
 MAX_STATE_BYTES = 900_000
 """ZooKeeper closes the connection of who writes more than 1 MiB at once (jute.maxbuffer)."""
@@ -52,29 +61,54 @@ class Claimant(NamedTuple):
 
 
 class StoredClaim(NamedTuple):
-    """A group's state as it was read."""
+    """A group's claim as it was read."""
 
-    claimed: ClaimedGroup
+    claim: Claim
     version: int | None
     """The node's; None: there is none yet."""
 
 
-def read_claimed(store: MetadataStore, group: GroupId) -> StoredClaim:
+class _Nodes(NamedTuple):
+    """All that is stored of a group but its offsets, as it was read."""
+
+    kind: SettledKind | None
+    claim: StoredClaim
+    state: Versioned | None
+
+
+def read_claim(store: MetadataStore, group: GroupId) -> StoredClaim:
     """Raises StoreUnavailable, CorruptMetadata."""
-    node = group_paths.state(group)
-    found = store.get(node)
+    return _claim(group, store.get(group_paths.claim(group)))
+
+
+def read_group(store: MetadataStore, group: GroupId) -> StoredGroup:
+    """The group as its coordinator stored it. Raises StoreUnavailable, CorruptMetadata."""
+    return _group(group, store.get(group_paths.state(group)))
+
+
+def _claim(group: GroupId, found: Versioned | None) -> StoredClaim:
     if found is None:
-        return StoredClaim(ClaimedGroup(), None)
-    return StoredClaim(decode_claimed(node, found.data), found.version)
+        return StoredClaim(UNCLAIMED, None)
+    return StoredClaim(decode_claim(group_paths.claim(group), found.data), found.version)
 
 
-def check_coordinates(group: GroupId, claimed: ClaimedGroup, me: Claimant, cluster: ClusterState) -> None:
+def _group(group: GroupId, found: Versioned | None) -> StoredGroup:
+    return decode_group(group_paths.state(group), b"" if found is None else found.data)
+
+
+def _read(store: MetadataStore, group: GroupId) -> _Nodes:
+    nodes = (group_paths.group(group), group_paths.claim(group), group_paths.state(group))
+    kind, claim, state = store.get_many(nodes)
+    return _Nodes(decode_settled(group, kind), _claim(group, claim), state)
+
+
+def check_coordinates(group: GroupId, claim: Claim, me: Claimant, cluster: ClusterState) -> None:
     """Raises NotCoordinator when another broker than ``me`` coordinates the group, or ``me`` is of the past."""
-    coordinator = coordinator_of(group, claimed, cluster)
+    coordinator = coordinator_of(group, claim, cluster)
     if coordinator is None or coordinator.id != me.broker:
         where = f"broker {coordinator.id}" if coordinator is not None else "no live broker that is known here"
         raise NotCoordinator(f"group {group} is coordinated by {where}, not by broker {me.broker}")
-    if claimed.coordinator == me.broker and claimed.epoch > me.epoch:
+    if claim.broker == me.broker and claim.epoch > me.epoch:
         raise NotCoordinator(f"broker {me.broker} claimed group {group} in a later life than this one")
 
 
@@ -91,20 +125,21 @@ def claim_group(
     """Coordinate the group from now on, as its last coordinator left it.
 
     None when it is no group of Kafka clients; with ``make`` it becomes one, if no actors are in it. Raises
-    NotCoordinator when another live broker holds it, is to claim it, or was faster; InvalidGroupId,
+    NotCoordinator when another able broker holds it, is to claim it, or was faster; InvalidGroupId,
     InconsistentGroupProtocol, CoordinatorNotAvailable (the store does not answer).
     """
     try:
-        claimed, version = read_claimed(store, group)
-        check_coordinates(group, claimed, me, cluster)
-        kind = settle_kind(store, group, GroupKind.CLIENTS) if make else read_kind(store, group)
-        if kind is None or kind.kind is not GroupKind.CLIENTS:
+        found = _read(store, group)
+        check_coordinates(group, found.claim.claim, me, cluster)
+        if make and (found.kind is None or found.kind.kind is not GroupKind.CLIENTS):
+            kind = settle_kind(store, group, GroupKind.CLIENTS)
+            found = _read(store, group)._replace(kind=kind)  # the claim and the state may have changed with it
+            check_coordinates(group, found.claim.claim, me, cluster)
+        if found.kind is None or found.kind.kind is not GroupKind.CLIENTS:
             return None
-        if make:  # the kind may have changed, and the state with it
-            claimed, version = read_claimed(store, group)
-        held = HeldGroup(store, group, me, kind, claimed.group, version, rules, now_ms)
-        if version is None or (claimed.coordinator, claimed.epoch) != me:
-            held.write(claimed.group)
+        held = HeldGroup(store, group, me, found.kind, found.claim, found.state, rules, now_ms)
+        if found.claim.claim != Claim(*me) or found.state is None:
+            held.claim()
         return held
     except (BadVersion, NodeExists, NoNode) as error:
         raise NotCoordinator(f"group {group} was claimed by another broker meanwhile: {error}") from error
@@ -121,19 +156,20 @@ class HeldGroup:
         group: GroupId,
         me: Claimant,
         kind: SettledKind,
-        stored: StoredGroup,
-        version: int | None,
+        claim: StoredClaim,
+        state: Versioned | None,
         rules: GroupRules,
         now_ms: MonotonicMs,
     ) -> None:
-        """``version``: of the node that holds ``stored``; None: there is none yet."""
         self.claimant = me
-        self.machine = ClassicGroup(group, rules, stored, now_ms)
+        self.machine = ClassicGroup(group, rules, _group(group, state), now_ms)
         self.lost: RaylogError | None = None
         """Why this is not the group's coordinator any more."""
         self._store = store
         self._kind = kind
-        self._version = version
+        self._claim_version = claim.version
+        self._version = None if state is None else state.version
+        """Of the group's state; None: there is none yet."""
 
     def settle(self, outcome: Outcome) -> Replies:
         """The replies to send now: what must be stored before them is, or else all who wait hear of the loss."""
@@ -162,25 +198,36 @@ class HeldGroup:
         group, the change of its kind, or the end of this broker's registration.
         """
         assert self._version is not None
-        return *self._checks(), Check(group_paths.state(self.machine.id), self._version)
+        return *self._checks(), self._check_claim(), Check(group_paths.state(self.machine.id), self._version)
+
+    def claim(self) -> None:
+        """Become the group's coordinator, at the state that was read. Raises StoreError."""
+        group, data = self.machine.id, encode_claim(Claim(*self.claimant))
+        node, state = group_paths.claim(group), group_paths.state(group)
+        as_read = Create(state) if self._version is None else Check(state, self._version)
+        becomes = Create(node, data) if self._claim_version is None else Set(node, data, self._claim_version)
+        *_, version = self._store.multi([*self._checks(), as_read, becomes])
+        self._claim_version = version if isinstance(version, int) else 0
+        self._version = self._version or 0
 
     def write(self, stored: StoredGroup) -> None:
         """Store the group under this claim. Raises StoreError; RaylogError when it is too large to be stored."""
+        assert self._version is not None
         group = self.machine.id
-        node = group_paths.state(group)
-        data = encode_claimed(ClaimedGroup(stored, *self.claimant))
+        data = encode_group(stored)
         if len(data) > MAX_STATE_BYTES:
             raise RaylogError(
                 f"group {group}: its {len(stored.members)} members' subscriptions and assignments take {len(data)} "
                 f"bytes, more than the metadata store takes at once ({MAX_STATE_BYTES}): use fewer members or topics"
             )
-        if self._version is None:
-            self._store.multi([*self._checks(), Create(node, data)])
-            self._version = 0
-        else:
-            *_, version = self._store.multi([*self._checks(), Set(node, data, self._version)])
-            assert isinstance(version, int)
-            self._version = version
+        becomes = Set(group_paths.state(group), data, self._version)
+        *_, version = self._store.multi([*self._checks(), self._check_claim(), becomes])
+        assert isinstance(version, int)
+        self._version = version
+
+    def _check_claim(self) -> Check:
+        assert self._claim_version is not None
+        return Check(group_paths.claim(self.machine.id), self._claim_version)
 
     def _checks(self) -> tuple[Check, ...]:
         """A group that is deleted and made anew begins with version 0 again: so a broker's writes end with its
