@@ -144,6 +144,13 @@ def test_get_many_answers_in_order(store: MetadataStore) -> None:
     assert store.get_many([]) == []
 
 
+def test_children_many_answers_in_order(store: MetadataStore) -> None:
+    for path in ("/p/b", "/p/a", "/q/c"):
+        store.create(path, parents=True)
+    assert store.children_many(["/q", "/absent", "/p", "/p/a"]) == [["c"], [], ["a", "b"], []]
+    assert store.children_many([]) == []
+
+
 def test_sequential_nodes_are_numbered_upwards(store: MetadataStore) -> None:
     store.create("/q")
     made = [store.create("/q/n_", sequence=True) for _ in range(3)]

@@ -214,6 +214,9 @@ class MemoryStore:
 
         return self._ask(read)
 
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return self._ask(lambda: [sorted(self._tree.children(path) or ()) for path in paths])
+
     def create(
         self,
         path: str,

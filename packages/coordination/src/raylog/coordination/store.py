@@ -287,6 +287,9 @@ class MetadataStore(Protocol):
         exist it reports its creation.
         """
 
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """As many :meth:`children` at once, at the cost of :meth:`get_many`."""
+
     def create(
         self,
         path: str,

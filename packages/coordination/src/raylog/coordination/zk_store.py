@@ -289,18 +289,25 @@ class ZkStore:
         return None
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        found: list[Versioned | None] = []
+        found = self._ask_many(paths, self._client.get_async)
+        return [None if each is None else Versioned(each[0], each[1].version) for each in found]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return [sorted(names or ()) for names in self._ask_many(paths, self._client.get_children_async)]
+
+    def _ask_many(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
+        """What each request answers; None: there is no such node."""
+        found: list[Any] = []
         for start in range(0, len(paths), _PIPELINED):
             batch = paths[start : start + _PIPELINED]
             self._refuse_unless_connected(batch[0])
-            results = [self._client.get_async(self._at(path)) if is_path(path) else None for path in batch]
+            results = [ask(self._at(path)) if is_path(path) else None for path in batch]
             for path, result in zip(batch, results, strict=True):
                 if result is None:
                     found.append(None)
                     continue
                 try:
-                    data, stat = self._answer(path, result)
-                    found.append(Versioned(data, stat.version))
+                    found.append(self._answer(path, result))
                 except NoNode:
                     found.append(None)
         return found
