@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import EventSink, MetadataStore, Op, OpResult, Stat, Versioned
+from raylog.coordination.store import Create, EventSink, MetadataStore, Op, OpResult, Set, Stat, Versioned
 
 OpenStore = Callable[[], MetadataStore]
 
@@ -51,3 +51,57 @@ class Contended(MemoryStore):
         self.multis += 1
         self.happens(self.multis)
         return super().multi(ops)
+
+
+class Counting(MemoryStore):
+    """Counts what it is asked and how much goes to and fro, but for heartbeats: they belong to no change."""
+
+    def __init__(self, tree: MemoryTree, session_timeout_ms: int = 60_000) -> None:
+        super().__init__(tree, session_timeout_ms=session_timeout_ms)
+        self.trips = 0
+        """Requests that somebody waits for."""
+        self.asked = 0
+        """Requests, as many at once as one each."""
+        self.bytes = 0
+        """Values and names of nodes, read and written."""
+
+    def _count(self, requests: int, total: int) -> None:
+        self.trips += 1
+        self.asked += requests
+        self.bytes += total
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        found = super().get(path, watch)
+        self._count(1, _bytes_of([found]))
+        return found
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        found = super().get_many(paths)
+        self._count(len(paths), _bytes_of(found))
+        return found
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        self._count(1, 0)
+        return super().exists(path, watch)
+
+    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
+        names = super().children(path, watch)
+        self._count(1, sum(map(len, names)))
+        return names
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        found = super().children_many(paths)
+        self._count(len(paths), sum(len(name) for names in found for name in names))
+        return found
+
+    def ensure(self, path: str) -> None:
+        self._count(1, 0)
+        super().ensure(path)
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        self._count(1, sum(len(op.path) + len(op.data) for op in ops if isinstance(op, Create | Set)))
+        return super().multi(ops)
+
+
+def _bytes_of(found: Sequence[Versioned | None]) -> int:
+    return sum(len(each.data) for each in found if each is not None)

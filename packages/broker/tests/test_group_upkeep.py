@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.lag import Led
+from raylog.broker.groups.lag import PASS_INTERVAL_MS, Led
 from raylog.broker.groups.retention import RetainedGroups
-from raylog.broker.groups.upkeep import LAG_INTERVAL_MS, GroupUpkeep
+from raylog.broker.groups.upkeep import GroupUpkeep
 from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
@@ -51,7 +51,8 @@ class Passes:
             now_ms=lambda: MonotonicMs(self.now_ms),
             loops=Loops(),
         )
-        self.states = 0
+        self.upkeep.lags.lags()
+        self.states = self.lags = 0
 
     def _led(self) -> Mapping[TopicPartition, Led]:
         self.lags += 1
@@ -68,7 +69,7 @@ class Passes:
         return []
 
     def turn_at(self, now_ms: int) -> tuple[int, int, int]:
-        """Looks at the topics, reads of lags and checks of retention, after a pass at that time."""
+        """Looks at the topics, passes over lags and checks of retention, after a pass at that time."""
         self.now_ms = now_ms
         assert self.upkeep.turn(cast(threading.Event, self.stopping))
         return self.states, self.lags, self.checks
@@ -83,7 +84,7 @@ def passes() -> Iterator[Passes]:
 
 
 def test_lags_and_retention_have_intervals_of_their_own(passes: Passes) -> None:
-    lag = LAG_INTERVAL_MS
+    lag = PASS_INTERVAL_MS
     assert 2 * lag < CHECK_MS < 3 * lag
     assert passes.turn_at(0)[1:] == (1, 1)
     assert passes.turn_at(lag - 1)[1:] == (1, 1)
@@ -102,7 +103,7 @@ def test_failure_of_one_step_holds_up_no_other(passes: Passes) -> None:
     passes.fails = True
     assert passes.turn_at(0) == (1, 1, 1)
     passes.fails = False
-    assert passes.turn_at(LAG_INTERVAL_MS) == (2, 2, 1)
+    assert passes.turn_at(PASS_INTERVAL_MS) == (2, 2, 1)
 
 
 def test_pass_ends_when_it_is_told_to_stop(passes: Passes) -> None:

@@ -14,7 +14,6 @@ from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.lag import GroupLags
 from raylog.broker.groups.retention import OffsetRetention
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
@@ -234,25 +233,3 @@ def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World)
     world.state = world.state.without_topics(OLD)
     world.retention.forget_deleted_topics()
     assert world.offsets.fetch(GROUP) == {tp(OLD): at(7)}
-
-
-# --- lag
-
-
-@dataclass
-class Led:
-    high_watermark: Offset
-
-
-def test_the_lag_is_from_the_commit_to_the_high_watermark_of_what_is_led_here(world: World) -> None:
-    led = {tp(): Led(Offset(12)), tp(OLD): Led(Offset(3))}
-    lags = GroupLags(world.store, lambda: led)
-    world.offsets.write(GROUP, {tp(): at(5), tp(FLIGHTS, 1): at(1), tp(OLD): at(4)}, [])
-    world.store.create(group_paths.offset(GroupId("odd"), tp()), b"no number", parents=True)
-    world.store.create(group_paths.offset(GroupId("claimed"), tp()), b"-1", parents=True)
-    assert lags.lags() == {}
-    lags.read()
-    assert lags.lags() == {(GROUP, tp()): 7, (GROUP, tp(OLD)): 0}
-    led[tp()].high_watermark = Offset(20)
-    del led[tp(OLD)]
-    assert lags.lags() == {(GROUP, tp()): 15}

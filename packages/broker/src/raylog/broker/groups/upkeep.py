@@ -25,8 +25,6 @@ log = EventLog(__name__)
 
 PASS_INTERVAL_S = 1.0
 """How soon it notices that a topic was deleted."""
-LAG_INTERVAL_MS = 10_000
-"""How old the committed offsets are at most that lags are told by."""
 
 
 class GroupUpkeep:
@@ -45,11 +43,11 @@ class GroupUpkeep:
     ) -> None:
         self._store = store
         self._loops = loops
-        self.lags = GroupLags(store, led)
+        self.lags = GroupLags(store, led, now_ms)
         self._settings = settings
         self._now_ms = now_ms
-        self._read_ms = self._check_ms = now_ms()
-        """When lags are read, and retention is looked after, next."""
+        self._check_ms = now_ms()
+        """When retention is looked after next."""
         self._retention = OffsetRetention(
             groups,
             retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
@@ -64,10 +62,8 @@ class GroupUpkeep:
         if stopping.wait(PASS_INTERVAL_S):
             return False
         self._guarded(self._retention.forget_deleted_topics)
+        self._guarded(self.lags.step)
         now_ms = self._now_ms()
-        if now_ms >= self._read_ms:
-            self._read_ms = MonotonicMs(now_ms + LAG_INTERVAL_MS)
-            self._guarded(self.lags.read)
         if now_ms >= self._check_ms:
             self._check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
             self._guarded(partial(self._retention.check, now_ms))
