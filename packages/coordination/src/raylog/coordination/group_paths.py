@@ -26,7 +26,19 @@ from urllib.parse import quote, unquote
 
 from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
-from raylog.coordination.node_json import Reading, dump, load, number
+from raylog.coordination.node_json import (
+    INT64,
+    Reading,
+    array,
+    dump,
+    fields,
+    host,
+    integer,
+    load,
+    number,
+    port,
+    text,
+)
 from raylog.protocol.ids import (
     NO_OFFSET,
     Generation,
@@ -179,15 +191,15 @@ def decode_committed(path: str, data: bytes, detail_data: bytes) -> CommittedOff
     committed = decode_offset(path, data)
     if committed == NO_OFFSET:
         return None
-    value = load(f"the details of {path}", detail_data) if detail_data else {}
-    with Reading(f"the details of {path}"):
+    value = load(path, detail_data) if detail_data else {}
+    with Reading(path):
         if value.get("offset") != committed:
             return CommittedOffset(committed)
         return CommittedOffset(
             committed,
-            LeaderEpoch(int(value["leader_epoch"])),
-            str(value["metadata"]),
-            TimestampMs(int(value["timestamp"])),
+            LeaderEpoch(integer(value["leader_epoch"], -1)),
+            text(value["metadata"]),
+            TimestampMs(integer(value["timestamp"], -1, INT64)),
         )
 
 
@@ -211,8 +223,10 @@ def encode_member(registered: Registered, now_ms: TimestampMs) -> bytes:
 def decode_member(path: str, data: bytes) -> Registered:
     value = load(path, data)
     with Reading(path):
-        names = tuple(str(name) for name in dict(value["subscription"]))
-        listens = str(value.get("host", "")), int(value.get("port", -1)), str(value.get("machine", ""))
+        names = tuple(text(name) for name in fields(value["subscription"]))
+        listens = ("", -1, "")
+        if "host" in value:
+            listens = host(value["host"]), port(value["port"]), text(value["machine"])
         match value.get("pattern", "static"):
             case "static":
                 return Registered(frozenset(TopicName(name) for name in names), None, *listens)
@@ -251,13 +265,13 @@ def decode_assignment(group_id: GroupId, data: bytes) -> Shares:
     value = load(path := assignment(group_id), data)
     with Reading(path):
         return Shares(
-            Generation(int(value["generation"])),
+            Generation(integer(value["generation"])),
             {
-                MemberId(name): tuple(
-                    TopicPartition(TopicName(topic), PartitionIndex(int(index)))
-                    for topic, indexes in topics.items()
-                    for index in indexes
+                MemberId(text(name)): tuple(
+                    TopicPartition(TopicName(text(topic)), PartitionIndex(integer(index)))
+                    for topic, indexes in fields(topics).items()
+                    for index in array(indexes)
                 )
-                for name, topics in value["members"].items()
+                for name, topics in fields(value["members"]).items()
             },
         )

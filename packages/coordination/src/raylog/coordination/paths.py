@@ -8,22 +8,46 @@ releases may add some. A value that cannot be read raises CorruptMetadata, which
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from raylog.coordination.group_paths import CONSUMERS, GROUPS
-from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.model import (
+    NO_BROKER_EPOCH,
+    NO_CONTROLLER_EPOCH,
+    BrokerInfo,
+    Endpoint,
+    PartitionState,
+    TopicState,
+)
+from raylog.coordination.node_json import (
+    INT32,
+    INT64,
+    Reading,
+    array,
+    broker_ids,
+    decimal,
+    dump,
+    fields,
+    flag,
+    host,
+    integer,
+    load,
+    number,
+    port,
+    text,
+    texts,
+)
 from raylog.coordination.node_json import CorruptMetadata as CorruptMetadata
-from raylog.coordination.node_json import Reading, dump, load, number
 from raylog.protocol.ids import (
+    NO_LEADER,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
-    PartitionIndex,
     ProducerId,
     TimestampMs,
     TopicId,
@@ -140,6 +164,10 @@ class FormerLife(NamedTuple):
     boot_id: str  # of the machine that it ran on; "" where an older release did not say
 
 
+MOST_PRODUCER_IDS = 1 << 20
+"""A block that leaves fewer than these behind it is no block."""
+
+
 class ProducerIdBlock(NamedTuple):
     """The ids from ``start`` to ``end``, both included, were given to ``broker_id``."""
 
@@ -154,7 +182,8 @@ def encode_number(value: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
-    return ControllerEpoch(number(CONTROLLER_EPOCH, data))
+    with Reading(CONTROLLER_EPOCH):
+        return ControllerEpoch(integer(number(CONTROLLER_EPOCH, data)))
 
 
 def decode_feature_level(data: bytes) -> int:
@@ -168,7 +197,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 def decode_cluster_id(data: bytes) -> str:
     value = load(CLUSTER_ID, data)
     with Reading(CLUSTER_ID):
-        return str(value["id"])
+        return text(value["id"])
 
 
 def encode_controller(broker_id: BrokerId, now_ms: TimestampMs) -> bytes:
@@ -178,7 +207,7 @@ def encode_controller(broker_id: BrokerId, now_ms: TimestampMs) -> bytes:
 def decode_controller(data: bytes) -> BrokerId:
     value = load(CONTROLLER, data)
     with Reading(CONTROLLER):
-        return BrokerId(int(value["brokerid"]))
+        return BrokerId(integer(value["brokerid"]))
 
 
 def encode_topic_id(topic_id: UUID) -> str:
@@ -186,9 +215,9 @@ def encode_topic_id(topic_id: UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
-def decode_topic_id(text: str) -> UUID:
+def decode_topic_id(encoded: str) -> UUID:
     """Raises ValueError when it is none."""
-    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    return UUID(bytes=base64.urlsafe_b64decode(encoded + "=="))
 
 
 def encode_broker(info: BrokerInfo, now_ms: TimestampMs) -> bytes:
@@ -231,16 +260,21 @@ def decode_broker(broker_id: BrokerId, data: bytes, raylog_data: bytes | None, e
     value = load(path, data)
     extra = load(raylog_broker(broker_id), raylog_data) if raylog_data else {}
     with Reading(path):
-        protocols = value.get("listener_security_protocol_map", {})
+        protocols = texts(value.get("listener_security_protocol_map", {}))
+        endpoints = tuple(_endpoint(text(each), protocols) for each in array(value["endpoints"]))
+        if not endpoints:
+            raise ValueError("it has no endpoints")
+        rack = value.get("rack")
+    with Reading(raylog_broker(broker_id)):
         return BrokerInfo(
             id=broker_id,
             epoch=epoch,
-            endpoints=tuple(_endpoint(text, protocols) for text in value["endpoints"]),
-            rack=value.get("rack"),
-            node=extra.get("node", ""),
-            actor=extra.get("actor", ""),
+            endpoints=endpoints,
+            rack=None if rack is None else text(rack),
+            node=text(extra.get("node", "")),
+            actor=text(extra.get("actor", "")),
             directory_ids=_directory_ids(extra),
-            clean_stop=bool(extra.get("clean_stop", False)),
+            clean_stop=flag(extra.get("clean_stop", False)),
             **_since(extra),
         )
 
@@ -249,21 +283,22 @@ def decode_former_life(broker_id: BrokerId, raylog_data: bytes) -> FormerLife:
     """Of a value of /raylog/brokers/B, also of a broker that is not registered now."""
     value = load(path := raylog_broker(broker_id), raylog_data)
     with Reading(path):
-        return FormerLife(_directory_ids(value), **_since(value), boot_id=str(value.get("boot_id", "")))
+        return FormerLife(_directory_ids(value), **_since(value), boot_id=text(value.get("boot_id", "")))
 
 
 def _since(value: Mapping[str, Any]) -> dict[str, BrokerEpoch]:
-    return {name: BrokerEpoch(int(value.get(name, NO_BROKER_EPOCH))) for name in ("intact_since", "disks_since")}
+    names = ("intact_since", "disks_since")
+    return {name: BrokerEpoch(integer(value.get(name, NO_BROKER_EPOCH), NO_BROKER_EPOCH)) for name in names}
 
 
 def _directory_ids(value: Mapping[str, Any]) -> tuple[UUID, ...]:
-    return tuple(UUID(text) for text in value.get("directory_ids", ()))
+    return tuple(UUID(text(each)) for each in array(value.get("directory_ids", [])))
 
 
-def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
-    listener, _, address = text.partition("://")
-    host, _, port = address.rpartition(":")
-    return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+def _endpoint(endpoint: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, _, address = endpoint.partition("://")
+    name, _, number_of_port = address.rpartition(":")
+    return Endpoint(listener, host(name.strip("[]")), port(decimal(number_of_port)), protocols.get(listener, listener))
 
 
 def encode_topic(assignment: TopicAssignment) -> bytes:
@@ -286,23 +321,22 @@ def decode_topic(name: TopicName, data: bytes) -> TopicAssignment:
     path = topic(name)
     value = load(path, data)
     with Reading(path):
-        by_index = {int(index): _broker_ids(replicas) for index, replicas in value["partitions"].items()}
+        by_index = _decode_replicas(value["partitions"])
         if sorted(by_index) != list(range(len(by_index))):
             raise ValueError(f"partitions are not numbered from 0 without gaps: {sorted(by_index)}")
         adding, removing = (_decode_replicas(value.get(f"{what}_replicas", {})) for what in ("adding", "removing"))
+        if not all(by_index.values()):
+            raise ValueError("a partition has no replicas")
         for index in (*adding, *removing):
             if not {*adding.get(index, ()), *removing.get(index, ())} <= {*by_index[index]}:
                 raise ValueError(f"partition {index} adds or removes brokers that are not among its replicas")
-        topic_id = TopicId(decode_topic_id(value["topic_id"])) if "topic_id" in value else NO_TOPIC_ID
-        return TopicAssignment(topic_id, tuple(by_index[n] for n in range(len(by_index))), adding, removing)
+        topic_id = TopicId(decode_topic_id(text(value["topic_id"]))) if "topic_id" in value else NO_TOPIC_ID
+        moving = ({index: of_it for index, of_it in each.items() if of_it} for each in (adding, removing))
+        return TopicAssignment(topic_id, tuple(by_index[n] for n in range(len(by_index))), *moving)
 
 
-def _decode_replicas(value: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
-    return {int(index): _broker_ids(replicas) for index, replicas in value.items() if replicas}
-
-
-def _broker_ids(values: Iterable[Any]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(int(value)) for value in values)
+def _decode_replicas(value: Any) -> dict[int, tuple[BrokerId, ...]]:
+    return {decimal(index): broker_ids(replicas) for index, replicas in fields(value).items()}
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
@@ -328,19 +362,22 @@ def decode_partition_state(
     path = partition_state(tp)
     value = load(path, data)
     with Reading(path):
-        return PartitionState(
+        state = PartitionState(
             replicas=replicas,
-            leader=BrokerId(int(value["leader"])),
-            leader_epoch=LeaderEpoch(int(value["leader_epoch"])),
-            isr=_broker_ids(value["isr"]),
-            elr=_broker_ids(value.get("elr", ())),
+            leader=BrokerId(integer(value["leader"], NO_LEADER)),
+            leader_epoch=LeaderEpoch(integer(value["leader_epoch"], 0, INT32 - 1)),
+            isr=broker_ids(value["isr"]),
+            elr=broker_ids(value.get("elr", [])),
             incarnations={
-                BrokerId(int(broker)): BrokerEpoch(int(epoch))
-                for broker, epoch in value.get("incarnations", {}).items()
+                BrokerId(decimal(broker)): BrokerEpoch(integer(epoch))
+                for broker, epoch in fields(value.get("incarnations", {})).items()
             },
-            controller_epoch=ControllerEpoch(int(value["controller_epoch"])),
+            controller_epoch=ControllerEpoch(integer(value["controller_epoch"], NO_CONTROLLER_EPOCH)),
             version=version,
         )
+        if not state.isr:
+            raise ValueError("no replica is in sync, so nobody can ever lead")
+        return state
 
 
 def encode_config(configs: Mapping[str, str]) -> bytes:
@@ -350,7 +387,7 @@ def encode_config(configs: Mapping[str, str]) -> bytes:
 def decode_config(path: str, data: bytes) -> dict[str, str]:
     value = load(path, data)
     with Reading(path):
-        return {str(name): str(text) for name, text in value["config"].items()}
+        return texts(value["config"])
 
 
 def encode_config_change(entity_path: str) -> bytes:
@@ -361,7 +398,7 @@ def encode_config_change(entity_path: str) -> bytes:
 def decode_config_change(path: str, data: bytes) -> str:
     value = load(path, data)
     with Reading(path):
-        return str(value["entity_path"])
+        return text(value["entity_path"])
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
@@ -379,11 +416,7 @@ def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
     value = load(PRODUCER_ID_BLOCK, data)
     with Reading(PRODUCER_ID_BLOCK):
         return ProducerIdBlock(
-            BrokerId(int(value["broker"])),
-            ProducerId(int(value["block_start"])),
-            ProducerId(int(value["block_end"])),
+            BrokerId(integer(value["broker"])),
+            ProducerId(decimal(value["block_start"])),
+            ProducerId(decimal(value["block_end"], 0, INT64 - MOST_PRODUCER_IDS)),
         )
-
-
-def partition_index(text: str) -> PartitionIndex:
-    return PartitionIndex(int(text))

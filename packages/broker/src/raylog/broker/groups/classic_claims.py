@@ -12,11 +12,11 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, ClusterState
-from raylog.coordination.node_json import Reading, dump, load
+from raylog.coordination.node_json import Reading, array, dump, integer, load, text
 from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
 
 __all__ = [
@@ -75,7 +75,7 @@ def decode_claim(path: str, data: bytes) -> Claim:
     """The value of the node at ``path``. Raises CorruptMetadata."""
     value = load(path, data)
     with Reading(path):
-        return Claim(BrokerId(int(value["coordinator"])), BrokerEpoch(int(value["broker_epoch"])))
+        return Claim(BrokerId(integer(value["coordinator"])), BrokerEpoch(integer(value["broker_epoch"])))
 
 
 def encode_group(group: StoredGroup) -> bytes:
@@ -105,23 +105,24 @@ def decode_group(path: str, data: bytes) -> StoredGroup:
         return StoredGroup()
     value = load(path, data)
     with Reading(path):
-        members = tuple(
-            StoredMember(
-                MemberId(str(member["id"])),
-                None if (name := member["instance_id"]) is None else InstanceId(str(name)),
-                str(member["client_id"]),
-                str(member["client_host"]),
-                int(member["session_timeout_ms"]),
-                int(member["rebalance_timeout_ms"]),
-                b64decode(member["metadata"]),
-                b64decode(member["assignment"]),
-            )
-            for member in value["members"]
-        )
         return StoredGroup(
-            Generation(int(value["generation"])),
-            str(value["protocol_type"]),
-            str(value["protocol"]),
-            MemberId(str(value["leader"])),
-            members,
+            Generation(integer(value["generation"])),
+            text(value["protocol_type"]),
+            text(value["protocol"]),
+            MemberId(text(value["leader"])),
+            tuple(map(_decode_member, array(value["members"]))),
         )
+
+
+def _decode_member(value: Any) -> StoredMember:
+    instance_id = value["instance_id"]
+    return StoredMember(
+        MemberId(text(value["id"])),
+        None if instance_id is None else InstanceId(text(instance_id)),
+        text(value["client_id"]),
+        text(value["client_host"]),
+        integer(value["session_timeout_ms"]),
+        integer(value["rebalance_timeout_ms"], -1),
+        b64decode(text(value["metadata"])),
+        b64decode(text(value["assignment"])),
+    )
