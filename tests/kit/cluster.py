@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -89,7 +89,7 @@ class InProcessCluster:
             for broker_id in range(self._size):
                 self.start(broker_id)
             wait_until(
-                lambda: all(len(broker.partitions.state().brokers) == self._size for broker in self._all()),
+                lambda: all(len(broker.partitions.state().unfenced) == self._size for broker in self._all()),
                 WAIT_S,
                 "every broker knows all brokers",
             )
@@ -168,14 +168,27 @@ class InProcessCluster:
         assert found is not None
         return found
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic by the controller and wait until every broker knows it, and all its partitions are led."""
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        but: Container[int] = (),
+    ) -> None:
+        """Create a topic by the controller and wait until every broker (``but`` these) knows it, and all its partitions
+        are led.
+        """
         topic = NewTopic(TopicName(name), partitions, configs=dict(config or {}))
         [result] = self.controller.topics.create_topics([topic], timeout_ms=int(WAIT_S * 1000), validate_only=False)
         if isinstance(result, RaylogError):
             raise result
         wait_until(
-            lambda: all(broker.partitions.state().topic(TopicName(name)) for broker in self._all()),
+            lambda: all(
+                broker.partitions.state().topic(TopicName(name))
+                for broker in self._all()
+                if broker.broker_id not in but
+            ),
             WAIT_S,
             f"every broker knows {name}",
         )

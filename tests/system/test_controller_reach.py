@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
+from kit.wire import WireClient
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("flights"), PartitionIndex(0))
 CONFIG = {"replica.lag.time.max.ms": "1000", "default.replication.factor": "3"}
 SESSION_MS = 1_000
 WAIT_S = 20.0
+METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
 
 
 def test_others_lead_what_a_broker_led_that_the_controller_does_not_reach(tmp_path: Path) -> None:
@@ -63,3 +66,55 @@ def test_a_controller_that_reaches_nobody_makes_way(tmp_path: Path) -> None:
         )
         cluster.create_topic("flights")
         assert cluster.leader("flights", 0)
+
+
+def test_unreachable_broker_is_given_nothing_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    """Registered, but unheard: it gets no group, leads no new partition, and clients are not sent to it."""
+    with InProcessCluster(tmp_path, brokers=3, config=CONFIG, session_timeout_ms=SESSION_MS) as cluster:
+        cluster.create_topic("flights", partitions=3)
+        cut = next(b for b in cluster.brokers.values() if b is not cluster.controller)
+        others = [b for b in cluster.brokers.values() if b is not cut]
+        epoch = cut.describe()["broker_epoch"]
+        cluster.cut_off.add(cut.broker_id)
+        wait_until(lambda: cut.describe()["broker_epoch"] > epoch, WAIT_S, "it registers anew")
+        epoch = cut.describe()["broker_epoch"]
+
+        def others_know() -> bool:
+            return all(
+                b.partitions.state().fenced == {cut.broker_id}
+                and b.partitions.state().brokers[cut.broker_id].epoch == epoch
+                for b in others
+            )
+
+        wait_until(others_know, WAIT_S, "the others know that it is fenced")
+        begun = time.monotonic()
+        cluster.create_topic("new", partitions=6, but={cut.broker_id})
+        assert time.monotonic() - begun < WAIT_S / 4, "nobody waits for the one that is cut off"
+        for other in others:
+            new = other.partitions.state().topics[TopicName("new")].partitions
+            assert {p.leader for p in new} == {b.broker_id for b in others}
+            assert all(sorted(p.isr) == sorted(b.broker_id for b in others) for p in new)
+            with WireClient(other.endpoints["PLAINTEXT"]) as client:
+                keys = tuple(f"group-{n}" for n in range(60))
+                found = client.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=keys).coordinators
+                assert {each.node_id for each in found} == {b.broker_id for b in others}
+                told = client.ask(METADATA, 12, topics=None)
+                assert {each.node_id for each in told.brokers} == {b.broker_id for b in others}
+                listed = client.ask(DESCRIBE_CLUSTER, 2, endpoint_type=1, include_fenced_brokers=True).brokers
+                assert {each.broker_id for each in listed if each.is_fenced} == {cut.broker_id}
+        with WireClient(cut.endpoints["PLAINTEXT"]) as client:
+            found = client.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=keys).coordinators
+            assert cut.broker_id not in {each.node_id for each in found}, "without its lease it coordinates nothing"
+        assert cut.describe()["broker_epoch"] == epoch, "it is fenced once"
+        cluster.cut_off.clear()
+        wait_until(
+            lambda: not any(b.partitions.state().fenced for b in cluster.brokers.values()), WAIT_S, "it is heard"
+        )
+
+        def is_back() -> bool:
+            return all(
+                cut.broker_id in p.isr
+                for p in cluster.controller.partitions.state().topics[TopicName("new")].partitions
+            )
+
+        wait_until(is_back, WAIT_S, "it is in sync where it was placed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -106,3 +107,15 @@ def test_only_the_groups_of_a_broker_that_goes_move_and_all_get_their_share() ->
     after = {name: choose_coordinator(name, reversed(brokers[1:])) for name in names}
     assert all(after[name] == before[name] for name in names if before[name] != brokers[0])
     assert min(Counter(before.values()).values()) > 400 / 5 / 2
+
+
+def test_a_fenced_broker_is_not_chosen_and_keeps_what_it_claimed() -> None:
+    """What it claimed it may still answer for, until its incarnation ends."""
+    brokers = [broker(number, epoch=5) for number in range(4)]
+    hashed = choose_coordinator(GROUP, brokers)
+    assert hashed is not None
+    state = replace(cluster(*brokers), fenced=frozenset({hashed.id}))
+    others = [each for each in brokers if each != hashed]
+    assert coordinator_of(GROUP, UNCLAIMED, state) == choose_coordinator(GROUP, others)
+    assert coordinator_of(GROUP, claimed(hashed.id, 4), state) in others
+    assert coordinator_of(GROUP, claimed(hashed.id, 5), state) == hashed

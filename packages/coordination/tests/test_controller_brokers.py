@@ -75,6 +75,7 @@ def test_a_failed_disk_keeps_the_replica_out_until_its_broker_starts_anew(cluste
     assert "disk of broker 3" in refused.reason
     cluster.lose(3)
     cluster.bring_back(3)
+    cluster.deliver()
     assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3)).verdict is Verdict.OK
 
 
@@ -219,6 +220,7 @@ def test_a_drain_ends_with_the_incarnation_or_when_it_is_taken_back(cluster: Con
     drain(cluster, 2)
     cluster.lose(2)
     cluster.bring_back(2)
+    cluster.deliver()
     assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3)).verdict is Verdict.OK
 
 

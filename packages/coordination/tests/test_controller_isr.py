@@ -86,6 +86,7 @@ def test_the_answer_does_not_wait_for_the_brokers(cluster: ControlledCluster) ->
 def test_a_member_is_recorded_in_the_incarnation_that_is_in_sync(cluster: ControlledCluster) -> None:
     cluster.lose(2)
     cluster.bring_back(2)
+    cluster.deliver()
     assert partition(cluster).incarnations == {1: 1, 3: 1}
     cluster.propose_isr(TP, 1, 2, 3)
     assert partition(cluster).incarnations == {1: 1, 2: 2, 3: 1}
@@ -283,6 +284,7 @@ def test_an_empty_disk_does_not_lead_though_it_is_back_first(cluster: Controlled
     cluster.lose(1)
     cluster.bring_back(1, lost_data=True)
     cluster.bring_back(2, 3)
+    cluster.deliver()
     assert partition(cluster).leader == 1, "none but 1 was in the ISR, so nobody better can come"
     cluster.propose_isr(TP, 1, 2, 3)
     cluster.lose(1, 2)

@@ -6,8 +6,9 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
 from raylog.coordination import paths
-from raylog.coordination.controller_events import Deposed, NewTopic, Resign, TopicDefaults, Write
+from raylog.coordination.controller_events import CreatedTopic, Deposed, NewTopic, Resign, TopicDefaults, Write
 from raylog.coordination.proposals import Verdict
+from raylog.protocol.errors import InvalidReplicaAssignment
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
 FLIGHTS = TopicName("flights")
@@ -142,3 +143,98 @@ def test_a_broker_that_registers_anew_has_its_time(cluster: ControlledCluster) -
     cluster.propose_isr(TP, 1, 2, 3)
     pass_time(cluster, SILENCE_MS - 300, cut_off=(2,))
     assert is_registered(cluster, 2)
+
+
+def test_broker_is_fenced_until_it_answers_in_its_incarnation(cluster: ControlledCluster) -> None:
+    cluster.lose(2)
+    cluster.bring_back(2)
+    assert cluster.controller.state.fenced == {2}
+    assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3)).verdict is Verdict.REFUSED
+    cluster.deliver()
+    assert cluster.controller.state.fenced == frozenset()
+    assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3)).verdict is Verdict.OK
+    cluster.deliver()
+    assert_agreement(cluster)
+
+
+def test_brokers_found_at_an_election_are_not_fenced(cluster: ControlledCluster) -> None:
+    """What they answered the last controller is not known; they lead, and clients must find them."""
+    cluster.feed(Deposed())
+    cluster.store.delete(paths.CONTROLLER)
+    cluster.elect(3)
+    assert cluster.controller.state.fenced == frozenset()
+
+
+def test_requests_do_not_wait_for_a_fenced_broker(cluster: ControlledCluster) -> None:
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(1,))
+    cluster.bring_back(1)
+    pass_time(cluster, 300, cut_off=(1,))
+    token = cluster.create(topic("new", 4, replication_factor=2))
+    pass_time(cluster, 300, cut_off=(1,))
+    assert token in cluster.replies
+    new = cluster.controller.state.topics[TopicName("new")].partitions
+    assert {p.leader for p in new} == {2, 3}
+    assert all(set(p.replicas) == {2, 3} for p in new)
+
+
+def test_requests_do_not_wait_for_a_broker_whose_last_message_failed(cluster: ControlledCluster) -> None:
+    token = cluster.create(topic("new", 4, replication_factor=2))
+    pass_time(cluster, 300, cut_off=(1,))
+    assert token in cluster.replies
+
+
+def test_too_few_unfenced_brokers_leave_fenced_replicas_out_of_the_isr(cluster: ControlledCluster) -> None:
+    """As KRaft does: they come last, and join once they have caught up."""
+    cluster.lose(1)
+    cluster.bring_back(1)
+    cluster.create(topic("new", 4, replication_factor=3))
+    for new in cluster.controller.state.topics[TopicName("new")].partitions:
+        assert (new.replicas[2], sorted(new.isr), sorted(new.incarnations)) == (1, [2, 3], [2, 3])
+        assert new.leader in (2, 3)
+
+
+def test_a_partition_on_fenced_brokers_alone_is_refused(cluster: ControlledCluster) -> None:
+    cluster.lose(1)
+    cluster.bring_back(1)
+    token = cluster.create(NewTopic(TopicName("new"), assignments={0: (BrokerId(1),)}))
+    cluster.deliver()
+    [refused] = cluster.replies[token]
+    assert isinstance(refused, InvalidReplicaAssignment)
+    [taken] = created(cluster, NewTopic(TopicName("new"), assignments={0: (BrokerId(1),)}))
+    assert isinstance(taken, CreatedTopic)
+
+
+def test_a_silent_broker_that_leads_nothing_makes_way(cluster: ControlledCluster) -> None:
+    """Groups may wait for it: what it claimed is free only once its incarnation has ended."""
+    cluster.propose_isr(TP, 1, 3)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(2,))
+    assert not is_registered(cluster, 2)
+    cluster.bring_back(2)
+    pass_time(cluster, 3 * SILENCE_MS, cut_off=(2,))
+    assert is_registered(cluster, 2), "its incarnation is ended once"
+    assert cluster.controller.state.fenced == {2}
+
+
+def test_of_two_brokers_the_silent_one_is_fenced_and_keeps_its_incarnation() -> None:
+    cluster = cluster_of(2)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(1,))
+    assert cluster.controller.state.fenced == {1}
+    assert is_registered(cluster, 1)
+    token = cluster.create(topic("new", 2, replication_factor=1))
+    pass_time(cluster, 100, cut_off=(1,))
+    assert token in cluster.replies
+    assert {p.leader for p in cluster.controller.state.topics[TopicName("new")].partitions} == {2}
+    assert partition(cluster).leader == 1
+    assert BrokerId(1) in cluster.controller.state.reachable, "clients may reach it"
+    pass_time(cluster, 500)
+    assert cluster.controller.state.fenced == frozenset()
+
+
+def test_a_controller_that_is_cut_off_replaces_nobody_however_the_others_fall_silent(
+    cluster: ControlledCluster,
+) -> None:
+    """It misses one of them a moment before the other."""
+    pass_time(cluster, 400, cut_off=(1,))
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(1, 2))
+    assert not cluster.controller.is_active
+    assert all(is_registered(cluster, b) for b in (1, 2, 3))

@@ -120,6 +120,7 @@ def test_all_replicas_of_a_new_partition_are_in_sync_in_their_incarnations(clust
     cluster.brokers[BrokerId(2)].down()
     cluster.brokers[BrokerId(2)].up()
     cluster.brokers_changed()
+    cluster.deliver()
     created(cluster, topic("flights", 3, replication_factor=3))
     epochs = {broker.id: broker.epoch for broker in cluster.controller.state.brokers.values()}
     for p in cluster.controller.state.topics[FLIGHTS].partitions:

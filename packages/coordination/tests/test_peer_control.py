@@ -202,6 +202,21 @@ def test_delta_before_any_full_state_is_no_repetition(receiver: Receiver) -> Non
     assert set(receiver.state.topics) == {"a"}
 
 
+def test_receiver_knows_the_fenced_brokers_of_the_last_message(receiver: Receiver) -> None:
+    send(receiver, update(1, full=True, brokers=(broker(1), broker(2)), fenced=frozenset({BrokerId(2)})))
+    assert (receiver.state.fenced, [*receiver.state.unfenced]) == ({2}, [1])
+    send(receiver, update(2, brokers=(broker(1), broker(2))))
+    assert [*receiver.state.unfenced] == [1, 2]
+
+
+def test_clients_are_told_of_a_fenced_broker_only_while_it_leads(receiver: Receiver) -> None:
+    both = {"brokers": (broker(1), broker(2)), "fenced": frozenset({BrokerId(2)})}
+    send(receiver, update(1, topic("a", 2), full=True, **both))
+    assert [*receiver.state.reachable] == [1, 2]
+    send(receiver, update(2, topic("a", 1), **both))
+    assert [*receiver.state.reachable] == [1]
+
+
 # --- the bytes
 
 
@@ -212,6 +227,7 @@ def test_messages_survive_their_encoding() -> None:
         brokers=(broker(1), replace(broker(2), rack=None)),
         deleted=(TopicName("b"),),
         broker_configs={"<default>": {"x": "y"}},
+        fenced=frozenset({BrokerId(2)}),
     )
     assert UpdateState.decode(message.encode()) == message
     ack = Ack(AckStatus.NEEDS_FULL, ME, BrokerEpoch(4), ControllerEpoch(5), 6)

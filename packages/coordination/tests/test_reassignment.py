@@ -312,6 +312,7 @@ def test_one_that_is_drained_does_not_hold_it_up_for_ever(cluster: ControlledClu
     cluster.propose_isr(TP, 1, 2, 3, 4)
     assert partition(cluster).adding == (4, 5)
     cluster.bring_back(5)
+    cluster.deliver()
     assert outcome(cluster, cluster.propose_isr(TP, 1, 2, 3, 4, 5)).verdict is Verdict.OK
     cluster.deliver()
     assert partition(cluster).replicas == (4, 5)

@@ -302,7 +302,7 @@ class Broker:
             "cluster_id": parts.cluster_id,
             "controller_id": parts.partitions.controller_id,
             "broker_epoch": parts.membership.epoch,
-            "live_brokers": sorted(parts.partitions.state().brokers),
+            "live_brokers": sorted(parts.partitions.state().unfenced),
             "lease_held": parts.membership.lease_held,
             "trouble": "; ".join(
                 (

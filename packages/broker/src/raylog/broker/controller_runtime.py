@@ -192,8 +192,7 @@ class ControllerRuntime:
         if not self._machine.is_active:
             return
         found = snapshot.load(self._store)
-        believed = self._machine.state
-        if found.state != believed.with_controller(found.state.controller_id, found.state.controller_epoch):
+        if found.state != self._machine.state.as_stored():
             logger.warning("controller reads everything again: the store holds something else than was believed")
             self._feed(core.Loaded(found.state, found.deleting))
 

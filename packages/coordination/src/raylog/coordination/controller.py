@@ -146,6 +146,7 @@ class Controller:
                 self._take(event)
         self._run_jobs()
         if self.is_active and self._job is None:  # what a job takes in, it also decides on: brokers hear both at once
+            self._note_fenced()
             self._effects += self._office.peers.due(self.state)
         self._effects += self._requests.answer_decided(self._office.peers)
         self._effects += self._proposals.answer_decided(self._office.peers)
@@ -197,7 +198,8 @@ class Controller:
 
     def _judge_silence(self) -> None:
         """See ``controller_silence``."""
-        verdict = judge(self.state, self._office.peers.silent())
+        peers = self._office.peers
+        verdict = judge(self.state, peers.silent(), peers.doubtful(), peers.unheard())
         if verdict.is_isolated:
             self._end()
             self._effects.append(Resign())
@@ -205,6 +207,17 @@ class Controller:
             fields = {"broker": fence.broker_id, "broker_epoch": fence.epoch, "silent_ms": self._silence_ms}
             self._effects.append(Notice("broker is fenced: it does not answer the controller", fields))
             self._jobs.append(_Queued(self._leaders.fence(fence)))
+
+    def _note_fenced(self) -> None:
+        """Who answers decides who is given work. The controller reaches itself."""
+        peers, state = self._office.peers, self.state
+        silent = peers.silent()
+        fenced = (silent | peers.unheard()) - {state.controller_id}
+        for broker in sorted((fenced & silent) - state.fenced):
+            fields = {"broker": broker, "broker_epoch": state.brokers[broker].epoch, "silent_ms": self._silence_ms}
+            self._effects.append(Notice("broker is given no work: it does not answer the controller", fields))
+        if fenced != state.fenced:
+            self._office.now(replace(state, fenced=fenced))
 
     # --- in office and out of it
 

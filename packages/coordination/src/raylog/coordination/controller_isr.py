@@ -75,6 +75,8 @@ class IsrJudge:
             return f"broker {broker} is not registered"
         if self._standing.brokers[broker].epoch != epoch:
             return f"broker {broker} is in epoch {self._standing.brokers[broker].epoch}, not {epoch}"
+        if broker in self._state.fenced and broker not in partition.isr:
+            return f"broker {broker} is fenced: it does not answer the controller"
         if not self._rules.is_live(broker, change.tp, terms, self._standing):
             return f"the disk of broker {broker} under {change.tp} has failed"
         if broker in self._standing.leaving and broker not in partition.isr:

@@ -1,7 +1,8 @@
 """Keeps every broker's view up to date: one message under way per broker, deltas in order, a full state in doubt.
 
 When there is nothing to tell, the last message is repeated now and then, without its content: so it is known who can
-be reached. A broker that has not answered for long is *silent*.
+be reached. A broker that has not answered for long is *silent*. One that registered while this controller is in office
+and has answered nothing since is *unheard*. Both are fenced: nobody waits for them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class _Peer:
     """Of the last message. A content has its own, so that no late answer is taken for a newer one's."""
     heard_ms: MonotonicMs
     """When it answered last, or when it was to be told something first."""
+    is_unheard: bool
+    """It has acted on nothing yet, and it is new: the controller did not find it there when it took office."""
+    has_failed: bool = False
+    """It did not answer the last message."""
     under_way: int | None = None
     """The revision that the unanswered message carries."""
     acknowledged: int = -1
@@ -66,19 +71,23 @@ class Peers:
             peer.stale |= names
 
     def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> None:
-        """The live brokers; a new incarnation starts with a full state."""
+        """The registered brokers; a new incarnation starts with a full state."""
         self._last_sequence = self.last_sequence
         old, self._peers = self._peers, {}
+        is_new = bool(old)  # else they were there before this controller, and answered another one
         for broker in brokers.values():
             peer = old.get(broker.id)
             if peer is None or peer.epoch != broker.epoch:
-                peer = _Peer(broker.epoch, self._last_sequence, self._now_ms)
+                peer = _Peer(broker.epoch, self._last_sequence, self._now_ms, is_new)
             self._peers[broker.id] = peer
         self.changed()
 
     def all_have(self, revision: int) -> bool:
-        """True when every live broker acknowledged this revision or a later one."""
-        return all(peer.acknowledged >= revision for peer in self._peers.values())
+        """True when every broker that answers acknowledged this revision or a later one."""
+        return all(peer.acknowledged >= revision for peer in self._peers.values() if self._is_waited_for(peer))
+
+    def _is_waited_for(self, peer: _Peer) -> bool:
+        return not (peer.is_unheard or peer.has_failed or self._is_silent(peer))
 
     def acknowledged(self, broker_id: BrokerId) -> int:
         """The revision that the broker surely has, in the incarnation that lives; -1 when it has none, or is none."""
@@ -120,6 +129,7 @@ class Peers:
             ),
             deleted=() if full else tuple(name for name in stale if name not in state.topics),
             broker_configs=state.broker_configs,
+            fenced=state.fenced,
         )
 
     def acked(self, ack: Ack) -> None:
@@ -128,9 +138,9 @@ class Peers:
         if peer is None:
             return
         revision, peer.under_way = peer.under_way, None
-        peer.heard_ms = self._now_ms
+        peer.heard_ms, peer.has_failed = self._now_ms, False
         if ack.status is AckStatus.OK and revision is not None:
-            peer.acknowledged, peer.needs_full = revision, False
+            peer.acknowledged, peer.needs_full, peer.is_unheard = revision, False, False
         else:
             peer.needs_full = True
             peer.wait_for_tick = ack.status is AckStatus.STALE_BROKER_EPOCH
@@ -139,7 +149,7 @@ class Peers:
         """No answer: the broker may have taken the message in or not. Send everything again, at the next tick."""
         peer = self._answered(broker_id, sequence)
         if peer is not None:
-            peer.under_way, peer.needs_full, peer.wait_for_tick = None, True, True
+            peer.under_way, peer.needs_full, peer.wait_for_tick, peer.has_failed = None, True, True, True
 
     def tick(self, now_ms: MonotonicMs) -> None:
         """Time passes. What passes between two ticks that are far apart tells nothing: we did not listen ourselves."""
@@ -151,10 +161,22 @@ class Peers:
                 peer.heard_ms = now_ms
 
     def silent(self) -> frozenset[BrokerId]:
-        """The live brokers that have not answered for so long."""
-        if self._silence_ms is None:
+        """The registered brokers that have not answered for so long."""
+        return frozenset(b for b, peer in self._peers.items() if self._is_silent(peer))
+
+    def doubtful(self) -> frozenset[BrokerId]:
+        """Those that have not answered for half that time: they missed at least one repetition."""
+        silence_ms = self._silence_ms
+        if silence_ms is None:
             return frozenset()
-        return frozenset(b for b, peer in self._peers.items() if self._quiet_ms(peer) >= self._silence_ms)
+        return frozenset(b for b, peer in self._peers.items() if self._quiet_ms(peer) * 2 >= silence_ms)
+
+    def unheard(self) -> frozenset[BrokerId]:
+        """The brokers that registered anew and have answered nothing since."""
+        return frozenset(b for b, peer in self._peers.items() if peer.is_unheard)
+
+    def _is_silent(self, peer: _Peer) -> bool:
+        return self._silence_ms is not None and self._quiet_ms(peer) >= self._silence_ms
 
     def _quiet_ms(self, peer: _Peer) -> int:
         return self._now_ms - peer.heard_ms

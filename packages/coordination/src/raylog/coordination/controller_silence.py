@@ -1,13 +1,15 @@
 """Brokers that do not answer the controller though their sessions live: cut off from it, or hanging.
 
 Such a broker cannot have its ISRs changed where it leads, and whoever else leads cannot do without it while it may
-believe that it leads (``controller_handovers``): acks=all would wait for as long as it is so. Hence a broker that is
-silent is fenced, as if its session had lapsed, where somebody else is in sync. It registers anew, and leads nothing and
-is in no such ISR before it can be reached: so it is fenced once, not over and over.
+believe that it leads (``controller_handovers``): acks=all would wait for as long as it is so. Hence the incarnation
+of a silent broker is ended, as if its session had lapsed, unless it leads what nobody else can lead. It registers anew,
+and leads nothing and is in no such ISR before it can be reached: so that happens once, not over and over. Until it
+answers it is registered and *fenced* (``ClusterState.fenced``): nothing new is given to it.
 
-But it may be the controller that is cut off. So it fences nobody unless it hears more than half of the brokers, itself
-among them; and when it hears fewer than half, it resigns: another one may hear more. Where it is just half, as of two
-brokers, nobody can tell who is cut off, and nothing is done.
+But it may be the controller that is cut off. So it ends no incarnation unless more than half of the brokers, itself
+among them, answered lately: one that is cut off misses one broker a moment before the next. When it hears fewer than
+half, it resigns: another one may hear more. Where it is just half, as of two brokers, nobody can tell who is cut off,
+and no incarnation is ended.
 """
 
 from __future__ import annotations
@@ -29,15 +31,25 @@ class Verdict(NamedTuple):
     """To be taken for dead."""
 
 
-def judge(state: ClusterState, silent: AbstractSet[BrokerId]) -> Verdict:
-    """``silent``: brokers that have not answered the controller for long; it hears itself in any case."""
-    silent = silent & state.brokers.keys() - {state.controller_id}
-    heard = len(state.brokers) - len(silent)
-    if not silent or heard * 2 == len(state.brokers):
-        return Verdict()
-    if heard * 2 < len(state.brokers):
+def judge(
+    state: ClusterState,
+    silent: AbstractSet[BrokerId],
+    doubtful: AbstractSet[BrokerId],
+    unheard: AbstractSet[BrokerId],
+) -> Verdict:
+    """``silent``: brokers that have not answered the controller for long; it hears itself in any case. ``doubtful``:
+    those that have not for half that time. ``unheard``: those that have not answered in their present incarnation, so
+    that there is nothing in it to be ended.
+    """
+    everybody, others = len(state.brokers), state.brokers.keys() - {state.controller_id}
+    silent = silent & others
+    if len(silent) * 2 > everybody:
         return Verdict(is_isolated=True)
-    dead = sorted(broker for broker in silent if _is_waited_for(state, broker, silent))
+    if not silent or len(doubtful & others) * 2 >= everybody:
+        return Verdict()
+    alone = {p.leader for _, p in state.partitions() if p.isr == (p.leader,)}
+    useless = silent - unheard - alone  # it leads nothing, and groups wait for it
+    dead = sorted(b for b in silent if b in useless or _is_waited_for(state, b, silent))
     return Verdict(dead=tuple(Fence(broker, state.brokers[broker].epoch) for broker in dead))
 
 

@@ -19,7 +19,7 @@ from raylog.coordination.controller_events import (
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
-from raylog.coordination.placement import spread
+from raylog.coordination.placement import place
 from raylog.coordination.store import NodeExists, NoNode, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -128,16 +128,17 @@ def plan(
     defaults: TopicDefaults,
     check_configs: Callable[[Mapping[str, str]], None],
 ) -> tuple[PartitionState, ...]:
-    """The new topic's partitions, led by the first live replica. Raises the error that fits when it cannot be."""
+    """The new topic's partitions, led by the first unfenced replica. Raises the error that fits when it cannot be."""
     check_topic_name(topic.name)
     _check_is_free(topic.name, state)
     check_configs(topic.configs)
     by_hand = topic.assignments is not None
-    return _new_partitions(_by_hand(topic, state.brokers) if by_hand else _spread(topic, state, defaults), state)
+    replicas = _by_hand(topic, state.brokers) if by_hand else _spread(topic, state, defaults)
+    return _new_partitions(topic.name, replicas, state)
 
 
 def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionState, ...]:
-    """The partitions to add, led by the first live replica. Raises the error that fits when it cannot be."""
+    """The partitions to add, led by the first unfenced replica. Raises the error that fits when it cannot be."""
     topic = state.topic(wanted.name)
     if topic is None:
         raise UnknownTopicOrPartition(f"there is no topic {wanted.name}")
@@ -149,11 +150,10 @@ def plan_growth(wanted: NewPartitions, state: ClusterState) -> tuple[PartitionSt
     if wanted.count > MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {topic.name}: {wanted.count} partitions; {MAX_PARTITIONS} are possible")
     if wanted.assignments is not None:
-        return _new_partitions(_more_by_hand(topic, wanted, state.brokers), state)
+        return _new_partitions(wanted.name, _more_by_hand(topic, wanted, state.brokers), state)
     factor = _replication_factor(topic)
     _check_replication(topic.name, factor, state)
-    replicas = spread(wanted.count - there, factor, state.brokers.values(), state.load)
-    return _new_partitions(replicas, state)
+    return _new_partitions(wanted.name, place(wanted.count - there, factor, state), state)
 
 
 def _replication_factor(topic: TopicState) -> int:
@@ -180,19 +180,26 @@ def _more_by_hand(
     return assignments
 
 
-def _new_partitions(replicas: Sequence[tuple[BrokerId, ...]], state: ClusterState) -> tuple[PartitionState, ...]:
-    """All of whose replicas are in sync: they are alive, and there is nothing yet to be behind of."""
-    epochs = {broker.id: broker.epoch for broker in state.brokers.values()}
-    return tuple(
-        PartitionState(
-            of_it,
-            leader=of_it[0],
-            isr=of_it,
-            incarnations={broker: epochs[broker] for broker in of_it},
-            controller_epoch=state.controller_epoch,
+def _new_partitions(
+    name: TopicName, placed: Sequence[tuple[BrokerId, ...]], state: ClusterState
+) -> tuple[PartitionState, ...]:
+    """All of whose unfenced replicas are in sync: they are alive, and there is nothing yet to be behind of. Fenced ones
+    join the ISR as any other replica does. Raises InvalidReplicaAssignment, as KRaft does, where all are fenced.
+    """
+    partitions = []
+    for replicas in placed:
+        isr = tuple(broker for broker in replicas if broker in state.unfenced)
+        if not isr:
+            raise InvalidReplicaAssignment(
+                f"topic {name}: none of the brokers {replicas} answers the controller: name one that does"
+            )
+        epochs = {broker: state.brokers[broker].epoch for broker in isr}
+        partitions.append(
+            PartitionState(
+                replicas, leader=isr[0], isr=isr, incarnations=epochs, controller_epoch=state.controller_epoch
+            )
         )
-        for of_it in replicas
-    )
+    return tuple(partitions)
 
 
 def _check_is_free(name: TopicName, state: ClusterState) -> None:
@@ -213,7 +220,7 @@ def _spread(topic: NewTopic, state: ClusterState, defaults: TopicDefaults) -> li
     asked = topic.replication_factor
     factor = defaults.replication_factor if asked == -1 else asked
     _check_replication(topic.name, factor, state)
-    return spread(count, factor, state.brokers.values(), state.load)
+    return place(count, factor, state)
 
 
 def _check_replication(name: TopicName, factor: int, state: ClusterState) -> None:
@@ -224,6 +231,8 @@ def _check_replication(name: TopicName, factor: int, state: ClusterState) -> Non
             f"topic {name}: a partition's {factor} replicas need as many brokers, and "
             f"{len(state.brokers) or 'no broker'} {'are' if len(state.brokers) > 1 else 'is'} registered"
         )
+    if not state.unfenced:
+        raise InvalidReplicationFactor(f"topic {name}: no broker answers the controller")
 
 
 def check_replicas(partition: str, replicas: tuple[BrokerId, ...], brokers: Container[BrokerId]) -> None:

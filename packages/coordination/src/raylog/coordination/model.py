@@ -158,14 +158,32 @@ class ClusterState:
     controller_id: BrokerId = NO_CONTROLLER
     controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
-    """Live brokers only."""
+    """All registered brokers."""
     topics: Mapping[TopicName, TopicState] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic overrides by broker id as text; "<default>" holds the cluster-wide ones, as in Kafka."""
+    fenced: frozenset[BrokerId] = frozenset()
+    """Registered brokers that do not answer the controller: since they registered, or for long. As in KRaft a fenced
+    broker leads no new partition, joins no ISR, becomes no group's coordinator, is not told to clients and not waited
+    for. Only the controller decides who is fenced.
+    """
     topics_by_id: Mapping[TopicId, TopicState] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics_by_id", {topic.id: topic for topic in self.topics.values()})
+
+    @cached_property
+    def unfenced(self) -> Mapping[BrokerId, BrokerInfo]:
+        """The brokers that can be given work."""
+        return {broker_id: info for broker_id, info in self.brokers.items() if broker_id not in self.fenced}
+
+    @cached_property
+    def reachable(self) -> Mapping[BrokerId, BrokerInfo]:
+        """The brokers that clients are told of: a fenced one only while it leads what nobody else can lead."""
+        if not self.fenced:
+            return self.brokers
+        leaders = {partition.leader for _, partition in self.partitions()}
+        return {b: info for b, info in self.brokers.items() if b not in self.fenced or b in leaders}
 
     @cached_property
     def load(self) -> Load:
@@ -218,6 +236,9 @@ class ClusterState:
     def with_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> ClusterState:
         return replace(self, brokers=brokers)
 
+    def without_broker(self, broker_id: BrokerId) -> ClusterState:
+        return replace(self, brokers={b: info for b, info in self.brokers.items() if b != broker_id})
+
     def with_topics(self, *topics: TopicState) -> ClusterState:
         """The same cluster with these topics added or replaced."""
         return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
@@ -234,6 +255,10 @@ class ClusterState:
 
         topics = (replace(topic, partitions=tuple(map(offline, topic.partitions))) for topic in self.topics.values())
         return self.with_topics(*topics)
+
+    def as_stored(self) -> ClusterState:
+        """As the store holds it: who is controller, and who is fenced, stands elsewhere or nowhere."""
+        return replace(self, controller_id=NO_CONTROLLER, controller_epoch=NO_CONTROLLER_EPOCH, fenced=frozenset())
 
     def with_controller(self, controller_id: BrokerId, epoch: ControllerEpoch) -> ClusterState:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)

@@ -74,12 +74,14 @@ class UpdateState:
     full: bool
     cluster_id: str
     brokers: tuple[BrokerInfo, ...]
-    """All live brokers, in a delta, too."""
+    """All registered brokers, in a delta, too."""
     topics: tuple[TopicState, ...] = ()
     deleted: tuple[TopicName, ...] = ()
     """Topics that are gone (deltas only)."""
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """All dynamic broker configs, in a delta, too."""
+    fenced: frozenset[BrokerId] = frozenset()
+    """All fenced brokers, in a delta, too."""
 
     def encode(self) -> bytes:
         return pack(
@@ -95,6 +97,7 @@ class UpdateState:
                 "topics": [pack_topic(topic) for topic in self.topics],
                 "deleted": list(self.deleted),
                 "broker_configs": {name: dict(configs) for name, configs in self.broker_configs.items()},
+                "fenced": sorted(self.fenced),
             },
         )
 
@@ -116,6 +119,7 @@ class UpdateState:
                 broker_configs={
                     text(name): texts(configs) for name, configs in of(dict, fields.get("broker_configs", {})).items()
                 },
+                fenced=frozenset(BrokerId(number(each)) for each in of(list, fields.get("fenced", []))),
             )
         )
 
@@ -233,6 +237,7 @@ def _updated(before: ClusterState, message: UpdateState) -> ClusterState:
         brokers={broker.id: broker for broker in message.brokers},
         topics={**kept, **{topic.name: topic for topic in message.topics}},
         broker_configs=message.broker_configs,
+        fenced=message.fenced,
     )
 
 

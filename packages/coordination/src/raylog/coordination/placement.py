@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain, zip_longest
+from itertools import chain, cycle, islice, zip_longest
 
-from raylog.coordination.model import BrokerInfo, Load
+from raylog.coordination.model import BrokerInfo, ClusterState, Load
 from raylog.protocol.ids import BrokerId
+
+
+def place(count: int, factor: int, state: ClusterState) -> list[tuple[BrokerId, ...]]:
+    """The replicas of ``count`` new partitions of one topic on the brokers of ``state``, which are ``factor`` at least,
+    one of them unfenced. As in KRaft fenced ones are taken only where the others are too few, and come last.
+    """
+    unfenced, load = state.unfenced, state.load
+    partitions = spread(count, min(factor, len(unfenced)), unfenced.values(), load)
+    more = factor - len(unfenced)
+    if more <= 0:
+        return partitions
+    fenced = sorted(state.brokers.keys() - unfenced.keys(), key=lambda b: (load.replicas.get(b, 0), b))
+    rest = cycle(fenced)
+    return [(*replicas, *islice(rest, more)) for replicas in partitions]
 
 
 def spread(count: int, factor: int, brokers: Iterable[BrokerInfo], load: Load) -> list[tuple[BrokerId, ...]]:

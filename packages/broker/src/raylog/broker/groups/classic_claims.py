@@ -2,9 +2,9 @@
 
 /raylog/groups/G/claim names the coordinator and its incarnation, /raylog/groups/G/state holds the group as that stored
 it last. The versions of both nodes are the fence: a coordinator names both in every write, so that of two brokers which
-take themselves for it only the one that claimed last goes on. A claim is good while that very incarnation is able to
-act. After that, or before the first, the coordinator is the able broker that rendezvous hashing picks: when one goes,
-only its own groups move, and when one comes, it gets its share of all.
+take themselves for it only the one that claimed last goes on. A claim is good while that very incarnation is
+registered, for so long its coordinator may act. After that, or before the first, the coordinator is the able broker
+that rendezvous hashing picks: when one goes, only its own groups move, and when one comes, it gets its share of all.
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ UNCLAIMED = Claim(NO_LEADER, NO_BROKER_EPOCH)
 
 
 def able_brokers(cluster: ClusterState) -> Iterable[BrokerInfo]:
-    """The brokers that may coordinate groups: those that the controller takes for live."""
-    return cluster.brokers.values()
+    """The brokers that may be given groups to coordinate: those that the controller reaches."""
+    return cluster.unfenced.values()
 
 
 def coordinator_of(group: GroupId, claim: Claim, cluster: ClusterState) -> BrokerInfo | None:
-    """The able broker that coordinates the group or is to claim it; None when no able broker is known.
+    """The broker that coordinates the group, or the able one that is to claim it; None when none is known.
 
     A claim by a newer incarnation than ``cluster`` knows of is good: what we know is older than it.
     """
-    brokers = able_brokers(cluster)
-    holder = next((broker for broker in brokers if broker.id == claim.broker), None)
+    holder = cluster.brokers.get(claim.broker)
     if holder is not None and holder.epoch <= claim.epoch:
         return holder
-    return choose_coordinator(group, brokers)
+    return choose_coordinator(group, able_brokers(cluster))
 
 
 def choose_coordinator(group: GroupId, brokers: Iterable[BrokerInfo]) -> BrokerInfo | None:

@@ -114,7 +114,10 @@ class GroupCoordinator:
         check_group_id(group)
         with store_answers():
             claim = read_claim(self._store, group).claim
-        coordinator = coordinator_of(group, claim, self._cluster())
+        cluster = self._cluster()
+        if not self._holder.may_act:  # others have its groups, or will
+            cluster = cluster.without_broker(self._holder.claimant().broker)
+        coordinator = coordinator_of(group, claim, cluster)
         if coordinator is None:
             raise CoordinatorNotAvailable("no live broker is known yet: ask again")
         return coordinator

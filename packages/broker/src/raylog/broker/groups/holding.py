@@ -76,9 +76,13 @@ class GroupHolder:
         """How many groups are held at the moment."""
         return self._table.held_count
 
+    @property
+    def may_act(self) -> bool:
+        return not self._is_stopping and self._may_act()
+
     def check_may_act(self) -> None:
         """Raises NotCoordinator."""
-        if self._is_stopping or not self._may_act():
+        if not self.may_act:
             raise NotCoordinator(f"broker {self.claimant().broker} may not act for groups: it stops, or has no lease")
 
     @contextmanager

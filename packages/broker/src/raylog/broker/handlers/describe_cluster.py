@@ -2,7 +2,7 @@
 
 v0      brokers, through the request's listener; authorized operations on request (none before ACLs are built)
 v1      an endpoint type: brokers (1); controllers (2) have no endpoints of their own here, they are brokers
-v2      fenced brokers on request: there are none
+v2      fenced brokers on request (KIP-1073): those that are registered and do not answer the controller
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             ErrorCode.unsupported_endpoint_type,
             f"endpoint type {asked}: only brokers (1)",
         )
-    return _response(ctx, ports.cluster.state(), ErrorCode.none, None)
+    state = ports.cluster.state()
+    with_fenced = getattr(request, "include_fenced_brokers", False)
+    return _response(ctx, state, ErrorCode.none, None, with_fenced=with_fenced)
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     return _response(ctx, ClusterState(), code_of(error), str(error))
 
 
-def _response(ctx: RequestContext, state: ClusterState, code: ErrorCode, message: str | None) -> Any:
+def _response(
+    ctx: RequestContext, state: ClusterState, code: ErrorCode, message: str | None, *, with_fenced: bool = False
+) -> Any:
     types = types_of(ctx)
     brokers = [
         make(
@@ -51,9 +55,9 @@ def _response(ctx: RequestContext, state: ClusterState, code: ErrorCode, message
             host=node.host,
             port=node.port,
             rack=node.rack,
-            is_fenced=False,
+            is_fenced=node.node_id in state.fenced,
         )
-        for node in reachable_brokers(ctx, state)
+        for node in reachable_brokers(ctx, state, with_fenced=with_fenced)
     ]
     return make(
         types.DescribeClusterResponse,

@@ -255,7 +255,7 @@ def _nearest_replica(cluster: ClusterView, partition: Partition, rack: str, offs
 
     Of the in-sync replicas there that have ``offset`` it is the one that has most (Kafka's RackAwareReplicaSelector).
     """
-    brokers = cluster.state().brokers
+    brokers = cluster.state().unfenced
     if (us := brokers.get(cluster.broker_id)) is not None and us.rack == rack:
         return NO_REPLICA
     near = [

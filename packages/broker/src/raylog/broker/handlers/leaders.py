@@ -44,9 +44,10 @@ def leader_hint(
     return partition.leader, partition.leader_epoch
 
 
-def reachable_brokers(ctx: RequestContext, state: ClusterState) -> list[NodeEndpoint]:
-    """The brokers that a client of the request's listener can connect to, and where."""
-    endpoints = ((broker, broker.endpoint(ctx.listener)) for broker in state.brokers.values())
+def reachable_brokers(ctx: RequestContext, state: ClusterState, *, with_fenced: bool = False) -> list[NodeEndpoint]:
+    """The brokers that a client of the request's listener is to connect to, and where."""
+    brokers = state.brokers if with_fenced else state.reachable
+    endpoints = ((broker, broker.endpoint(ctx.listener)) for broker in brokers.values())
     return [NodeEndpoint(broker.id, at.host, at.port, broker.rack) for broker, at in endpoints if at is not None]
 
 

@@ -170,5 +170,5 @@ def partition_fields(ctx: RequestContext, state: ClusterState, index: int, parti
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": tuple(broker for broker in partition.replicas if broker not in state.brokers),
+        "offline_replicas": tuple(broker for broker in partition.replicas if broker not in state.reachable),
     }
