@@ -144,6 +144,22 @@ def test_log_files_are_used_in_one_way(pattern: str) -> None:
     assert users == FILE_ACCESS[pattern], "read through Segment.hold, delete by files.remove_file"
 
 
+def test_a_controller_writes_through_one_door() -> None:
+    """``Office.write`` puts the check of its epoch before each multi: written elsewhere, a replaced one could write."""
+    controllers = ("broker/controller_*", "coordination/controller*", "coordination/snapshot")
+    modules = {module_of(path): path.read_text() for path in SOURCES}
+    its = {name: text for name, text in modules.items() if any(matches(name, pattern) for pattern in controllers)}
+    writes = [
+        (name, found)
+        for name in its
+        for found in re.findall(r"store\.(?:multi|create|set|delete|ensure)\(.*", its[name])
+    ]
+    assert writes == [("broker/controller_runtime", "store.multi(multi)")]
+    assert [name for name, text in its.items() if re.search(r"\bWrite\(self", text)] == [
+        "coordination/controller_office"
+    ]
+
+
 @pytest.mark.parametrize("pattern", SANS_IO)
 def test_each_sans_io_pattern_names_modules_that_exist(pattern: str) -> None:
     assert any(matches(module_of(path), pattern) for path in SOURCES)

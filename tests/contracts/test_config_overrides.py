@@ -24,15 +24,17 @@ def test_a_change_and_its_notice_come_together(open_store: OpenStore) -> None:
     ensure_cluster(store)
     store.create(paths.topic_config(T), paths.encode_config({}))
     events: SimpleQueue[StoreEvent] = SimpleQueue()
-    assert configs.take_changes(controller, events) == []
+    assert configs.read_changes(controller, events) == ((), ())
     configs.alter_topic_configs(store, T, lambda old: {**old, "flush.ms": "1"})
     configs.alter_broker_configs(store, configs.DEFAULT_BROKER, lambda old: {**old, "num.partitions": "3"})
     assert events.get(timeout=10) == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
-    assert configs.take_changes(controller) == [
+    told = configs.read_changes(controller)
+    assert told.changes == (
         configs.ConfigChange(T, None, {"flush.ms": "1"}),
         configs.ConfigChange(None, configs.DEFAULT_BROKER, {"num.partitions": "3"}),
-    ]
-    assert configs.take_changes(controller) == []
+    )
+    assert len(told.notices) == 2
+    assert configs.read_changes(controller) == told, "only a controller that is in office removes them"
     with pytest.raises(NoNode):
         configs.alter_topic_configs(store, TopicName("unknown"), lambda old: {"flush.ms": "1"})
 
@@ -51,5 +53,5 @@ def test_writers_at_once_never_undo_each_other(open_store: OpenStore) -> None:
     for thread in threads:
         thread.join()
     assert set(configs.broker_configs(stores[0], "1")) == {f"{n}.{i}" for n in range(WRITERS) for i in range(EACH)}
-    [change] = configs.take_changes(stores[0])
+    [change] = configs.read_changes(stores[0]).changes
     assert len(change.configs) == WRITERS * EACH

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from raylog.coordination import paths, snapshot
+from raylog.coordination import configs, paths, snapshot
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_events import (
     Acked,
@@ -32,6 +32,7 @@ from raylog.coordination.controller_events import (
     NewReplicas,
     NewTopic,
     Notice,
+    NoticesRead,
     PartitionsCreateRequested,
     Proposed,
     ReassignmentRequested,
@@ -68,7 +69,7 @@ from raylog.coordination.proposals import (
     decode_proposal,
 )
 from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import Create, Set, StoreError
+from raylog.coordination.store import Check, Create, Set, StoreError
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -180,8 +181,9 @@ class ControlledCluster:
     def elect(self, broker_id: int = 1) -> None:
         mandate = campaign(self.store, BrokerId(broker_id), TimestampMs(0), Nowhere())
         assert mandate is not None
+        notices = configs.read_changes(self.store).notices
         state, deleting = snapshot.load(self.store)
-        self.feed(Elected(BrokerId(broker_id), mandate.epoch, mandate.epoch_version, state, deleting))
+        self.feed(Elected(BrokerId(broker_id), *mandate, state, deleting, notices))
 
     def depose(self) -> None:
         """Another controller is elected; ours has not heard of it."""
@@ -221,6 +223,8 @@ class ControlledCluster:
             for multi in effect.multis:
                 self._writes += 1
                 self._hooks.pop(self._writes, lambda: None)()
+                assert isinstance(multi[0], Check)
+                assert multi[0].path == paths.CONTROLLER_EPOCH, "every write is one of this mandate"
                 self.store.multi(multi)
         except StoreError as error:
             return WriteFailed(effect.token, error)
@@ -314,10 +318,17 @@ class ControlledCluster:
         """All signs say that the broker is dead."""
         self.feed(Fence(BrokerId(broker_id), self.controller.state.brokers[BrokerId(broker_id)].epoch))
 
-    def configure(self, name: TopicName, configs: Mapping[str, str]) -> None:
+    def configure(self, name: TopicName, overrides: Mapping[str, str]) -> None:
         """Somebody changes a topic's overrides."""
-        self.store.set(paths.topic_config(name), paths.encode_config(configs))
-        self.feed(ConfigChanged(configs, topic=name))
+        self.store.set(paths.topic_config(name), paths.encode_config(overrides))
+        self.feed(ConfigChanged(overrides, topic=name))
+
+    def take_notices(self) -> None:
+        """The controller hears that there are config notices."""
+        told = configs.read_changes(self.store)
+        for change in told.changes:
+            self.feed(ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
+        self.feed(NoticesRead(told.notices))
 
     def lose(self, *broker_ids: int) -> None:
         """These processes die, and the controller hears of it."""

@@ -251,6 +251,9 @@ class UncheckedWrites(Writes):
     def checks(self, partitions: Iterable[PartitionState], state: ClusterState) -> list[Op]:
         return []
 
+    def mandate(self) -> tuple[Op, ...]:
+        return ()
+
 
 def unchecked_controller(min_isr: int) -> Controller:
     rules = ElectionRules(min_isr=lambda topic, state: min_isr)

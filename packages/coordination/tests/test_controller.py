@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
-from raylog.coordination import paths, snapshot
+from raylog.coordination import configs, paths, snapshot
 from raylog.coordination.controller_events import (
     ConfigChanged,
     CreatedTopic,
@@ -293,6 +293,52 @@ def test_a_config_change_reaches_the_brokers(cluster: ControlledCluster) -> None
     for broker in cluster.brokers.values():
         assert broker.receiver.state.topics[FLIGHTS].configs == {"retention.ms": "5"}
         assert broker.receiver.state.broker_configs == {"<default>": {"num.partitions": "3"}}
+
+
+def alter(cluster: ControlledCluster, retention_ms: int) -> None:
+    configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: {**old, "retention.ms": str(retention_ms)})
+
+
+def test_config_notices_are_removed_once_they_are_taken_in(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights"))
+    alter(cluster, 1)
+    alter(cluster, 2)
+    cluster.take_notices()
+    assert cluster.store.children(paths.CONFIG_CHANGES) == []
+    cluster.deliver()
+    assert cluster.controller.state.topics[FLIGHTS].configs == {"retention.ms": "2"}
+    assert_agreement(cluster)
+
+
+def test_replaced_controller_leaves_config_notices_to_the_next_one(cluster: ControlledCluster) -> None:
+    """Else the next one would never hear of a change that was made after it had read everything."""
+    created(cluster, topic("flights"))
+    cluster.depose()
+    alter(cluster, 1)
+    cluster.take_notices()
+    assert not cluster.controller.is_active
+    assert len(cluster.store.children(paths.CONFIG_CHANGES)) == 1
+
+
+def test_config_notices_found_at_an_election_are_removed(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights"))
+    cluster.feed(Deposed())
+    alter(cluster, 1)
+    cluster.store.delete(paths.CONTROLLER)
+    cluster.elect()
+    assert cluster.store.children(paths.CONFIG_CHANGES) == []
+    assert cluster.controller.state.topics[FLIGHTS].configs == {"retention.ms": "1"}
+
+
+def test_config_notices_that_another_removed_are_forgotten(cluster: ControlledCluster) -> None:
+    created(cluster, topic("flights"))
+    alter(cluster, 1)
+    [notice] = configs.read_changes(cluster.store).notices
+    cluster.before_write(lambda: cluster.store.delete(notice))
+    cluster.take_notices()
+    cluster.deliver()
+    assert cluster.controller.is_active
+    assert_agreement(cluster)
 
 
 def test_a_mandate_that_is_taken_up_again_is_heard(cluster: ControlledCluster) -> None:

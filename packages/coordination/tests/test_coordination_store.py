@@ -21,6 +21,8 @@ from raylog.coordination.store import (
     Check,
     Create,
     Delete,
+    EventSink,
+    MetadataStore,
     NodeChange,
     NodeEvent,
     NoNode,
@@ -139,10 +141,18 @@ def replaced_by(**overrides: str) -> configs.Change:
     return lambda old: {name.replace("_", "."): value for name, value in overrides.items()}
 
 
+def taken(store: MetadataStore, watch: EventSink | None = None) -> tuple[configs.ConfigChange, ...]:
+    """What changed since the last call, as a controller takes it in."""
+    found = configs.read_changes(store, watch)
+    for notice in found.notices:
+        store.delete(notice)
+    return found.changes
+
+
 def test_overrides_are_changed_and_told_of(tree: MemoryTree) -> None:
     store, events = client(tree), SimpleQueue[StoreEvent]()
     store.create(paths.topic_config(FLIGHTS), paths.encode_config({}))
-    assert configs.take_changes(store, events) == []
+    assert taken(store, events) == ()
     configs.alter_topic_configs(store, FLIGHTS, replaced_by(retention_ms="1"))
     assert events.get_nowait() == NodeEvent(paths.CONFIG_CHANGES, NodeChange.CHILDREN)
     assert configs.alter_topic_configs(store, FLIGHTS, lambda old: {**old, "flush.ms": "2"}) == {
@@ -151,12 +161,12 @@ def test_overrides_are_changed_and_told_of(tree: MemoryTree) -> None:
     }
     configs.alter_broker_configs(store, configs.DEFAULT_BROKER, replaced_by(num_partitions="3"))
     configs.alter_broker_configs(store, "7", replaced_by(num_partitions="4"))
-    assert configs.take_changes(store) == [
+    assert taken(store) == (
         configs.ConfigChange(FLIGHTS, None, {"retention.ms": "1", "flush.ms": "2"}),
         configs.ConfigChange(None, "<default>", {"num.partitions": "3"}),
         configs.ConfigChange(None, "7", {"num.partitions": "4"}),
-    ]
-    assert configs.take_changes(store) == []
+    )
+    assert taken(store) == ()
     assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "1", "flush.ms": "2"}
     assert snapshot.load(store).state.broker_configs == {
         "<default>": {"num.partitions": "3"},
@@ -189,14 +199,14 @@ def test_a_change_that_changes_nothing_or_is_refused_leaves_no_notice(tree: Memo
 
     with pytest.raises(InvalidConfig):
         configs.alter_broker_configs(store, "7", refuse)
-    assert configs.take_changes(store) == []
+    assert taken(store) == ()
 
 
 def test_overrides_of_a_topic_that_is_not_there_are_refused(tree: MemoryTree) -> None:
     store = client(tree)
     with pytest.raises(NoNode):
         configs.alter_topic_configs(store, FLIGHTS, replaced_by(retention_ms="1"))
-    assert configs.take_changes(store) == []
+    assert taken(store) == ()
     assert configs.topic_configs(store, FLIGHTS) == {}
 
 
@@ -205,7 +215,7 @@ def test_a_notice_that_nobody_can_read_is_dropped_and_the_others_are_taken(tree:
     store.create(paths.CONFIG_CHANGE_PREFIX, b"not JSON", sequence=True)
     store.create(paths.CONFIG_CHANGE_PREFIX, b'{"version":1,"entity_type":"topics"}', sequence=True)
     configs.alter_broker_configs(store, "7", replaced_by(num_partitions="4"))
-    assert configs.take_changes(store) == [configs.ConfigChange(None, "7", {"num.partitions": "4"})]
+    assert taken(store) == (configs.ConfigChange(None, "7", {"num.partitions": "4"}),)
     assert store.children(paths.CONFIG_CHANGES) == []
 
 

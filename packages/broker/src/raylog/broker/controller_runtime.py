@@ -207,12 +207,13 @@ class ControllerRuntime:
         self._depose(campaign_in_s=None)
         if mandate is None:
             return
-        configs.take_changes(self._store, self._queue)  # before the snapshot, which holds them all
+        told = configs.read_changes(self._store, self._queue)  # before the snapshot, which holds what they tell of
         found = snapshot.load(self._store, self._queue)
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._reconcile_at = time.monotonic() + RECONCILE_S
-        self._feed(core.Elected(self._broker_id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
+        elected = core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices)
+        self._feed(elected)
         for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
             if time.monotonic() - told_at < HINT_HOLDS_S:
                 self._feed(core.Fence(broker_id, epoch))
@@ -267,8 +268,10 @@ class ControllerRuntime:
             brokers = snapshot.load_brokers(self._store, self._queue)
             self._feed(core.BrokersChanged(brokers))
         elif path == paths.CONFIG_CHANGES:
-            for change in configs.take_changes(self._store, self._queue):
+            told = configs.read_changes(self._store, self._queue)
+            for change in told.changes:
                 self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
+            self._feed(core.NoticesRead(told.notices))
         elif snapshot.shows_strange_topics(self._store, self._machine.state, self._queue):
             self._feed(self._load())  # an older tool made or deleted topics behind our back
 

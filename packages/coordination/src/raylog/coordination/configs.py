@@ -1,6 +1,7 @@
 """Dynamic overrides in the store: /config/topics/T, /config/brokers/B, and the notices that tell of a change.
 
-A notice below /config/changes names the entity. The controller reads it, tells the brokers and removes it.
+A notice below /config/changes names the entity. The controller reads it, tells the brokers and removes it, by a write
+that checks its epoch as any other of its writes: a replaced controller leaves the notice to the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from raylog.coordination import paths
-from raylog.coordination.store import BadVersion, Create, EventSink, MetadataStore, NoNode, Set
+from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
 from raylog.protocol.ids import TopicName
 
 logger = logging.getLogger(__name__)
@@ -31,17 +32,17 @@ class ConfigChange(NamedTuple):
     configs: Mapping[str, str]
 
 
-def topic_configs(store: MetadataStore, topic: TopicName) -> Mapping[str, str]:
+def topic_configs(store: MetadataReader, topic: TopicName) -> Mapping[str, str]:
     """The topic's overrides, as text."""
     return _read(store, paths.topic_config(topic))
 
 
-def broker_configs(store: MetadataStore, broker: str) -> Mapping[str, str]:
+def broker_configs(store: MetadataReader, broker: str) -> Mapping[str, str]:
     """The overrides of a broker (its id as text), or of all (DEFAULT_BROKER)."""
     return _read(store, paths.broker_config(broker))
 
 
-def _read(store: MetadataStore, path: str) -> Mapping[str, str]:
+def _read(store: MetadataReader, path: str) -> Mapping[str, str]:
     found = store.get(path)
     return {} if found is None else readable_overrides(path, found.data)
 
@@ -88,11 +89,19 @@ def _alter(store: MetadataStore, path: str, entity: str, change: Change) -> Mapp
             continue
 
 
-def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[ConfigChange]:
-    """What changed since the last call; watches for more. For the controller: it removes the notices it read."""
+class Changes(NamedTuple):
+    """What notices tell of."""
+
+    changes: tuple[ConfigChange, ...]
+    notices: tuple[str, ...]
+    """The paths of all notices that were read: to be removed once the changes are taken in."""
+
+
+def read_changes(store: MetadataReader, watch: EventSink | None = None) -> Changes:
+    """What the notices that are there tell of; watches for more."""
     changes: dict[str, ConfigChange] = {}
-    for name in store.children(paths.CONFIG_CHANGES, watch):
-        path = f"{paths.CONFIG_CHANGES}/{name}"
+    notices = tuple(f"{paths.CONFIG_CHANGES}/{name}" for name in store.children(paths.CONFIG_CHANGES, watch))
+    for path in notices:
         found = store.get(path)
         if found is None:
             continue
@@ -102,11 +111,7 @@ def take_changes(store: MetadataStore, watch: EventSink | None = None) -> list[C
             changes[f"{kind}/{entity}"] = ConfigChange(topic, None, topic_configs(store, topic))
         elif kind == "brokers":
             changes[f"{kind}/{entity}"] = ConfigChange(None, entity, broker_configs(store, entity))
-        try:
-            store.delete(path)
-        except NoNode:
-            pass  # a controller that is being deposed took it, too
-    return list(changes.values())
+    return Changes(tuple(changes.values()), notices)
 
 
 def _entity_of(path: str, notice: bytes) -> tuple[str, str]:

@@ -35,6 +35,7 @@ from raylog.coordination.controller_events import (
     NewPartitions,
     NewTopic,
     Notice,
+    NoticesRead,
     PartitionsCreateRequested,
     Proposed,
     ReassignmentRequested,
@@ -64,7 +65,7 @@ from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
-from raylog.coordination.store import StoreError
+from raylog.coordination.store import NoNode, StoreError
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 from raylog.protocol.ids import MonotonicMs, TopicName
 
@@ -168,6 +169,8 @@ class Controller:
                 self._jobs.append(_Queued(self._leaders.fence(event)))
             case ConfigChanged():
                 self._set_config(event)
+            case NoticesRead(notices):
+                self._jobs.append(_Queued(self._remove(notices)))
             case Written(token):
                 self._resume(token, None)
             case WriteFailed(token, error):
@@ -227,6 +230,7 @@ class Controller:
         state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
         self._enter(state, event.epoch_version, self._office.peers.last_sequence)
         self._jobs.append(_Queued(self._reconcile(event.state, event.deleting), is_news=True))
+        self._jobs.append(_Queued(self._remove(event.notices)))
 
     def _end(self) -> None:
         """Forget everything; what was not decided is answered NOT_CONTROLLER."""
@@ -296,6 +300,10 @@ class Controller:
         else:
             return
         self._jobs.append(_Queued(self._leaders.settle()))  # min.insync.replicas may differ, or unclean elections
+
+    def _remove(self, notices: tuple[str, ...]) -> Job:
+        """Last: a controller that is replaced before leaves them to the next one."""
+        yield from self._office.write(self._office.writes.removal(notices), expected=(NoNode,))
 
     # --- requests and proposals
 

@@ -100,6 +100,8 @@ class Elected:
     state: ClusterState
     deleting: frozenset[TopicName] = frozenset()
     """Topics with a node below /admin/delete_topics."""
+    notices: tuple[str, ...] = ()
+    """Config notices that were there before ``state`` was read, which holds what they tell of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,13 @@ class ConfigChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticesRead:
+    """These config notices were read, and what they tell of was told (ConfigChanged): they can be removed."""
+
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """The Write with this token was carried out."""
 
@@ -240,6 +249,7 @@ Event = (
     | Proposed
     | Fence
     | ConfigChanged
+    | NoticesRead
     | Written
     | WriteFailed
     | Acked

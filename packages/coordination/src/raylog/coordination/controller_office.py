@@ -55,8 +55,10 @@ class Office:
         """Of the last Write."""
 
     def write(self, multis: Iterable[tuple[Op, ...]], *, expected: tuple[type[StoreError], ...] = ()) -> Outcome:
-        """Carry the multis out, if any; answers None, or the error when it is an ``expected`` one."""
-        if not (multis := tuple(multis)):
+        """Carry the multis out, if any, each under the controller's epoch: this is the one way in which it writes.
+        Answers None, or the error when it is an ``expected`` one.
+        """
+        if not (multis := tuple((*self.writes.mandate(), *multi) for multi in multis)):
             return None
         self.token += 1
         error = yield Write(self.token, multis)

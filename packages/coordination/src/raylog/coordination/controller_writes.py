@@ -1,4 +1,6 @@
-"""The controller's writes: multis that check the controller's epoch and the incarnations they are about (D8)."""
+"""The controller's writes: multis that check the incarnations they are about (D8). ``Office.write`` puts the check of the
+controller's epoch before each.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ CHUNK = 250
 
 
 class Writes:
-    """What a controller of one mandate writes. ``epoch_version``: of /controller_epoch, which every multi checks."""
+    """What a controller of one mandate writes. ``epoch_version``: of /controller_epoch."""
 
     def __init__(self, epoch_version: int) -> None:
         self._epoch_version = epoch_version
 
     def checks(self, partitions: Iterable[PartitionState], state: ClusterState) -> list[Op]:
-        """What must still be so, lest the multi fail: our mandate, and the incarnations that the states name of those
-        that are in sync (the leader is one) and alive.
+        """What must still be so, lest the multi fail: the incarnations that the states name of those that are in sync
+        (the leader is one) and alive.
         """
         concerned = {
             broker
@@ -35,11 +37,11 @@ class Writes:
             for broker in partition.isr
             if broker in state.brokers and partition.incarnations.get(broker) == state.brokers[broker].epoch
         }
-        incarnations = [Check(paths.broker_epoch(broker), state.brokers[broker].epoch) for broker in sorted(concerned)]
-        return [Check(paths.CONTROLLER_EPOCH, self._epoch_version), *incarnations]
+        return [Check(paths.broker_epoch(broker), state.brokers[broker].epoch) for broker in sorted(concerned)]
 
-    def _mandate(self) -> list[Op]:
-        return self.checks((), ClusterState())
+    def mandate(self) -> Multi:
+        """What every multi begins with: no later controller was elected."""
+        return (Check(paths.CONTROLLER_EPOCH, self._epoch_version),)
 
     # --- topics
 
@@ -72,20 +74,17 @@ class Writes:
 
     def parent_of_partitions(self, topic: TopicName) -> Multi:
         """The node below which a topic's partitions stand; it may be there already."""
-        return (*self._mandate(), Create(paths.topic_partitions(topic)))
+        return (Create(paths.topic_partitions(topic)),)
 
     def deletion_marker(self, topic: TopicName) -> Multi:
         """Records that the topic is to go: from here on every controller completes its deletion."""
-        return (*self._mandate(), Create(paths.delete_topic(topic)))
+        return (Create(paths.delete_topic(topic)),)
 
     def deletion_of_partitions(self, topic: TopicState) -> list[Multi]:
         """Removes the partitions that have nodes."""
         there = [tp for tp, partition in topic.topic_partitions() if partition.version != -1]
         return [
-            (
-                *self._mandate(),
-                *(op for tp in chunk for op in (Delete(paths.partition_state(tp)), Delete(paths.partition(tp)))),
-            )
+            tuple(op for tp in chunk for op in (Delete(paths.partition_state(tp)), Delete(paths.partition(tp))))
             for chunk in _chunks(there)
         ]
 
@@ -97,7 +96,7 @@ class Writes:
             paths.topic(topic),
             paths.delete_topic(topic),
         )
-        return [(*self._mandate(), Delete(node)) for node in nodes]
+        return [(Delete(node),) for node in nodes]
 
     # --- partitions
 
@@ -127,12 +126,15 @@ class Writes:
             multis.append((*self.checks((change.new for change in chunk), state), node, *sets))
         return multis
 
+    def removal(self, nodes: Iterable[str]) -> list[Multi]:
+        """Removes nodes that have nothing below them."""
+        return [tuple(map(Delete, chunk)) for chunk in _chunks(nodes)]
+
     # --- brokers
 
     def fence(self, broker_id: BrokerId, epoch: BrokerEpoch) -> Multi:
         """Ends an incarnation that is taken for dead: whatever it decides from now on does not count (D9)."""
         return (
-            *self._mandate(),
             Set(paths.broker_epoch(broker_id), b"", epoch),
             Delete(paths.broker(broker_id)),
         )

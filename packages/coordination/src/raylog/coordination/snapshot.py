@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from raylog.coordination import configs, paths
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.store import EventSink, MetadataStore, Versioned
+from raylog.coordination.store import EventSink, MetadataReader, Versioned
 from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicName, TopicPartition
 
 
@@ -21,10 +21,10 @@ class Snapshot(NamedTuple):
     """Topics whose deletion was asked for and is not complete."""
 
 
-def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
+def load(store: MetadataReader, watch: EventSink | None = None) -> Snapshot:
     """Everything; watches /brokers/ids, /brokers/topics and /admin/delete_topics.
 
-    Take the config notices (``configs.take_changes``, which watches) before, so that no change falls in between.
+    Read the config notices (``configs.read_changes``, which watches) before, so that no change falls in between.
     """
     deleting = frozenset(TopicName(name) for name in store.children(paths.DELETE_TOPICS, watch))
     brokers = load_brokers(store, watch)
@@ -39,7 +39,7 @@ def load(store: MetadataStore, watch: EventSink | None = None) -> Snapshot:
     return Snapshot(state, deleting)
 
 
-def shows_strange_topics(store: MetadataStore, state: ClusterState, watch: EventSink) -> bool:
+def shows_strange_topics(store: MetadataReader, state: ClusterState, watch: EventSink) -> bool:
     """True when the store's topics are not those of ``state``, or some wait to be deleted; watches on.
 
     For the events of the watches that :func:`load` left: most are about the controller's own writes, which need no
@@ -49,7 +49,7 @@ def shows_strange_topics(store: MetadataStore, state: ClusterState, watch: Event
     return bool(store.children(paths.DELETE_TOPICS, watch)) or set(names) != set(state.topics)
 
 
-def load_brokers(store: MetadataStore, watch: EventSink | None = None) -> Mapping[BrokerId, BrokerInfo]:
+def load_brokers(store: MetadataReader, watch: EventSink | None = None) -> Mapping[BrokerId, BrokerInfo]:
     """The registered brokers with their incarnations; watches /brokers/ids.
 
     A broker that registers anew leaves and comes back, so the watch reports that, too.
@@ -66,7 +66,7 @@ def load_brokers(store: MetadataStore, watch: EventSink | None = None) -> Mappin
     return brokers
 
 
-def load_topics(store: MetadataStore, names: Iterable[TopicName]) -> dict[TopicName, TopicState]:
+def load_topics(store: MetadataReader, names: Iterable[TopicName]) -> dict[TopicName, TopicState]:
     """The topics of these names, those that exist. Two rounds of pipelined reads, however many topics there are."""
     names = list(names)
     found = store.get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])

@@ -217,7 +217,30 @@ def check_writable(ops: Sequence[Op]) -> None:
         )
 
 
-class MetadataStore(Protocol):
+class MetadataReader(Protocol):
+    """A store for those that must not write, such as what the controller reads with (see :class:`MetadataStore`)."""
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        """Data and version, or None when there is no such node. The watch reports creation, change and deletion."""
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        """As many :meth:`get` at once, which costs about one round trip; each is read at its own moment."""
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        """The node's stat or None; the watch is that of :meth:`get`."""
+
+    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
+        """The children's names, sorted; [] when there is no such node.
+
+        The watch reports children that come or go and the node's own deletion; on a node that does not
+        exist it reports its creation.
+        """
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """As many :meth:`children` at once, at the cost of :meth:`get_many`."""
+
+
+class MetadataStore(MetadataReader, Protocol):
     """See the module's docstring. Paths are absolute, below the store's chroot: ``/brokers/ids/1``. Where no node can
     have a path (:func:`is_path`), reads find none, and writes raise BadPath.
     """
@@ -270,25 +293,6 @@ class MetadataStore(Protocol):
 
         Does nothing when it has already ended.
         """
-
-    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
-        """Data and version, or None when there is no such node. The watch reports creation, change and deletion."""
-
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        """As many :meth:`get` at once, which costs about one round trip; each is read at its own moment."""
-
-    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
-        """The node's stat or None; the watch is that of :meth:`get`."""
-
-    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
-        """The children's names, sorted; [] when there is no such node.
-
-        The watch reports children that come or go and the node's own deletion; on a node that does not
-        exist it reports its creation.
-        """
-
-    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        """As many :meth:`children` at once, at the cost of :meth:`get_many`."""
 
     def create(
         self,
