@@ -114,7 +114,7 @@ class SimBroker:
         self._waiting: list[Waiting] = []
         machine = design.controller(world.min_isr)
         self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine)
-        self.coordinating = Coordinating(self, design.groups.claim) if world.has_groups else None
+        self.coordinating = Coordinating(self, design.groups.coordinator) if world.has_groups else None
 
     def clock(self) -> MonotonicMs:
         """This machine's monotonic clock, which shows what it likes."""
@@ -214,9 +214,14 @@ class SimBroker:
         except RaylogError:
             self.engine.at(RETRY_MS, self._membership, self._look_at_registration)
 
+    @property
+    def may_act(self) -> bool:
+        """As Membership.lease_held."""
+        return self.lease.held(self.clock()) and self.is_synced
+
     def check_lease(self) -> None:
         """As Membership.check. Raises NotLeaderOrFollower."""
-        if not self.lease.held(self.clock()) or not self.is_synced:
+        if not self.may_act:
             raise NotLeaderOrFollower("the lease has lapsed, or the controller has not said what is led here")
 
     # --- the end of it

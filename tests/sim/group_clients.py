@@ -19,6 +19,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
+    NO_OFFSET,
     BrokerId,
     Generation,
     InstanceId,
@@ -28,7 +29,7 @@ from raylog.protocol.ids import (
 )
 
 from .engine import Process, Thread
-from .group_coordinator import Commit, FetchOffsets, FindCoordinator, Heartbeat, Leave
+from .group_coordinator import Commit, FetchOffsets, FindCoordinator, GroupRequest, Heartbeat, Leave
 from .group_invariants import CLIENTS, PARTITIONS, Author
 from .network import Answer
 
@@ -83,7 +84,9 @@ class SimClient:
     # --- asking
 
     def _ask(self, target: BrokerId, request: Any, done: Answer, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        self.groups.world.network.call(self.node, self._thread, target, "group", request, timeout_ms, done)
+        self.groups.world.network.call(
+            self.node, self._thread, target, "group", GroupRequest(CLIENTS, request), timeout_ms, done
+        )
 
     def _soon(self, action: Any) -> None:
         self.engine.at(self.engine.random.choice(BACKOFFS_MS), self._thread, action)
@@ -176,10 +179,13 @@ class SimClient:
                 self._failed(answer)
                 return
             committed = {tp: answer.get(tp) for tp in partitions}
+            for tp, at in committed.items():
+                self.groups.checker.reads(CLIENTS, tp, NO_OFFSET if at is None else at.offset, asked[tp])
             self.positions = {tp: at.offset if at is not None else Offset(0) for tp, at in committed.items()}
             self.is_settled = True
             self._heartbeat()
 
+        asked = self.groups.checker.asks(CLIENTS, partitions)
         assert self._coordinator is not None
         self._ask(self._coordinator, FetchOffsets(partitions), done)
 

@@ -1,35 +1,49 @@
-"""A simulated broker's coordinator: around the product's claims and machines, what the real one has in threads.
+"""A simulated broker's coordinator of groups: the product's own, whose threads' steps the engine calls.
 
-One thread serves requests of members and the machines' ticks; another writes commits, a little later and with the
-fence read when it writes, as the real committer does.
+Requests, the ticker and upkeep share the groups' locks, and here one engine thread: a lock that is held keeps the
+others waiting, as it does there. The committer asks for its fence under the lock, so that its step begins when that is
+free, and writes without it: what others do meanwhile comes in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raylog.broker.groups.classic_claims import coordinator_of, decode_claim, decode_group
+from raylog.broker.config import BROKER_SETTINGS, OFFSETS_COMMIT_LINGER_MS
+from raylog.broker.groups.classic_claims import decode_claim, decode_group
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Sync
 from raylog.broker.groups.classic_stored import GroupRules
-from raylog.broker.groups.held import Claimant, HeldGroup, read_claim
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.upkeep import GroupUpkeep
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import BadVersion, Op, StoreError
-from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
-from raylog.protocol.ids import BrokerId, MemberId, TopicPartition
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import BrokerId, GroupId, MemberId, TopicPartition
+from raylog.protocol.settings import Settings
 
 from .engine import Thread
 from .group_invariants import CLIENTS, Settled
+from .loops import SimLoops
 from .network import Answer
 
 if TYPE_CHECKING:
     from .broker import SimBroker
 
-TICK_MS = 50
+LOOK_MS = 50
+"""How often it looks whether the ticker has something to do."""
+UPKEEP_MS = 1_000
 LINGERS_MS = (1, 5, 5, 20)
 RULES = GroupRules(min_session_timeout_ms=10, max_session_timeout_ms=60_000, initial_rebalance_delay_ms=100)
+SETTINGS = Settings(BROKER_SETTINGS, {OFFSETS_COMMIT_LINGER_MS.name: 0})
+
+
+class GroupRequest(NamedTuple):
+    """What a client asks about a group."""
+
+    group: GroupId
+    about: Any
 
 
 class FindCoordinator(NamedTuple):
@@ -57,6 +71,21 @@ class FetchOffsets(NamedTuple):
     partitions: Sequence[TopicPartition]
 
 
+class DeleteGroup(NamedTuple):
+    """DeleteGroups."""
+
+
+class StepFailed(RuntimeError):
+    """What an operating system may refuse at any moment."""
+
+
+class NeverStops:
+    """The event for which a loop waits between two passes: the engine has waited already."""
+
+    def wait(self, timeout_s: float) -> bool:
+        return False
+
+
 def settled(data: bytes) -> Settled:
     """What a coordinator has stored, for the checker."""
     group = decode_group(group_paths.state(CLIENTS), data)
@@ -75,161 +104,131 @@ def coordinator(data: bytes) -> BrokerId:
 class Coordinating:
     """See the module."""
 
-    def __init__(self, broker: SimBroker, claim: Callable[..., HeldGroup | None]) -> None:
+    def __init__(self, broker: SimBroker, make: Callable[..., GroupCoordinator]) -> None:
         self._broker = broker
         self._engine = broker.engine
-        self._claim = claim
         self._thread = Thread(broker.process)
         self._committing = Thread(broker.process)
-        self._offsets = RegistryOffsetStore(broker.store)
-        self._held: HeldGroup | None = None
+        self._has_commits = False
         self._member_ids = 0
-        self._engine.at(TICK_MS, self._thread, self._tick)
+        self.fails = 0
+        """So many of the next steps of its threads fail."""
+        self._loops = SimLoops(self._may_fail)
+        self._groups = make(
+            broker.id,
+            broker.store,
+            epoch=lambda: broker.info.epoch,
+            cluster=lambda: broker.receiver.state,
+            may_act=lambda: broker.may_act,
+            rules=RULES,
+            settings=lambda: SETTINGS,
+            loops=self._loops,
+            now_ms=broker.clock,
+            new_member_id=self._new_member_id,
+        )
+        self._upkeep = GroupUpkeep(
+            broker.store,
+            self._groups,
+            dict,
+            state=lambda: broker.receiver.state,
+            settings=lambda: SETTINGS,
+            now_ms=broker.clock,
+            loops=self._loops,
+        )
+        self._groups.start()
+        self._engine.at(LOOK_MS, self._thread, self._tick)
+        self._engine.at(UPKEEP_MS, self._thread, self._look_after)
 
-    def serve(self, request: Any, answer: Answer) -> None:
+    @property
+    def is_busy(self) -> bool:
+        """A step is under way; to stop, it has to be waited for."""
+        return self._thread.busy or self._committing.busy
+
+    def serve(self, request: GroupRequest, answer: Answer) -> None:
         """A client asks; any thread."""
         self._engine.at(0, self._thread, lambda: self._serve(request, answer))
 
     def stop(self) -> None:
-        """An orderly stop: whoever waits looks for another coordinator."""
-        self._lose(NotCoordinator("the broker stops"))
+        """An orderly stop."""
+        self._broker.store.thread = self._thread
+        self._groups.stop()
 
-    # --- the thread
+    def _may_fail(self, loop: str) -> None:
+        if self.fails:
+            self.fails -= 1
+            self._broker.world.counts["steps of groups' threads failed"] += 1
+            raise StepFailed(f"{loop}: can't start new thread")
 
-    def _serve(self, request: Any, answer: Answer) -> None:
+    def _new_member_id(self, join: Join) -> MemberId:
+        self._member_ids += 1
+        return MemberId(f"{self._broker.process.name.split()[1]}-{self._member_ids}")
+
+    # --- the thread that has the lock
+
+    def _serve(self, request: GroupRequest, answer: Answer) -> None:
         self._broker.store.thread = self._thread
         try:
-            self._check()
-            if isinstance(request, FindCoordinator):
-                answer(self._find())
-                return
-            held = self._hold()
-            result = self._handle(held, request, answer)
-            self._check()
+            result = self._handle(request.group, request.about)
         except RaylogError as error:
             answer(error)
+            return
+        if isinstance(result, Future):
+            result.add_done_callback(lambda done: self._answer(done, answer))
         else:
-            if result is not None:
-                answer(result)
+            answer(result)
 
-    def _handle(self, held: HeldGroup, request: Any, answer: Answer) -> Any:
-        """Answers what is to be answered at once; None: somebody else answers."""
-        group, now_ms = held.machine, self._broker.clock()
-        match request:
+    def _answer(self, done: Future[Any], answer: Answer) -> None:
+        error = done.exception()
+        if isinstance(done.exception() or done.result(), Joined):
+            self._broker.world.moment("rebalances", self._broker.id)
+        answer(error or done.result())
+
+    def _handle(self, group: GroupId, about: Any) -> Any:
+        groups = self._groups
+        match about:
+            case FindCoordinator():
+                return groups.find_coordinator(group).id
             case Join():
-                self._member_ids += 1
-                new_id = MemberId(f"{self._broker.process.name.split()[1]}-{self._member_ids}")
-                self._settle(held, held.settle(group.join(request, answer, new_id, now_ms)))
+                return groups.join(group, about)
             case Sync():
-                self._settle(held, held.settle(group.sync(request, answer, now_ms)))
+                return groups.sync(group, about)
             case Heartbeat(who):
-                group.heartbeat(who, now_ms)
+                groups.heartbeat(group, who)
                 return ()
             case Leave(leaver):
-                outcome, [error] = group.leave([leaver], now_ms)
-                self._settle(held, held.settle(outcome))
+                [error] = groups.leave(group, [leaver])
                 return error or ()
-            case Commit():
-                self._fence(held, request)
-                delay = self._engine.random.choice(LINGERS_MS)
-                self._engine.at(delay, self._thread, lambda: self._commit(held, request, answer))
             case FetchOffsets(partitions):
-                return self._offsets.fetch(CLIENTS, partitions)
-        return None
-
-    def _find(self) -> BrokerId:
-        claim = read_claim(self._broker.store, CLIENTS).claim
-        found = coordinator_of(CLIENTS, claim, self._broker.receiver.state)
-        if found is None:
-            raise CoordinatorNotAvailable("no live broker is known")
-        return found.id
-
-    def _check(self) -> None:
-        """Under the lease, and in the incarnation that has claimed."""
-        try:
-            self._broker.check_lease()
-        except RaylogError as error:
-            self._lose(NotCoordinator(str(error)))
-            raise NotCoordinator(str(error)) from error
-        if self._held is not None and self._held.claimant.epoch != self._broker.info.epoch:
-            self._lose(NotCoordinator("the broker has registered anew"))
-
-    def _hold(self) -> HeldGroup:
-        if self._held is None:
-            broker = self._broker
-            me = Claimant(broker.id, broker.info.epoch)
-            state, clock = broker.receiver.state, broker.clock()
-            self._held = self._claim(broker.store, CLIENTS, me, state, RULES, clock, make=True)
-            self._engine.note(f"{broker.process.name}: coordinates the group")
-        assert self._held is not None
-        return self._held
+                return groups.fetch_offsets(group, partitions)
+            case DeleteGroup():
+                groups.delete(group)
+                return ()
+            case Commit(who, offsets):
+                results = groups.commit_offsets(group, who, offsets)
+                if not self._has_commits:
+                    self._has_commits = True
+                    self._engine.at(self._engine.random.choice(LINGERS_MS), self._committing, self._commit)
+                return results
+        raise ValueError(f"nobody serves {about}")
 
     def _tick(self) -> None:
-        self._engine.at(TICK_MS, self._thread, self._tick)
+        self._engine.at(LOOK_MS, self._thread, self._tick)
         self._broker.store.thread = self._thread
-        try:
-            self._check()
-        except RaylogError:
+        if self._groups.next_tick_ms <= self._broker.clock():
+            self._loops.made["group-ticker"].turn()
+
+    def _look_after(self) -> None:
+        self._engine.at(UPKEEP_MS, self._thread, self._look_after)
+        self._broker.store.thread = self._thread
+        self._upkeep.turn(NeverStops())  # type: ignore[arg-type]
+
+    # --- the committer's
+
+    def _commit(self) -> None:
+        """The step waits for the lock, where somebody has it."""
+        if self._thread.busy:
+            self._engine.at(1, self._committing, self._commit)
             return
-        held = self._held
-        due = held.machine.next_tick_ms() if held is not None else None
-        if held is not None and due is not None and due <= self._broker.clock():
-            self._settle(held, held.settle(held.machine.tick(self._broker.clock())))
-
-    def _settle(self, held: HeldGroup, replies: Sequence[tuple[Any, Any]]) -> None:
-        """Send the replies, if the lease is held still."""
-        refused: RaylogError | None = None
-        if held.lost is not None:
-            self._held = None
-        try:
-            self._check()
-        except RaylogError as error:
-            refused = error
-        for answer, reply in replies:
-            answer(refused or reply)
-        if refused is None and any(isinstance(reply, Joined) for _, reply in replies):
-            self._broker.world.moment("rebalances", self._broker.id)
-
-    def _lose(self, error: RaylogError) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            self._engine.note(f"{self._broker.process.name}: coordinates the group no more, {error}")
-            for answer, reply in held.lose(error):
-                answer(reply)
-
-    # --- commits
-
-    def _fence(self, held: HeldGroup, commit: Commit) -> Sequence[Op]:
-        if held.lost is not None:
-            raise NotCoordinator("the group was lost meanwhile")
-        held.machine.check_commit(commit.who, self._broker.clock())
-        return held.fence()
-
-    def _commit(self, held: HeldGroup, commit: Commit, answer: Answer) -> None:
-        """The committer asks for the fence under the group's lock, and writes without it."""
-        try:
-            fence = self._fence(held, commit)
-        except RaylogError as error:
-            answer(error)
-            return
-        self._engine.at(0, self._committing, lambda: self._write(held, commit, fence, answer))
-
-    def _write(self, held: HeldGroup, commit: Commit, fence: Sequence[Op], answer: Answer) -> None:
-        store = self._broker.store
-        store.thread = self._committing
-        try:
-            self._offsets.write(CLIENTS, commit.offsets, fence)
-        except BadVersion:  # another claim, or a write of the group's own: ask again
-            self._engine.at(0, self._thread, lambda: self._refused(held, commit, fence, answer))
-        except StoreError as error:
-            answer(CoordinatorNotAvailable(str(error)))
-        else:
-            answer(())
-
-    def _refused(self, held: HeldGroup, commit: Commit, fence: Sequence[Op], answer: Answer) -> None:
-        if held.lost is None and list(held.fence()) == list(fence):
-            if held is self._held:
-                self._lose(NotCoordinator("a commit was refused by the store"))
-            answer(NotCoordinator("a commit was refused by the store"))
-        else:
-            self._commit(held, commit, answer)
+        self._has_commits = False
+        self._broker.store.thread = self._committing
+        self._loops.made["offset-committer"].turn()

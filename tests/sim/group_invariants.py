@@ -33,6 +33,7 @@ NOTHING_SKIPPED = "no commit passes over what nobody worked on"
 ONE_ASSIGNMENT = "one assignment per generation"
 ONE_COORDINATOR = "one coordinator"
 STORED_FIRST = "members are told what is stored"
+READ = "an offset that is read was the committed one meanwhile"
 
 ACTORS = GroupId("actors")
 CLIENTS = GroupId("clients")
@@ -40,6 +41,16 @@ TOPIC = TopicName("rides")
 """What both read. No broker has it: the records that members work on are numbers."""
 PARTITIONS = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in range(6))
 """As there are at first."""
+
+
+_DETAILS = (group_paths.details(ACTORS) + "/", group_paths.details(CLIENTS) + "/")
+
+
+def _partition_of(path: str) -> tuple[GroupId, TopicPartition]:
+    """Whose node it is, of those with what is committed."""
+    _, topic, index = path.rsplit("/", 2)
+    group = CLIENTS if path.startswith(group_paths.details(CLIENTS)) else ACTORS
+    return group, TopicPartition(TopicName(topic), PartitionIndex(int(index)))
 
 
 class Author(NamedTuple):
@@ -85,6 +96,8 @@ class GroupChecker:
         self.worked: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         """How far somebody has come in each partition, without a gap."""
         self.commits: Counter[GroupId] = Counter()
+        self._stands: dict[tuple[GroupId, TopicPartition], list[int]] = defaultdict(lambda: [NO_OFFSET])
+        """What the store held as the committed offset, one after the other; NO_OFFSET: none."""
         self._owner_sessions: dict[TopicPartition, int] = {}
         self._generations: dict[int, dict[MemberId, bytes]] = {}
         self._shares: dict[int, dict[int, str]] = defaultdict(dict)
@@ -113,8 +126,10 @@ class GroupChecker:
                     self._claims(op.data, session)
                 elif op.path == group_paths.state(CLIENTS):
                     self._settles(op.data, session)
-                elif op.path.startswith((group_paths.details(ACTORS) + "/", group_paths.details(CLIENTS) + "/")):
+                elif op.path.startswith(_DETAILS):
                     self._commits(op.path, op.data, ops, session)
+            elif isinstance(op, Delete) and op.path.startswith(_DETAILS) and op.path[-1].isdecimal():
+                self._stands[_partition_of(op.path)].append(NO_OFFSET)
 
     def _owner(self, op: Op, session: int) -> None:
         topic, _, index = op.path.removeprefix(group_paths.owners(ACTORS) + "/").partition("/")
@@ -177,9 +192,7 @@ class GroupChecker:
                     )
 
     def _commits(self, path: str, data: bytes, ops: Sequence[Op], session: int) -> None:
-        group = CLIENTS if path.startswith(group_paths.details(CLIENTS) + "/") else ACTORS
-        _, topic, index = path.rsplit("/", 2)
-        tp = TopicPartition(TopicName(topic), PartitionIndex(int(index)))
+        group, tp = _partition_of(path)
         number = next(
             (op.data for op in ops if isinstance(op, (Set, Create)) and op.path == group_paths.offset(group, tp)), b""
         )
@@ -217,6 +230,7 @@ class GroupChecker:
                 STALE_COMMIT, f"{author.member} commits {committed.offset} of {tp} after {self.committed[group, tp]}"
             )
         self.committed[group, tp] = max(NO_OFFSET, committed.offset)
+        self._stands[group, tp].append(committed.offset)
         self.commits[group] += 1
 
     # --- what members do
@@ -230,6 +244,16 @@ class GroupChecker:
         if position > self.worked[group, tp]:
             raise Violation(NOTHING_SKIPPED, f"{tp} goes on at {position}, {self.worked[group, tp]} are worked on")
         self.worked[group, tp] = max(self.worked[group, tp], position + 1)
+
+    def asks(self, group: GroupId, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """An offset is about to be read: a mark for :meth:`reads`."""
+        return {tp: len(self._stands[group, tp]) for tp in partitions}
+
+    def reads(self, group: GroupId, tp: TopicPartition, offset: int, asked: int) -> None:
+        """The answer has come: NO_OFFSET for none."""
+        stood = self._stands[group, tp][asked - 1 :]
+        if offset not in stood:
+            raise Violation(READ, f"{offset} is read of {tp} in group {group}, committed were {stood} meanwhile")
 
     def told(self, member: MemberId, generation: int, share: bytes) -> None:
         """A client has the answer to its SyncGroup."""

@@ -30,7 +30,7 @@ from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
 from raylog.protocol.errors import IllegalGeneration, RaylogError
-from raylog.protocol.ids import MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
+from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
 
 from .engine import Process, Thread
 from .group_invariants import ACTORS, TOPIC, Author
@@ -212,6 +212,8 @@ class SimMember:
             case Begin(tp):
                 claim = self.registry.claims.get(tp)
                 committed = claim.committed if claim is not None else None
+                [(_, now)] = self.groups.checker.asks(ACTORS, [tp]).items()
+                self.groups.checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
                 self.positions[tp] = committed.offset if committed is not None else Offset(0)
             case Cease(tp):
                 self._ceasing.add(tp)

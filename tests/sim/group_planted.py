@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raylog.broker.groups.classic import ClassicGroup
 from raylog.broker.groups.classic_messages import Identity, Outcome, Reply, Token
-from raylog.broker.groups.held import HeldGroup, claim_group
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.held import HeldGroup
+from raylog.broker.groups.holding import GroupHolder
+from raylog.broker.groups.table import Entry
 from raylog.coordination import group_paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import Event
@@ -15,11 +18,12 @@ from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
-from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, TopicPartition
+from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicPartition
 
 from .group_invariants import (
     ONE_COORDINATOR,
     ONE_OWNER,
+    READ,
     STALE_COMMIT,
     STORED_FIRST,
 )
@@ -93,23 +97,28 @@ class AnyGeneration(ClassicGroup):
         self.members.identify(who)
 
 
-def _claim_as(hold: type[HeldGroup], group: type[ClassicGroup]) -> Callable[..., HeldGroup | None]:
-    """As claim_group, with other classes."""
+class FetchesFiveBack(GroupCoordinator):
+    """OffsetFetch answers what was committed a while ago."""
 
-    def claim(*args: Any, **more: Any) -> HeldGroup | None:
-        right = claim_group(*args, **more)
-        if right is None:
-            return None
-        wrong, wrong_group = hold.__new__(hold), group.__new__(group)
-        wrong_group.__dict__.update(right.machine.__dict__)
-        wrong.__dict__.update(right.__dict__, machine=wrong_group)
-        return wrong
-
-    return claim
+    def fetch_offsets(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        found = super().fetch_offsets(group, partitions)
+        return {tp: each._replace(offset=Offset(max(0, each.offset - 5))) for tp, each in found.items()}
 
 
-def _clients(hold: type[HeldGroup] = HeldGroup, group: type[ClassicGroup] = ClassicGroup) -> GroupDesign:
-    return GroupDesign(claim=_claim_as(hold, group))
+def _clients(hold: type[HeldGroup] = HeldGroup, machine: type[ClassicGroup] = ClassicGroup) -> GroupDesign:
+    class Holder(GroupHolder):
+        def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
+            held = super().hold(entry, group, make=make)
+            if held is not None:
+                held.__class__, held.machine.__class__ = hold, machine
+            return held
+
+    class Coordinator(GroupCoordinator):
+        holder = Holder
+
+    return GroupDesign(coordinator=Coordinator)
 
 
 GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
@@ -118,6 +127,7 @@ GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
     ("claim-by-force", GroupDesign(registry=_with_claims(ClaimsByForce)), (ONE_OWNER, STALE_COMMIT)),
     ("commit-unfenced", _clients(CommitsUnfenced), (STALE_COMMIT, ONE_COORDINATOR)),
     ("reply-before-store", _clients(RepliesFirst), (STORED_FIRST,)),
-    ("commit-of-any-generation", _clients(group=AnyGeneration), (STALE_COMMIT,)),
+    ("commit-of-any-generation", _clients(machine=AnyGeneration), (STALE_COMMIT,)),
+    ("offset-fetch-five-back", GroupDesign(coordinator=FetchesFiveBack), (READ,)),
 )
 """Name, design, and the invariants that fit it."""

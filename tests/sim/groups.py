@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from raylog.broker.groups.held import HeldGroup, claim_group
+from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination import paths
 from raylog.coordination.group import Member
 from raylog.coordination.group_registry import GroupRegistry
@@ -43,7 +43,7 @@ class GroupDesign:
     member: Callable[..., Member] = Member
     member_lease: Callable[[], Lease] = Lease
     registry: Callable[..., GroupRegistry] = GroupRegistry
-    claim: Callable[..., HeldGroup | None] = claim_group
+    coordinator: Callable[..., GroupCoordinator] = GroupCoordinator
 
 
 class SimGroups:

@@ -312,7 +312,9 @@ class World:
         process = self.brokers[broker]
 
         def stop(answer: bytes | None) -> None:
-            if process.process.alive:
+            if process.coordinating is not None and process.coordinating.is_busy:
+                self.engine.at(1, process.serving, partial(stop, answer))
+            elif process.process.alive:
                 self.engine.note(f"broker {broker}: clean stop")
                 process.stop_clean()
                 self._hint(broker)

@@ -61,8 +61,15 @@ UNKNOWN = DescribedGroup("Unknown", "", "", ())
 """In a list of groups: one whose nodes make no sense. Describing it tells what is wrong."""
 
 
+def _new_member_id(join: Join) -> MemberId:
+    """Unique, and tells whose it is, as Kafka's do."""
+    return MemberId(f"{join.instance_id or join.client_id}-{uuid.uuid4()}")
+
+
 class GroupCoordinator:
     """Of one broker, from its start to its stop. Any thread may call."""
+
+    holder = GroupHolder
 
     def __init__(
         self,
@@ -76,13 +83,17 @@ class GroupCoordinator:
         settings: Callable[[], Settings],
         loops: Loops,
         now_ms: Callable[[], MonotonicMs] = monotonic_ms,
+        new_member_id: Callable[[Join], MemberId] = _new_member_id,
     ) -> None:
-        """``epoch``: this broker's incarnation; ``may_act``: whether its lease is held; ``settings``: in force now."""
+        """``epoch``: this broker's incarnation; ``may_act``: whether its lease is held; ``settings``: in force now;
+        ``new_member_id``: one that nobody else ever has.
+        """
+        self._new_member_id = new_member_id
         self._store = store
         self._cluster = cluster
         self._now_ms = now_ms
         self._offsets = RegistryOffsetStore(store)
-        self._holder = GroupHolder(
+        self._holder = self.holder(
             store,
             claimant=lambda: Claimant(broker_id, epoch()),
             cluster=cluster,
@@ -102,6 +113,11 @@ class GroupCoordinator:
         """Write what was committed until now, then coordinate nothing any more: who waits is told to look further."""
         self._committer.close()
         self._holder.stop()
+
+    @property
+    def next_tick_ms(self) -> MonotonicMs:
+        """When the ticker has something to do next."""
+        return self._holder.next_tick_ms
 
     @property
     def held_count(self) -> int:
@@ -127,7 +143,7 @@ class GroupCoordinator:
         with self._holder.enter(group) as entry:
             held = self._holder.hold(entry, group, make=True)
             assert held is not None
-            outcome = held.machine.join(join, answer, _new_member_id(join), self._now_ms())
+            outcome = held.machine.join(join, answer, self._new_member_id(join), self._now_ms())
             self._holder.settle(entry, outcome)
         return answer
 
@@ -317,8 +333,3 @@ def _as_described(machine: ClassicGroup) -> DescribedGroup:
         for member in machine.members
     )
     return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if is_stable else "", members)
-
-
-def _new_member_id(join: Join) -> MemberId:
-    """Unique, and tells whose it is, as Kafka's do."""
-    return MemberId(f"{join.instance_id or join.client_id}-{uuid.uuid4()}")

@@ -80,6 +80,11 @@ class GroupHolder:
     def may_act(self) -> bool:
         return not self._is_stopping and self._may_act()
 
+    @property
+    def next_tick_ms(self) -> MonotonicMs:
+        """When the ticker has something to do next."""
+        return self._ticker.next_ms
+
     def check_may_act(self) -> None:
         """Raises NotCoordinator."""
         if not self.may_act:

@@ -114,10 +114,15 @@ class Ticker:
             heapq.heappush(self._heap, (due_ms, group))
             self._changed.notify()
 
+    @property
+    def next_ms(self) -> MonotonicMs:
+        """When a tick or the beat is due next."""
+        with self._changed:
+            return min(self._next_beat_ms, self._heap[0][0]) if self._heap else self._next_beat_ms
+
     def _turn(self) -> bool:
         with self._changed:
-            until_ms = min(self._next_beat_ms, self._heap[0][0]) if self._heap else self._next_beat_ms
-            wait_ms = until_ms - self._now_ms()
+            wait_ms = self.next_ms - self._now_ms()
             if wait_ms > 0 and not self._stopping:
                 self._changed.wait(wait_ms / 1000)
             if self._stopping:
