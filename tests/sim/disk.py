@@ -17,12 +17,13 @@ from typing import NamedTuple, Never
 from uuid import UUID
 
 from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.files import LogClosed
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import Producers
 from raylog.coordination.store import Session
-from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.records import BatchHeader, read_header, stamp
 
@@ -227,7 +228,7 @@ class SimLog:
 
     def check_open(self) -> None:
         if self.closed:
-            raise StorageError(f"{self.tp} is closed here")
+            raise LogClosed(f"{self.tp} is closed here")
         self.health.check()
 
     def configure(self, config: LogConfig) -> None:

@@ -66,8 +66,8 @@ class GroupLags:
         """What the last whole pass has read."""
 
     def step(self) -> None:
-        """Read a little, if somebody wants to know: at most LISTED_AT_ONCE + READ_AT_ONCE requests, two more where a pass
-        begins. Raises StoreUnavailable: the next step tries the same again.
+        """Read a little, if somebody wants to know: at most LISTED_AT_ONCE + READ_AT_ONCE requests, two more where a
+        pass begins. Raises StoreUnavailable: the next step tries the same again.
         """
         now_ms = self._now_ms()
         if self._asked_ms is None or now_ms > self._asked_ms + ASKED_FOR_MS:

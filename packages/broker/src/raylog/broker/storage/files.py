@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from raylog.protocol.errors import StorageError
+from raylog.protocol.errors import NotLeaderOrFollower, StorageError
 from raylog.protocol.ids import FilePosition
 
 Buffer = bytes | bytearray | memoryview
@@ -35,7 +35,14 @@ these are rare or were never used, a write costs up to seven times as much (docs
 """
 
 
-class FileClosed(StorageError):
+class LogClosed(NotLeaderOrFollower, StorageError):
+    """This process has closed the log, as it does with one that it deletes: nobody leads or follows it here any more.
+
+    Clients are told so, and not of a disk that failed.
+    """
+
+
+class FileClosed(LogClosed):
     """This process has closed the file, as it does with what it deletes: look for what is there in its place.
 
     No OSError, so that Health never takes it for a failure of the disk.

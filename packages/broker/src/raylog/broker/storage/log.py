@@ -17,7 +17,7 @@ from pathlib import Path
 from raylog.broker.storage import checkpoint
 from raylog.broker.storage.doomed import Doomed
 from raylog.broker.storage.epochs import LeaderEpochs
-from raylog.broker.storage.files import FileClosed, FileSystem, remove_tree
+from raylog.broker.storage.files import FileClosed, FileSystem, LogClosed, remove_tree
 from raylog.broker.storage.health import Health
 from raylog.broker.storage.index_sums import IndexSums
 from raylog.broker.storage.log_config import LogConfig
@@ -29,7 +29,7 @@ from raylog.broker.storage.segments import number_at
 from raylog.broker.storage.snapshots import save_snapshot
 from raylog.broker.storage.truncation import Damage, mend, start_anew, truncate_to
 from raylog.broker.storage.warm_indexes import WarmIndexes
-from raylog.protocol.errors import OffsetOutOfRange, StorageError
+from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, stamp, stamp_log_append_time
 
@@ -273,6 +273,7 @@ class Log:
         """Make everything (or all but the active segment) durable that was appended before the call.
 
         Callers that come while one is at work share the next fdatasync. StorageError when it fails: never retried.
+        LogClosed when the log is closed meanwhile.
         """
         wanted = self._segments[-1].base_offset if sealed_only else self._offsets.end.offset
         with self.flush_lock:
@@ -288,7 +289,7 @@ class Log:
                     self.unsaved.popleft()
                 self.sums.save({segment.base_offset for segment in segments})
                 if not sealed_only and not segments[-1].sync():
-                    raise StorageError(f"{self.tp} was closed before its last records were flushed")
+                    raise LogClosed(f"{self.tp} was closed before its last records were flushed")
             self.recovery_point = max(self.recovery_point, segments[-1].base_offset if sealed_only else end)
 
     def save_snapshots(self) -> None:
@@ -310,15 +311,15 @@ class Log:
     read = read
 
     def check_open(self) -> None:
-        """Raise StorageError when the log was closed or its directory is offline."""
+        """Raise LogClosed, or StorageError when the directory is offline."""
         if self._closed:
-            raise StorageError(f"{self.tp} is closed here; refresh the metadata and ask its leader")
+            raise LogClosed(f"{self.tp} is closed here; refresh the metadata and ask its leader")
         self.health.check()
 
     def await_change(self) -> None:
         """For a reader that met a closed file: come back once that change of the log is done, and look again.
 
-        StorageError when it was the log's end.
+        LogClosed when it was the log's end.
         """
         with self.lock:
             self.check_open()
