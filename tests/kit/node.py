@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from kit.stores import Counting
 from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
 from raylog.broker.dynamic_config import group_rules
 from raylog.broker.groups.coordinator import GroupCoordinator
@@ -35,7 +36,6 @@ from raylog.coordination import paths, reassignment
 from raylog.coordination.configs import Change
 from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
 from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
@@ -65,9 +65,9 @@ BROKER = BrokerId(1)
 LISTENER = "PLAINTEXT"
 
 
-def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | None = None) -> MemoryStore:
+def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | None = None) -> Counting:
     """A metadata store in memory, of its own or on ``tree``, that has ``broker`` registered in this incarnation."""
-    store = MemoryStore(tree or MemoryTree())
+    store = Counting(tree or MemoryTree())
     store.start()
     store.ensure(paths.broker_epoch(broker))
     store.create(paths.broker(broker), ephemeral=True, parents=True)

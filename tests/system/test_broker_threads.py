@@ -30,7 +30,7 @@ WAIT_S = 30.0
 SOURCES = Path(__file__).parents[2] / "packages"
 THREADS = (
     "membership", "controller", "control-to", "isr-changes", "fetcher", "group-ticker", "offset-committer", "accept",
-    "maintenance", "scrubber", "group-upkeep", "liveness", "names", "auto-create",
+    "maintenance", "scrubber", "group-upkeep", "group-keeper", "liveness", "names", "auto-create",
 )  # fmt: skip
 """All of a broker's, without what follows in their names: a broker or a listener."""
 ELSEWHERE = {"drain", "start", "metrics", "group", "liveness-listener", "zookeeper-restart"}

@@ -65,7 +65,8 @@ def test_what_is_stored_is_read_again(group: StoredGroup) -> None:
 
 
 def test_a_claim_is_read_as_it_was_stored() -> None:
-    assert decode_claim("/node", encode_claim(claimed(3, 7))) == claimed(3, 7)
+    for claim in (claimed(3, 7), UNCLAIMED):
+        assert decode_claim("/node", encode_claim(claim)) == claim
 
 
 def test_an_empty_node_is_a_group_that_nobody_joined() -> None:

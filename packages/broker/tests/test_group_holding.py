@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from kit.node import registered_store
+from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
-from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_claims import choose_coordinator, decode_group
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic_messages import Identity, Leaver, Protocol, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -42,7 +32,6 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
-    BrokerEpoch,
     BrokerId,
     Generation,
     GroupId,
@@ -54,57 +43,9 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 
-GROUP = GroupId("billing")
-RULES = GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
 READ = {TP: CommittedOffset(Offset(5))}
-WAIT_S = 10.0
-
-
-class Brokers:
-    """Coordinators over one tree; what each knows of the cluster is set by hand."""
-
-    def __init__(self) -> None:
-        self.tree = MemoryTree()
-        self.stores: dict[int, MemoryStore] = {}
-        self.known: dict[int, set[int]] = {}
-        """The brokers that each broker takes for live."""
-        self.epochs: dict[int, int] = {}
-        self.leases: dict[int, bool] = {}
-        self.coordinators: dict[int, GroupCoordinator] = {}
-
-    def start(self, broker: int, *, started: bool = True) -> GroupCoordinator:
-        self.stores[broker] = registered_store(BrokerId(broker), BrokerEpoch(1), self.tree)
-        self.known[broker], self.epochs[broker], self.leases[broker] = {broker}, 1, True
-        coordinator = self.coordinators[broker] = GroupCoordinator(
-            BrokerId(broker),
-            self.stores[broker],
-            epoch=lambda: BrokerEpoch(self.epochs[broker]),
-            cluster=lambda: self.state(broker),
-            may_act=lambda: self.leases[broker],
-            rules=RULES,
-            settings=lambda: BROKER_SETTINGS.settings({"broker.id": str(broker)}),
-            loops=Loops(),
-        )
-        if started:
-            coordinator.start()
-        return coordinator
-
-    def state(self, broker: int) -> ClusterState:
-        infos = (BrokerInfo(BrokerId(each), BrokerEpoch(self.epochs[each]), ()) for each in self.known[broker])
-        return ClusterState(brokers={info.id: info for info in infos})
-
-    def register_anew(self, broker: int) -> None:
-        """As membership does after a lost session."""
-        self.stores[broker].set(paths.broker_epoch(BrokerId(broker)), b"")
-        self.epochs[broker] += 1
-
-    def stop(self) -> None:
-        for coordinator in self.coordinators.values():
-            coordinator.stop()
-        for store in self.stores.values():
-            store.close()
 
 
 @pytest.fixture
@@ -117,27 +58,6 @@ def brokers() -> Iterator[Brokers]:
 @pytest.fixture
 def one(brokers: Brokers) -> GroupCoordinator:
     return brokers.start(1)
-
-
-def wishes(member_id: MemberId = NO_MEMBER, **more: Any) -> Join:
-    subscription = consumer_protocol.encode_subscription(["t"])
-    protocols = (Protocol("range", subscription),)
-    join = Join(member_id, None, "c", "/h", 60_000, 60_000, consumer_protocol.PROTOCOL_TYPE, protocols, needs_id=False)
-    return replace(join, **more)
-
-
-def joined(answer: Future[Joined | MemberIdIs]) -> Joined:
-    result = answer.result(WAIT_S)
-    assert isinstance(result, Joined)
-    return result
-
-
-def member_of(coordinator: GroupCoordinator, **more: Any) -> Identity:
-    """A member that makes a stable group of one."""
-    join = joined(coordinator.join(GROUP, wishes(**more)))
-    who = Identity(join.member_id, join.generation)
-    coordinator.sync(GROUP, Sync(who, ((who.member_id, b"share"),))).result(WAIT_S)
-    return who
 
 
 def commit(coordinator: GroupCoordinator, who: Identity) -> Mapping[TopicPartition, RaylogError | None]:

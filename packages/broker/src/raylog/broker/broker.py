@@ -137,6 +137,7 @@ class Broker:
             self._loops.loop("maintenance", partial(self._maintain, over), last_pause_s=MAINTENANCE_INTERVAL_S),
             self._loops.loop("scrubber", partial(scrubber.turn, over), vital=False),
             self._loops.loop("group-upkeep", partial(parts.upkeep.turn, over), vital=False),
+            self._loops.loop("group-keeper", partial(parts.groups.keeper.turn, over), vital=False),
         ]
         for loop in work:
             stopping.callback(loop.join)

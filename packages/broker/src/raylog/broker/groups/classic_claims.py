@@ -67,11 +67,15 @@ def _weight(group: GroupId, broker: BrokerId) -> bytes:
 
 
 def encode_claim(claim: Claim) -> bytes:
+    if claim == UNCLAIMED:
+        return b""
     return dump({"version": 1, "coordinator": claim.broker, "broker_epoch": claim.epoch})
 
 
 def decode_claim(path: str, data: bytes) -> Claim:
-    """The value of the node at ``path``. Raises CorruptMetadata."""
+    """The value of the node at ``path``; an empty one is a claim that was given up. Raises CorruptMetadata."""
+    if not data:
+        return UNCLAIMED
     value = load(path, data)
     with Reading(path):
         return Claim(BrokerId(integer(value["coordinator"])), BrokerEpoch(integer(value["broker_epoch"])))

@@ -17,13 +17,14 @@ from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
 from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_claims import UNCLAIMED, coordinator_of, decode_claim
+from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, coordinator_of, decode_claim
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
+from raylog.broker.groups.keeper import GroupKeeper
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes, group_paths
 from raylog.coordination.clocks import monotonic_ms
@@ -104,6 +105,9 @@ class GroupCoordinator:
         )
         linger_s = lambda: settings()[OFFSETS_COMMIT_LINGER_MS] / 1000  # noqa: E731
         self._committer = OffsetCommitter(self._offsets, linger_s, self._holder.lost, loops)
+        self.keeper = GroupKeeper(
+            store, self._holder, me=lambda: Claim(broker_id, epoch()), cluster=cluster, now_ms=now_ms
+        )
 
     def start(self) -> None:
         self._committer.start()
@@ -224,7 +228,7 @@ class GroupCoordinator:
             is_empty = self._describe(entry, group).state == GroupState.EMPTY
             if not is_empty or not group_nodes.delete_if_bare(self._store, group, self._fence(entry, group)):
                 return False
-            entry.held = None
+            self._holder.drop(entry)
             return True
 
     def _unneeded(self, entry: Entry, group: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
@@ -289,7 +293,7 @@ class GroupCoordinator:
             if self._describe(entry, group).state != GroupState.EMPTY:
                 raise NonEmptyGroup(f"group {group} has members: stop them first")
             group_nodes.delete_group(self._store, group, self._fence(entry, group))
-            entry.held = None
+            self._holder.drop(entry)
 
     def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
         if entry.held is not None and not entry.held.was_taken():

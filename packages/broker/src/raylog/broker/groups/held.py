@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raylog.broker.groups.classic import ClassicGroup
+from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import (
     UNCLAIMED,
     Claim,
@@ -171,6 +171,16 @@ class HeldGroup:
         self._version = None if state is None else state.version
         """Of the group's state; None: there is none yet."""
 
+    @property
+    def is_idle(self) -> bool:
+        """True when the group has no members, and no time to pass: it may be put out of memory."""
+        return self.machine.state is GroupState.EMPTY and self.machine.next_tick_ms() is None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True when another coordinator would find the group as it is: no rebalance is under way."""
+        return self.machine.state is GroupState.STABLE or self.is_idle
+
     def settle(self, outcome: Outcome) -> Replies:
         """The replies to send now: what must be stored before them is, or else all who wait hear of the loss."""
         if outcome.store is None:
@@ -209,6 +219,15 @@ class HeldGroup:
         *_, version = self._store.multi([*self._checks(), as_read, becomes])
         self._claim_version = version if isinstance(version, int) else 0
         self._version = self._version or 0
+
+    def release(self) -> None:
+        """Leave the group, as it is stored, to the broker that is to claim it. Raises StoreError."""
+        assert self._version is not None
+        assert self._claim_version is not None
+        group = self.machine.id
+        as_stored = Check(group_paths.state(group), self._version)
+        becomes = Set(group_paths.claim(group), encode_claim(UNCLAIMED), self._claim_version)
+        self._store.multi([*self._checks(), as_stored, becomes])
 
     def write(self, stored: StoredGroup) -> None:
         """Store the group under this claim. Raises StoreError; RaylogError when it is too large to be stored."""

@@ -1,5 +1,5 @@
-"""The groups that this broker coordinates at the moment: claimed when they are first asked for, let go of when it may
-not act for them any more.
+"""The groups that this broker coordinates at the moment: claimed when they are first asked for or when their former
+coordinator is gone (see keeper), let go of when it may not act for them any more or another broker is to.
 
 Each group has one lock, under which its machine is asked, its state is stored, and replies go out. Whether this broker
 may act (its lease) is checked once the lock is had, and again before anything is answered. A broker that may not, or
@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from raylog.broker.events import EventLog
-from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claim
@@ -22,9 +21,9 @@ from raylog.broker.groups.table import Entry, GroupTable, Ticker
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
-from raylog.coordination.store import MetadataStore, StoreError
+from raylog.coordination.store import BadVersion, MetadataStore, StoreError
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownMemberId
-from raylog.protocol.ids import GroupId, MonotonicMs
+from raylog.protocol.ids import BrokerId, GroupId, MonotonicMs
 
 __all__ = ["GroupHolder", "store_answers"]
 
@@ -32,8 +31,6 @@ logger = EventLog(__name__)
 
 BEAT_MS = 200
 """How often it looks whether it still may act."""
-FORGET_MS = 60_000
-"""How often groups without members are put out of memory; they stay in the store."""
 
 
 class GroupHolder:
@@ -59,7 +56,6 @@ class GroupHolder:
         self._now_ms = now_ms
         self._table = GroupTable()
         self._ticker = Ticker(self._tick, self._beat, now_ms, BEAT_MS, loops)
-        self._forget_ms = now_ms()
         self._is_stopping = False
 
     def start(self) -> None:
@@ -124,7 +120,7 @@ class GroupHolder:
             me, cluster, now_ms = self.claimant(), self._cluster(), self._now_ms()
             entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
             if entry.held is not None:
-                machine = entry.held.machine
+                machine, entry.claimed_as = entry.held.machine, me
                 logger.info("group claimed", group=group, generation=machine.generation, members=len(machine.members))
                 self._ticker.schedule(group, machine.next_tick_ms())
         return entry.held
@@ -163,13 +159,63 @@ class GroupHolder:
             _answer(held.lose(error))
             logger.info("group let go of", group=held.machine.id, reason=error)
 
+    def drop(self, entry: Entry) -> None:
+        """The group was deleted."""
+        entry.held = entry.claimed_as = None
+
+    # --- what the keeper asks ---
+
+    def held_groups(self) -> Sequence[GroupId]:
+        return self._table.held()
+
+    def claimed_groups(self) -> Sequence[GroupId]:
+        """Those that this broker has claimed and not given away, be they held or not."""
+        return self._table.claimed()
+
+    def adopt(self, group: GroupId) -> bool:
+        """Hold the group, if it is to be coordinated here, so that its time passes.
+
+        False when none has to pass: it has no members, or is not of Kafka clients. Raises as :meth:`hold` does.
+        """
+        with self.enter(group) as entry:
+            held = self.hold(entry, group, make=False)
+            if held is not None and held.is_idle:
+                entry.held = None
+            return entry.held is not None
+
+    def forget_idle(self) -> None:
+        """Put groups without members out of memory; they stay in the store, and claimed."""
+        for group in self._table.held():
+            with self._table.enter(group) as entry:
+                if entry.held is not None and entry.held.is_idle:
+                    entry.held = None
+
+    def move(self, group: GroupId, to: BrokerId) -> None:
+        """Leave the group to ``to``, which is to claim it; its members look for it then. Does nothing while a rebalance
+        is under way, which would begin anew. Raises as :meth:`hold` does; NotCoordinator when it is elsewhere already.
+        """
+        with self.enter(group) as entry:
+            try:
+                held = self.hold(entry, group, make=False)
+                if held is None or not held.is_at_rest:
+                    return
+                moved = NotCoordinator(f"group {group} moves to broker {to}: ask for its coordinator anew")
+                try:
+                    held.release()
+                finally:
+                    self.let_go(entry, moved)  # also where nobody knows whether it was released
+                entry.claimed_as = None
+            except (NotCoordinator, BadVersion):
+                entry.claimed_as = None
+                raise
+
     def lost(self, group: GroupId) -> None:
         """The store refused what the group had allowed: somebody else has claimed it."""
         with self._table.enter(group) as entry:
             self.let_go(entry, NotCoordinator(f"group {group} was claimed by another broker"))
 
     def _let_go_of_all(self, error: RaylogError) -> None:
-        for group in self._table.groups():
+        for group in self._table.held():
             with self._table.enter(group) as entry:
                 self.let_go(entry, error)
 
@@ -189,16 +235,6 @@ class GroupHolder:
         """Where this broker may not act any more, nobody waits for it."""
         if not self._may_act():
             self._let_go_of_all(self._without_lease())
-        if self._forget_ms <= self._now_ms():
-            self._forget_ms = MonotonicMs(self._now_ms() + FORGET_MS)
-            self._forget_idle()
-
-    def _forget_idle(self) -> None:
-        for group in self._table.groups():
-            with self._table.enter(group) as entry:
-                machine = entry.held.machine if entry.held is not None else None
-                if machine is not None and machine.state is GroupState.EMPTY and machine.next_tick_ms() is None:
-                    entry.held = None
 
 
 def _answer(replies: Sequence[tuple[Token, Reply]]) -> None:

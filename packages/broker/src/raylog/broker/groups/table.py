@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from raylog.broker.events import EventLog
-from raylog.broker.groups.held import HeldGroup
+from raylog.broker.groups.held import Claimant, HeldGroup
 from raylog.coordination.loops import Loops
 from raylog.protocol.ids import GroupId, MonotonicMs
 
@@ -30,10 +30,12 @@ class Entry:
     users: int = 0
     """Who has entered or wants to; guarded by the table's lock."""
     held: HeldGroup | None = None
+    claimed_as: Claimant | None = None
+    """The incarnation of this broker that has claimed the group, which need not be held for that."""
 
 
 class GroupTable:
-    """One entry per group, as long as it is held or somebody is in it: two who ask for one group never hold it both."""
+    """An entry for each group that is claimed or that somebody is in: two who ask for one group never both hold it."""
 
     def __init__(self) -> None:
         self._entries: dict[GroupId, Entry] = {}
@@ -51,7 +53,7 @@ class GroupTable:
         finally:
             with self._lock:
                 entry.users -= 1
-                if not entry.users and entry.held is None:
+                if not entry.users and entry.held is None and entry.claimed_as is None:
                     del self._entries[group]
 
     @property
@@ -60,10 +62,15 @@ class GroupTable:
         with self._lock:
             return sum(entry.held is not None for entry in self._entries.values())
 
-    def groups(self) -> tuple[GroupId, ...]:
-        """Those that are held, or may be."""
+    def held(self) -> tuple[GroupId, ...]:
+        """Those that are held."""
         with self._lock:
-            return tuple(self._entries)
+            return tuple(group for group, entry in self._entries.items() if entry.held is not None)
+
+    def claimed(self) -> tuple[GroupId, ...]:
+        """Those that this broker has claimed, in whichever incarnation, and not given away."""
+        with self._lock:
+            return tuple(group for group, entry in self._entries.items() if entry.claimed_as is not None)
 
 
 class Ticker:

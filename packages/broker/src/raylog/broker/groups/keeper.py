@@ -1,0 +1,174 @@
+"""Every stored group of Kafka clients has a coordinator, asked or not, and each broker coordinates its share.
+
+A group whose coordinator and members vanish together would stay as it is for ever if it was claimed only by being asked
+for: nobody lets its time pass. So each broker looks which of the stored groups are to be its own (see classic_claims),
+and claims those whose coordinator is gone. And it gives away what is to be another broker's since that came, a few at a
+time; a group that rebalances is left alone until that is over.
+
+What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
+here, and are not held. One without members is read once for each claim. A look follows each change of the able brokers;
+another one comes every LOOK_MS, for what went wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from raylog.broker.events import EventLog
+from raylog.broker.groups.classic_claims import (
+    UNCLAIMED,
+    Claim,
+    able_brokers,
+    choose_coordinator,
+    coordinator_of,
+    decode_claim,
+)
+from raylog.coordination import group_paths
+from raylog.coordination.model import ClusterState
+from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.store import MetadataStore, StoreError, Versioned
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
+from raylog.protocol.ids import BrokerId, GroupId, MonotonicMs
+
+__all__ = ["GroupKeeper", "KeptGroups"]
+
+log = EventLog(__name__)
+
+TURN_S = 1.0
+LOOK_MS = 30_000
+"""How often it looks though no broker came or went."""
+SETTLE_MS = 10_000
+"""For so long no broker must have come or gone before groups are moved: a rolling restart moves each once or twice."""
+CLAIMS_AT_ONCE = 50
+"""In one pass; so are those that are moved."""
+MOVES_AT_ONCE = 25
+
+
+class KeptGroups(Protocol):
+    """The groups of this broker; see GroupHolder."""
+
+    def check_may_act(self) -> None: ...
+
+    def forget_idle(self) -> None: ...
+
+    def held_groups(self) -> Collection[GroupId]: ...
+
+    def claimed_groups(self) -> Collection[GroupId]: ...
+
+    def adopt(self, group: GroupId) -> bool: ...
+
+    def move(self, group: GroupId, to: BrokerId) -> None: ...
+
+
+class GroupKeeper:
+    """One thread calls it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        groups: KeptGroups,
+        *,
+        me: Callable[[], Claim],
+        cluster: Callable[[], ClusterState],
+        now_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        """``me``: this broker in its incarnation now."""
+        self._store = store
+        self._groups = groups
+        self._me = me
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._brokers: frozenset[Claim] = frozenset()
+        """The able ones, in their incarnations, as they were at the last pass."""
+        self._changed_ms = self._look_ms = now_ms()
+        """When those changed last; when the next look is due."""
+        self._looked_as = me()
+        self._idle: dict[GroupId, Versioned | None] = {}
+        """Groups that there is nothing to do for while this is their claim."""
+        self._orphans: deque[tuple[GroupId, Versioned | None]] = deque()
+        """Groups to be claimed, and their claims as they were at the last look."""
+        self._strays: deque[tuple[GroupId, BrokerId]] = deque()
+        """Groups that are claimed here, and the brokers that they are to be moved to."""
+
+    def turn(self, stopping: threading.Event) -> bool:
+        """One pass, after a while; False when ``stopping`` is set meanwhile."""
+        if stopping.wait(TURN_S):
+            return False
+        self.keep()
+        return True
+
+    def keep(self) -> None:
+        """One pass. What the store does not answer is looked for anew with the next one."""
+        try:
+            self._groups.check_may_act()
+            self._keep(self._now_ms())
+        except NotCoordinator:
+            pass  # this broker may not act now
+        except (StoreError, CoordinatorNotAvailable) as error:
+            self._look_ms = self._now_ms()
+            log.warning("stored groups were not looked through", reason=error)
+
+    def _keep(self, now_ms: MonotonicMs) -> None:
+        brokers = frozenset(Claim(broker.id, broker.epoch) for broker in able_brokers(self._cluster()))
+        if brokers != self._brokers:
+            self._brokers, self._changed_ms, self._look_ms = brokers, now_ms, now_ms
+        if self._look_ms <= now_ms:
+            self._look()
+            self._look_ms = MonotonicMs(now_ms + LOOK_MS)
+        for _ in range(min(CLAIMS_AT_ONCE, len(self._orphans))):
+            self._adopt(*self._orphans.popleft())
+        if now_ms - self._changed_ms >= SETTLE_MS:
+            for _ in range(min(MOVES_AT_ONCE, len(self._strays))):
+                self._move(*self._strays.popleft())
+
+    def _look(self) -> None:
+        """Find out which groups are to be claimed, and which to be given away."""
+        me, cluster = self._me(), self._cluster()
+        if me != self._looked_as:
+            self._looked_as, self._idle = me, {}
+        self._groups.forget_idle()
+        held, claimed = set(self._groups.held_groups()), set(self._groups.claimed_groups())
+        stored = map(group_paths.group_of, self._store.children(group_paths.GROUPS))
+        able = tuple(able_brokers(cluster))
+        chosen = {group: choose_coordinator(group, able) for group in stored}
+        goes_to = {group: me.broker if broker is None else broker.id for group, broker in chosen.items()}
+        not_held = [g for g, to in goes_to.items() if g not in held and (to == me.broker or g in claimed)]
+        claims = self._store.get_many([group_paths.claim(group) for group in not_held])
+        found = dict(zip(not_held, claims, strict=True))
+        self._idle = {group: claim for group, claim in self._idle.items() if group in found and found[group] == claim}
+        is_orphan = lambda group: group not in self._idle and self._is_to_be_here(group, found[group])  # noqa: E731
+        self._orphans = deque((group, found[group]) for group in filter(is_orphan, not_held))
+        self._strays = deque((group, to) for group, to in goes_to.items() if group in claimed and to != me.broker)
+
+    def _is_to_be_here(self, group: GroupId, found: Versioned | None) -> bool:
+        try:
+            claim = UNCLAIMED if found is None else decode_claim(group_paths.claim(group), found.data)
+        except CorruptMetadata:
+            return True  # it is told when it is claimed
+        coordinator = coordinator_of(group, claim, self._cluster())
+        return coordinator is not None and coordinator.id == self._me().broker
+
+    def _adopt(self, group: GroupId, claim: Versioned | None) -> None:
+        try:
+            if self._groups.adopt(group):
+                return
+        except NotCoordinator:
+            return  # another broker was faster, or is to be it since
+        except CoordinatorNotAvailable:
+            raise
+        except RaylogError as error:
+            log.warning("a group cannot be coordinated", group=group, reason=error)
+        self._idle[group] = claim
+
+    def _move(self, group: GroupId, to: BrokerId) -> None:
+        try:
+            self._groups.move(group, to)
+        except NotCoordinator:
+            pass  # it is another broker's already
+        except CoordinatorNotAvailable:
+            raise
+        except RaylogError as error:
+            log.warning("a group cannot be moved", group=group, reason=error)

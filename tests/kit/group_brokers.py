@@ -1,0 +1,114 @@
+"""Coordinators of groups over one metadata store, in one process, without anything else of their brokers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from kit.node import registered_store
+from kit.stores import Counting
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.groups.classic_messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
+from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.coordination import paths
+from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.loops import Loops
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.protocol import consumer_protocol
+from raylog.protocol.ids import NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, MonotonicMs
+
+GROUP = GroupId("billing")
+RULES = GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+WAIT_S = 10.0
+
+
+class Brokers:
+    """Coordinators over one tree; what each knows of the cluster is set by hand."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.stores: dict[int, Counting] = {}
+        self.known: dict[int, set[int]] = {}
+        """The brokers that each broker takes for live."""
+        self.epochs: dict[int, int] = {}
+        self.leases: dict[int, bool] = {}
+        self.coordinators: dict[int, GroupCoordinator] = {}
+        self.skipped_ms = 0
+        """How far the clock of all of them was put forward."""
+
+    def now_ms(self) -> MonotonicMs:
+        return MonotonicMs(monotonic_ms() + self.skipped_ms)
+
+    def start(self, broker: int, *, started: bool = True) -> GroupCoordinator:
+        epoch = self.epochs[broker] = self.epochs.get(broker, 0) + 1
+        self.stores[broker] = registered_store(BrokerId(broker), BrokerEpoch(epoch), self.tree)
+        self.known[broker], self.leases[broker] = {broker}, True
+        coordinator = self.coordinators[broker] = GroupCoordinator(
+            BrokerId(broker),
+            self.stores[broker],
+            epoch=lambda: BrokerEpoch(self.epochs[broker]),
+            cluster=lambda: self.state(broker),
+            may_act=lambda: self.leases[broker],
+            rules=RULES,
+            settings=lambda: BROKER_SETTINGS.settings({"broker.id": str(broker)}),
+            loops=Loops(),
+            now_ms=self.now_ms,
+        )
+        if started:
+            coordinator.start()
+        return coordinator
+
+    def state(self, broker: int) -> ClusterState:
+        infos = (BrokerInfo(BrokerId(each), BrokerEpoch(self.epochs[each]), ()) for each in self.known[broker])
+        return ClusterState(brokers={info.id: info for info in infos})
+
+    def all_know(self, *alive: int) -> None:
+        """The controller has told these which of them live."""
+        self.known |= {broker: set(alive) for broker in alive}
+
+    def kill(self, broker: int) -> None:
+        """Its session ends with it; nothing of it acts any more."""
+        self.leases[broker] = False
+        self.coordinators.pop(broker).stop()
+        self.stores.pop(broker).close()
+
+    def keep(self, *brokers: int, after_ms: int = 0) -> None:
+        """One pass of the keepers of these."""
+        self.skipped_ms += after_ms
+        for broker in brokers:
+            self.coordinators[broker].keeper.keep()
+
+    def register_anew(self, broker: int) -> None:
+        """As membership does after a lost session."""
+        self.stores[broker].set(paths.broker_epoch(BrokerId(broker)), b"")
+        self.epochs[broker] += 1
+
+    def stop(self) -> None:
+        for coordinator in self.coordinators.values():
+            coordinator.stop()
+        for store in self.stores.values():
+            store.close()
+
+
+def wishes(member_id: MemberId = NO_MEMBER, **more: Any) -> Join:
+    subscription = consumer_protocol.encode_subscription(["t"])
+    protocols = (Protocol("range", subscription),)
+    join = Join(member_id, None, "c", "/h", 60_000, 60_000, consumer_protocol.PROTOCOL_TYPE, protocols, needs_id=False)
+    return replace(join, **more)
+
+
+def joined(answer: Future[Joined | MemberIdIs]) -> Joined:
+    result = answer.result(WAIT_S)
+    assert isinstance(result, Joined)
+    return result
+
+
+def member_of(coordinator: GroupCoordinator, group: GroupId = GROUP, **more: Any) -> Identity:
+    """A member that makes a stable group of one."""
+    join = joined(coordinator.join(group, wishes(**more)))
+    who = Identity(join.member_id, join.generation)
+    coordinator.sync(group, Sync(who, ((who.member_id, b"share"),))).result(WAIT_S)
+    return who
