@@ -55,13 +55,15 @@ def cluster(open_store: OpenStore) -> MetadataStore:
 
 
 def await_owned(readers: Iterable[Reader], partitions: Iterable[TopicPartition]) -> None:
-    """Until they own all of them, each one once, and as many as the others."""
+    """Until they own all of them, each one once, and as many as the others, and their users know it."""
     expected, readers = sorted(partitions), list(readers)
 
     def settled() -> bool:
         owned = [reader.member.owned for reader in readers]
+        told = [frozenset(reader.positions) for reader in readers]
         sizes = [len(one) for one in owned]
-        return sorted(tp for one in owned for tp in one) == expected and max(sizes) - min(sizes) <= 1
+        is_shared = sorted(tp for one in owned for tp in one) == expected and max(sizes) - min(sizes) <= 1
+        return is_shared and told == owned
 
     wait_until(settled, WAIT_S, f"{len(readers)} members own {len(expected)} partitions")
     for reader in readers:

@@ -63,9 +63,14 @@ class World:
         self.ids: dict[MemberId, int] = {}
         self.owners: dict[TopicPartition, tuple[MemberId, int]] = {}
 
-    def view(self) -> View:
+    def view(self, name: MemberId, dead: set[MemberId]) -> View:
+        """As the member sees them: all, or its own share and the member before it (``group_view``)."""
         members = dict.fromkeys(self.ids, frozenset({TOPIC}))
-        return View(self.shares, self.version, members, {TOPIC: self.partitions})
+        before = max((member for member in self.ids if member < name), default=None)
+        if before is None or name not in self.ids or dead & self.ids.keys():
+            return View(self.shares, self.version, members, {TOPIC: self.partitions})
+        share = self.shares and Shares(self.shares.generation, {name: self.shares.members.get(name, ())})
+        return View(share, -1, {member: members[member] for member in (before, name)}, {}, is_whole=False)
 
     def end(self, session: int) -> None:
         self.ids = {member: s for member, s in self.ids.items() if s != session}
@@ -91,6 +96,8 @@ class Actor:
         self.lapsed = False
         self.leaving = False
         self.seen: View | None = None
+        self.dead: set[MemberId] = set()
+        """Those registered whose processes seem gone."""
 
     @property
     def name(self) -> MemberId:
@@ -102,12 +109,18 @@ class Actor:
             event = self.carry_out(self.todo.popleft(), fails)
             self.todo.extendleft(reversed(self.machine.on(event, MonotonicMs(now)) if event is not None else []))
         elif self.events:
-            self.todo.extend(self.machine.on(self.events.popleft(), MonotonicMs(now)))
-        elif self.seen is not None and self.seen != self.world.view():
+            event = self.events.popleft()
+            if isinstance(event, Died):
+                self.dead.add(event.member)
+            self.todo.extend(self.machine.on(event, MonotonicMs(now)))
+        elif self.seen is not None and self.seen != self.view():
             self.seen = None  # the watches tell once
             self.events.append(Noticed())
         elif (due := self.machine.next_tick_ms()) is not None and due <= now:
             self.todo.extend(self.machine.on(Tick(), MonotonicMs(now)))
+
+    def view(self) -> View:
+        return self.world.view(self.name, self.dead)
 
     def carry_out(self, effect: Effect, fails: bool) -> Event | None:
         world, valid = self.world, self.session > 0
@@ -131,7 +144,8 @@ class Actor:
             case Look():
                 if fails or not valid:
                     return LookFailed()
-                self.seen = world.view()
+                self.seen = self.view()
+                self.dead &= world.ids.keys()
                 return Looked(self.seen)
             case Publish(shares, version):
                 if fails or not valid:
@@ -160,7 +174,7 @@ class Actor:
     def is_idle(self) -> bool:
         if not self.session:
             return False
-        seen_all = self.machine.has_left or self.seen == self.world.view()
+        seen_all = self.machine.has_left or self.seen == self.view()
         return not (self.todo or self.events or self.ceasing) and seen_all and self.machine.next_tick_ms() is None
 
     def quiet(self, tp: TopicPartition) -> None:

@@ -112,7 +112,11 @@ class SimMember:
 
     def heard_of_death(self, name: MemberId) -> None:
         """Its process is gone: a connection to it is refused."""
-        self.engine.at(2, self._thread, lambda: self._feed(Died(name)))
+        self.engine.at(2, self._thread, lambda: self._hear(Died(name)))
+
+    def _hear(self, died: Died) -> None:
+        self.registry.seems_dead(died.member)
+        self._feed(died)
 
     def _keep(self) -> None:
         self.engine.at(RENEW_MS, self._thread, self._keep)

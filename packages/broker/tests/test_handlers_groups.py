@@ -266,6 +266,7 @@ def test_a_group_of_actors_is_shown_with_what_each_member_owns(node: Node) -> No
     other = TP._replace(partition=PartitionIndex(1))
     shares = Shares(Generation(3), {MemberId("one"): (TP,), MemberId("two"): (other,)})
     node.store.create(group_paths.assignment(ACTORS), group_paths.encode_assignment(shares))
+    node.store.create(group_paths.share(ACTORS, MemberId("one")), group_paths.encode_share(Generation(3), (TP,)))
     [group] = ask(node, "DescribeGroups", 6, groups=[ACTORS]).groups
     assert (group.error_code, group.group_state, group.protocol_type) == (0, "PreparingRebalance", "consumer")
     assert [(each.member_id, each.client_host) for each in group.members] == [("one", "/node-3"), ("two", "/node-3")]
@@ -288,6 +289,16 @@ def test_offsets_of_actors_are_set_by_tools_only_while_no_actor_is_there(node: N
     [deleted] = ask(node, "DeleteGroups", 2, groups_names=[ACTORS]).results
     assert deleted.error_code is ErrorCode.non_empty_group
     assert fetched(node, ACTORS)[0] == (0, 7, "")
+
+
+def test_empty_group_of_actors_is_deleted_with_its_shares(node: Node) -> None:
+    settle_kind(node.store, ACTORS, GroupKind.ACTORS)
+    shares = Shares(Generation(3), {MemberId("one"): (TP,)})
+    node.store.create(group_paths.assignment(ACTORS), group_paths.encode_assignment(shares))
+    node.store.create(group_paths.share(ACTORS, MemberId("one")), group_paths.encode_share(Generation(3), (TP,)))
+    [deleted] = ask(node, "DeleteGroups", 2, groups_names=[ACTORS]).results
+    assert deleted.error_code is ErrorCode.none
+    assert node.store.exists(group_paths.group(ACTORS)) is None
 
 
 def test_a_client_is_kept_out_of_a_living_group_of_actors(node: Node) -> None:

@@ -279,7 +279,7 @@ def test_of_two_who_publish_one_is_first(a: Side, b: Side) -> None:
     shares = Shares(Generation(0), {A: (TP,)})
     assert a.do(Publish(shares, -1)) == Published()
     assert b.do(Publish(Shares(Generation(0), {B: (TP,)}), -1)) == Published()
-    assert (b.look().shares, b.look().version) == (shares, 0)
+    assert (a.look().shares, a.look().version, b.look().shares) == (shares, 0, shares)
 
 
 # --- looking ---
@@ -306,24 +306,86 @@ def test_stored_hostile_pattern_does_not_hold_up_the_elected(tree: MemoryTree, a
 
 
 def test_members_know_those_whose_death_concerns_them(tree: MemoryTree, a: Side, b: Side) -> None:
-    """All those before them that seem dead, and the first who does not; the elected one all."""
+    """All those right before them that seem dead, and the next, who does not; the elected one all."""
     c, d = (Side(tree, MemberId(name)).registered() for name in "cd")
     for side in (a, b, c, d):
         side.look()
     assert list(a.registry.others) == [B, "c", "d"]
-    assert list(d.registry.others) == [A]
-    for member in (A, A, MemberId("c")):
+    assert list(d.registry.others) == ["c"]
+    for member in (MemberId("c"), MemberId("c"), A):
         d.registry.seems_dead(member)
     d.look()
-    assert list(d.registry.others) == [A, B]
+    assert list(d.registry.others) == ["c", B]
     d.registry.seems_dead(B)
     d.look()
-    assert list(d.registry.others) == [A, B, "c"]
+    assert list(d.registry.others) == ["c", B, A]
     for dead in (A, B, MemberId("c")):
         d.do(Evict(dead))
     assert d.look().members.keys() == {"d"}
     assert d.registry.elected == "d"
     assert list(d.registry.others) == []
+
+
+def test_member_reads_names_when_its_neighbour_is_gone(tree: MemoryTree, a: Side, b: Side) -> None:
+    """Whoever comes between the two of them is found then."""
+    d = Side(tree, MemberId("d")).registered()
+    assert d.look().members.keys() == {A, B, "d"}
+    c = Side(tree, MemberId("c")).registered()
+    assert d.look().members.keys() == {B, "d"}, "of its neighbour it knows already"
+    b.do(Deregister())
+    assert d.look().members.keys() == {A, "c", "d"}
+    assert list(d.registry.others) == ["c"]
+    a.do(Deregister())
+    assert d.look().members.keys() == {"c", "d"}
+    assert c.look().members == {"c": frozenset({TOPIC}), "d": frozenset({TOPIC})}
+    assert c.registry.elected == "c"
+    d.do(Deregister())
+    assert d.look().members.keys() == {"c"}, "it sees that it is not registered itself"
+
+
+def test_publishing_writes_shares_that_changed(tree: MemoryTree, a: Side, b: Side) -> None:
+    c = Side(tree, MemberId("c")).registered()
+    for side in (a, b, c):
+        side.look()
+    a.do(Publish(Shares(Generation(0), {A: (TP,), B: (OTHER,), MemberId("c"): ()}), -1))
+    for side in (a, b, c):
+        side.look()
+    a.do(Publish(Shares(Generation(1), {A: (), B: (OTHER,), MemberId("c"): (TP,)}), 0))
+    assert b.look().shares == Shares(Generation(0), {B: (OTHER,)}), "nothing new of it was written"
+    assert c.look().shares == Shares(Generation(1), {MemberId("c"): (TP,)})
+    c.do(Deregister())
+    a.look()
+    a.do(Publish(Shares(Generation(2), {A: (TP,), B: (OTHER,)}), 1))
+    assert a.store.children(ASSIGNMENT) == [A, B]
+
+
+def test_member_without_readable_share_reads_the_whole_assignment(a: Side, b: Side) -> None:
+    shares = Shares(Generation(0), {A: (TP,), B: (OTHER,)})
+    b.look()
+    a.look()
+    a.do(Publish(shares, -1))
+    assert b.look().shares == Shares(Generation(0), {B: (OTHER,)})
+    a.store.set(group_paths.share(GROUP, B), b"no JSON")
+    assert b.look().shares == shares
+    a.store.delete(group_paths.share(GROUP, B))
+    assert b.look().shares == shares
+    a.look()
+    a.do(Publish(Shares(Generation(1), {A: (TP,), B: ()}), 0))
+    assert b.look().shares == Shares(Generation(1), {B: ()}), "it is mended with the next change"
+
+
+def test_assignment_too_large_to_be_written_twice_has_no_shares(a: Side, b: Side) -> None:
+    """ZooKeeper takes 1 MB at once: the members read the whole then."""
+    many = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in range(100_000))
+    a.do(Publish(Shares(Generation(0), {A: (TP,), B: (OTHER,)}), -1))
+    for side in (a, b, b):
+        side.look()
+    large = Shares(Generation(1), {A: many[:50_000], B: many[50_000:]})
+    assert a.do(Publish(large, 0)) == Published()
+    assert a.store.children(ASSIGNMENT) == []
+    assert b.look().shares == large
+    assert a.do(Publish(Shares(Generation(2), {A: many, B: many}), 1)) == LookFailed()
+    assert b.look().shares == large
 
 
 def test_topics_are_read_when_they_changed(a: Side) -> None:

@@ -3,7 +3,8 @@
 It is told what began and what has to cease (:meth:`GroupMember.changes`), and asks before it hands records out
 (:meth:`GroupMember.may_deliver`). A thread of its own keeps the membership (``group_thread``).
 
-Members notice each other's death by connections (``coordination.liveness``): the elected one watches all, all watch it.
+Members notice each other's death by connections (``coordination.liveness``): the elected one watches all,
+each other one the member before it (``coordination.group_view``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The paper (Kreps et al., 2011, section 3.2) has each consumer work out all shares by itself, from registries that two of
 them may see differently. Here one of them, the *elected* one, whose id is the lowest of those registered, works them
 out and publishes them, by compare-and-set on a version that it read *before* it read the registries; the others read
-that alone. An assignment only says who should own what. Ownership itself is the ephemeral owner node:
+that alone (``group_view``). An assignment only says who should own what. Ownership itself is the ephemeral owner node:
 
     ──► CLAIMING ──► OWNED ──► CEASING ──► RELEASING ──►
           │  ▲         │  assigned to another: hand no more out, commit, give the owner node up
@@ -188,7 +188,10 @@ class Member:
                     self._drop(tp)
             case Died(member):
                 self._dead |= {member} - {self.id}
-                self._evict()
+                if self._view is None or self._view.is_whole:
+                    self._evict()
+                else:
+                    self._look()
             case Leave():
                 self._leaving = True
                 self._follow(frozenset())
@@ -230,7 +233,7 @@ class Member:
         if self.id == min(view.members) and self._publish(view):
             return
         if view.shares is not None and not self._leaving:
-            self.generation = view.shares.generation
+            self.generation = max(self.generation, view.shares.generation)  # a share may be older than the assignment
             self._follow(frozenset(view.shares.members.get(self.id, ())))
 
     def _publish(self, view: View) -> bool:
@@ -247,7 +250,7 @@ class Member:
 
     def _evict(self) -> None:
         """The elected one does it; if that one died, the next."""
-        if self._view is None or not self._registered:
+        if self._view is None or not self._view.is_whole or not self._registered:
             return
         self._dead &= self._view.members.keys()
         living = self._view.members.keys() - self._dead

@@ -23,11 +23,13 @@ class View:
 
     shares: Shares | None
     version: int
-    """Of the assignment's node when it was read; -1 while there is none."""
+    """Of the assignment's node when it was read; -1 while there is none, or it was not read."""
     members: Mapping[MemberId, frozenset[TopicName]]
     """Who is registered; and, in the view of the elected one, which of the topics there are each subscribes to."""
     partitions: Mapping[TopicName, int]
     """How many each topic has that somebody subscribes to, in the view of the elected one."""
+    is_whole: bool = True
+    """False: no more than its own share, itself and the member before it, which a member that is not elected needs."""
 
 
 # --- what happens ---

@@ -61,17 +61,17 @@ def _delete_skeleton(store: MetadataStore, group: GroupId, guards: Sequence[Op])
 def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
     """What is left of a group without offsets, children first; members and owners keep what is above them."""
 
-    def with_topics(path: str) -> Iterator[str]:
-        yield from (f"{path}/{topic}" for topic in store.children(path))
+    def with_children(path: str) -> Iterator[str]:
+        yield from (f"{path}/{name}" for name in store.children(path))
         yield path
 
     nodes = [
-        *with_topics(group_paths.offsets(group)),
-        *with_topics(group_paths.owners(group)),
+        *with_children(group_paths.offsets(group)),
+        *with_children(group_paths.owners(group)),
         group_paths.members(group),
         group_paths.consumer(group),
-        *with_topics(group_paths.details(group)),
-        group_paths.assignment(group),
+        *with_children(group_paths.details(group)),
+        *with_children(group_paths.assignment(group)),
         group_paths.state(group),
         group_paths.claim(group),
         group_paths.group(group),

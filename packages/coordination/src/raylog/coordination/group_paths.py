@@ -10,6 +10,7 @@ What Kafka kept elsewhere or not at all is raylog's:
 
     /raylog/groups/G                       what kind of group it is
     /raylog/groups/G/assignment            who should read what (groups of actors)
+    /raylog/groups/G/assignment/C          the same of one member, written together with the whole
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
     /raylog/groups/G/claim                 which broker that is, in which incarnation
     /raylog/groups/G/offsets/T/P           what was committed beside the offset
@@ -131,6 +132,10 @@ def assignment(group_id: GroupId) -> str:
     return f"{group(group_id)}/assignment"
 
 
+def share(group_id: GroupId, member_id: MemberId) -> str:
+    return f"{assignment(group_id)}/{node_name(member_id)}"
+
+
 def state(group_id: GroupId) -> str:
     return f"{group(group_id)}/state"
 
@@ -246,17 +251,11 @@ def decode_owner(path: str, data: bytes) -> MemberId:
 
 
 def encode_assignment(shares: Shares) -> bytes:
-    def by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, list[int]]:
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(partitions):
-            topics.setdefault(topic, []).append(index)
-        return topics
-
     return dump(
         {
             "version": 1,
             "generation": shares.generation,
-            "members": {name: by_topic(partitions) for name, partitions in sorted(shares.members.items())},
+            "members": {name: _by_topic(partitions) for name, partitions in sorted(shares.members.items())},
         }
     )
 
@@ -266,12 +265,32 @@ def decode_assignment(group_id: GroupId, data: bytes) -> Shares:
     with Reading(path):
         return Shares(
             Generation(integer(value["generation"])),
-            {
-                MemberId(text(name)): tuple(
-                    TopicPartition(TopicName(text(topic)), PartitionIndex(integer(index)))
-                    for topic, indexes in fields(topics).items()
-                    for index in array(indexes)
-                )
-                for name, topics in fields(value["members"]).items()
-            },
+            {MemberId(text(name)): _partitions(topics) for name, topics in fields(value["members"]).items()},
         )
+
+
+def encode_share(generation: Generation, partitions: tuple[TopicPartition, ...]) -> bytes:
+    """``generation``: of the assignment that gave the member this share."""
+    return dump({"version": 1, "generation": generation, "partitions": _by_topic(partitions)})
+
+
+def decode_share(path: str, member_id: MemberId, data: bytes) -> Shares:
+    """As the assignment, of this member alone."""
+    value = load(path, data)
+    with Reading(path):
+        return Shares(Generation(integer(value["generation"])), {member_id: _partitions(value["partitions"])})
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics
+
+
+def _partitions(by_topic: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(TopicName(text(topic)), PartitionIndex(integer(index)))
+        for topic, indexes in fields(by_topic).items()
+        for index in array(indexes)
+    )

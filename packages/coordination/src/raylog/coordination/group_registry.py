@@ -7,17 +7,18 @@ What makes two members agree is in the checks of each write:
 * A claim also writes the persistent node of the offset, whose version only grows. Whoever commits, gives up or evicts
   names that version: none of these touches what another has claimed meanwhile (``group_claims``).
 
-What one change of membership costs grows with the members and the partitions that move: all read the assignment and who
-is there, the elected one alone reads what the newcomers want, and topics only when they changed.
+What one change of membership costs grows with the members and the partitions that move: the elected one reads who is
+there and writes the assignment, and the share of each member whose share has changed; the others read their shares
+(``group_view``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
-from raylog.coordination import group_paths, paths
+from raylog.coordination import group_paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import (
     ClaimPartition,
@@ -36,10 +37,10 @@ from raylog.coordination.group_events import (
     RegistrationFailed,
     Release,
     Shares,
-    View,
 )
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered as Member
+from raylog.coordination.group_view import GroupView
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import OP_BYTES, partitions_below
 from raylog.coordination.store import (
@@ -56,10 +57,9 @@ from raylog.coordination.store import (
     Set,
     Stat,
     StoreError,
+    WriteTooLarge,
 )
-from raylog.coordination.topic_patterns import matching_topics
-from raylog.protocol.errors import InvalidConfig
-from raylog.protocol.ids import Generation, GroupId, MemberId, TimestampMs, TopicName, TopicPartition
+from raylog.protocol.ids import GroupId, MemberId, TimestampMs, TopicPartition
 
 __all__ = ["GroupRegistry", "StoreEffect", "greeting_of"]
 
@@ -67,9 +67,8 @@ log = logging.getLogger(__name__)
 
 StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict
 
-_NOT_SEEN = MemberId("")
 _MOST_BYTES = 1_000_000
-"""What ZooKeeper takes at once, and a little less: some hundred thousand partitions in one node."""
+"""What ZooKeeper takes at once, and a little less."""
 
 
 class GroupRegistry:
@@ -89,46 +88,40 @@ class GroupRegistry:
         self._group = group
         self._id = member_id
         self._member = member
-        self._sink = sink
         self._wall_ms = wall_ms
         self.claims = GroupClaims(store, group, member_id)
         self._node = group_paths.member(group, member_id)
-        self._known: dict[MemberId, Member] = {}
-        """What others registered, read once: an id is not used again for something else, but by who was evicted."""
-        self._dead: set[MemberId] = set()
-        """Those registered whose processes seem gone."""
-        self._counts: dict[TopicName, int] = {}
-        """Of partitions; each was read with a watch that has not told anything yet."""
+        self._view = GroupView(store, group, member_id, sink)
         self.session_id = 0
         """Of the session that the registration is of; 0 while there is none."""
-        self.elected = _NOT_SEEN
-        """Who works the shares out, when last looked."""
 
-    def seems_dead(self, member: MemberId) -> None:
-        """Read of it anew, and look for the next elected one beside it: that one may be dead as well."""
-        self._dead.add(member)
-        self._known.pop(member, None)
+    @property
+    def elected(self) -> MemberId:
+        """Who worked the shares out when this member read last who is registered; "" before that."""
+        return self._view.elected
 
     @property
     def others(self) -> Mapping[MemberId, Member]:
-        """Those whose death concerns this member, when it last looked: the elected one; to that one, all."""
-        return {member: found for member, found in self._known.items() if member != self._id}
+        """Those whose death concerns this member (see ``group_view``)."""
+        return self._view.others
+
+    def seems_dead(self, member: MemberId) -> None:
+        """Its process seems gone: others may be gone with it, so the next look is for them, too."""
+        self._view.seems_dead(member)
 
     def noticed(self, event: NodeEvent) -> None:
         """A watch has told something: what was read of that node is old."""
-        parent, _, name = event.path.rpartition("/")
-        if parent == paths.BROKER_TOPICS:
-            self._counts.pop(TopicName(name), None)
+        self._view.noticed(event)
 
     def watches_lost(self) -> None:
         """The connection was down meanwhile: all that was read is old."""
-        self._counts.clear()
+        self._view.watches_lost()
 
     def session_lost(self) -> None:
         """The session has ended, with all that the member claimed in it."""
         self.session_id = 0
         self.claims.session_lost()
-        self._counts.clear()
+        self._view.watches_lost()
 
     def carry_out(self, effect: StoreEffect) -> Event | None:
         """Do it, and answer the event that tells the member how that went.
@@ -229,103 +222,50 @@ class GroupRegistry:
 
     def _look(self) -> Event:
         try:
-            return Looked(self._view())
+            return Looked(self._view.look())
         except StoreError:
             return LookFailed()
 
-    def _view(self) -> View:
-        found = self._store.get(group_paths.assignment(self._group), self._sink)  # before the registries: see group
-        names = self._store.children(group_paths.members(self._group), self._sink)
-        ids = [group_paths.member_of(name) for name in names]
-        self.elected = min(ids, default=_NOT_SEEN)
-        self._dead &= set(ids)
-        self._read_members(ids if self.elected == self._id else self._elected(ids))
-        wanted: dict[MemberId, frozenset[TopicName]] = dict.fromkeys(ids, frozenset())
-        partitions: Mapping[TopicName, int] = {}
-        if self.elected == self._id:
-            wanted = self._wanted()
-            partitions = self._count(frozenset[TopicName]().union(*wanted.values()))
-        version = -1 if found is None else found.version
-        return View(None if found is None else self._shares(found.data, version), version, wanted, partitions)
-
-    def _elected(self, ids: Iterable[MemberId]) -> list[MemberId]:
-        """The elected one; if that seems dead, the next one, too, and so on up to ourselves."""
-        found: list[MemberId] = []
-        for member in sorted(ids):
-            found.append(member)
-            if member not in self._dead:
-                break
-        return found
-
-    def _shares(self, data: bytes, version: int) -> Shares:
-        try:
-            return group_paths.decode_assignment(self._group, data)
-        except CorruptMetadata as error:  # the elected one writes it anew; each write raised both numbers by one
-            log.error("group %s: %s: it is written anew", self._group, error)
-            return Shares(Generation(version), {})
-
-    def _read_members(self, ids: Sequence[MemberId]) -> None:
-        """Know of these what they registered; who is gone meanwhile is left out."""
-        self._known = {member: self._known[member] for member in ids if member in self._known}
-        new = [member for member in ids if member not in self._known]
-        nodes = [group_paths.member(self._group, member) for member in new]
-        for member, node, found in zip(new, nodes, self._store.get_many(nodes) if nodes else (), strict=True):
-            if found is None:
-                continue
-            try:
-                self._known[member] = group_paths.decode_member(node, found.data)
-            except CorruptMetadata as error:
-                log.error("group %s: member %s gets no partitions: %s", self._group, member, error)
-                self._known[member] = Member(frozenset(), None)
-
-    def _wanted(self) -> dict[MemberId, frozenset[TopicName]]:
-        """What each member subscribes to; of a pattern, the topics there are that match it."""
-        topics: list[TopicName] = []
-        if any(member.pattern is not None for member in self._known.values()):
-            topics = [TopicName(name) for name in self._store.children(paths.BROKER_TOPICS, self._sink)]
-        return {id_: _topics_of(member, topics) for id_, member in self._known.items()}
-
-    def _count(self, topics: Iterable[TopicName]) -> dict[TopicName, int]:
-        """How many partitions each has; a topic that does not exist has none, until the watch tells that it does."""
-        for topic in sorted(set(topics) - self._counts.keys()):
-            found = self._store.get(paths.topic(topic), self._sink)
-            try:
-                self._counts[topic] = 0 if found is None else len(paths.decode_topic(topic, found.data).replicas)
-            except CorruptMetadata as error:
-                log.error("group %s: topic %s is shared out to nobody: %s", self._group, topic, error)
-                self._counts[topic] = 0
-        return {topic: self._counts[topic] for topic in topics if self._counts[topic] > 0}
-
     def _publish(self, shares: Shares, version: int) -> Event:
+        """The assignment, and what differs from the one before in the nodes of the shares.
+
+        Where all that is too much for one write, the shares go, and the members read the whole assignment.
+        """
         node, data = group_paths.assignment(self._group), group_paths.encode_assignment(shares)
-        if len(data) > _MOST_BYTES:  # ZooKeeper would drop the connection instead of an answer
+        write = Create(node, data) if version < 0 else Set(node, data, version)
+        try:
+            there = self._store.children(node)
+            try:
+                self._store.multi([self.claims.registration, write, *self._changed(shares, version, there)])
+            except WriteTooLarge:
+                self._store.multi([self.claims.registration, write, *(Delete(f"{node}/{name}") for name in there)])
+        except (NodeExists, BadVersion) as error:
+            return Published() if error.index == 1 else LookFailed()  # another came first
+        except WriteTooLarge:
             log.error(
                 "group %s: the assignment has %d bytes, which is too large: read in more groups", self._group, len(data)
             )
             return LookFailed()
-        write = Create(node, data) if version < 0 else Set(node, data, version)
-        try:
-            self._store.multi([self.claims.registration, write])
-        except (NodeExists, BadVersion) as error:
-            return Published() if error.index == 1 else LookFailed()  # another came first
         except StoreError:
             return LookFailed()
         return Published()
+
+    def _changed(self, shares: Shares, version: int, there: Iterable[str]) -> Iterable[Op]:
+        """``there``: the names of the nodes that there are."""
+        before, gone = self._view.published(version), set(there)
+        for member, partitions in shares.members.items():
+            node, name = group_paths.share(self._group, member), group_paths.node_name(member)
+            if name not in gone:
+                yield Create(node, group_paths.encode_share(shares.generation, partitions))
+            elif before.get(member) != partitions:
+                yield Set(node, group_paths.encode_share(shares.generation, partitions))
+            gone.discard(name)
+        yield from (Delete(f"{group_paths.assignment(self._group)}/{name}") for name in sorted(gone))
 
     def _own_node(self) -> Stat | None:
         """The member's node; None when there is none of this session."""
         node = self._store.exists(self._node)
         return node if node is not None and node.ephemeral_owner == self._store.session.id else None
-
-
-def _topics_of(member: Member, topics: Sequence[TopicName]) -> frozenset[TopicName]:
-    if member.pattern is None:
-        return member.topics
-    try:
-        return frozenset(matching_topics(member.pattern, topics))
-    except InvalidConfig as error:
-        log.error("a subscription matches nothing: %s", error)
-        return frozenset()
 
 
 def greeting_of(member: MemberId) -> bytes:
