@@ -19,7 +19,7 @@ from raylog.broker.groups.classic_claims import Claim, decode_claim, decode_grou
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply
-from raylog.coordination import group_paths, paths
+from raylog.coordination import group_paths, paths, producer_ids
 from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
 from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
@@ -338,8 +338,8 @@ _NODES = (
     (lambda data: paths.decode_config("/c", data), paths.encode_config({"retention.ms": "5"})),
     (lambda data: paths.decode_config_change("/n", data), paths.encode_config_change("topics/t")),
     (
-        paths.decode_producer_id_block,
-        paths.encode_producer_id_block(paths.ProducerIdBlock(BrokerId(1), 0, 999)),  # type: ignore[arg-type]
+        producer_ids.decode_block,
+        producer_ids.encode_block(producer_ids.ProducerIdBlock(BrokerId(1), 0, 999)),  # type: ignore[arg-type]
     ),
     (
         lambda data: group_paths.decode_committed("/o", b"7", data),

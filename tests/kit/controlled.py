@@ -38,6 +38,7 @@ from raylog.coordination.controller_events import (
     ReassignmentRequested,
     Rebalance,
     Reload,
+    Remove,
     Reply,
     Resign,
     Result,
@@ -70,6 +71,7 @@ from raylog.coordination.proposals import (
 )
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Check, Create, Set, StoreError
+from raylog.coordination.trees import delete_tree
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -201,6 +203,8 @@ class ControlledCluster:
             match effect:
                 case Write():
                     todo += self.controller.handle(self._write(effect))
+                case Remove():
+                    todo += self.controller.handle(self._remove(effect))
                 case Send(broker_id, message):
                     self.wire.append(InFlight(broker_id, message.sequence, message.encode()))
                 case Reply(token, results):
@@ -226,6 +230,16 @@ class ControlledCluster:
                 assert isinstance(multi[0], Check)
                 assert multi[0].path == paths.CONTROLLER_EPOCH, "every write is one of this mandate"
                 self.store.multi(multi)
+        except StoreError as error:
+            return WriteFailed(effect.token, error)
+        return Written(effect.token)
+
+    def _remove(self, effect: Remove) -> Event:
+        try:
+            for node in effect.nodes:
+                self._writes += 1
+                self._hooks.pop(self._writes, lambda: None)()
+                delete_tree(self.store, node, effect.checks)
         except StoreError as error:
             return WriteFailed(effect.token, error)
         return Written(effect.token)

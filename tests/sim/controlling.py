@@ -18,6 +18,7 @@ from raylog.coordination.election import Mandate
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import decode_proposal
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
+from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
@@ -190,6 +191,8 @@ class Controlling:
         match effect:
             case core.Write():
                 return self._write(effect)
+            case core.Remove():
+                return self._remove(effect)
             case core.Send():
                 self._send(effect)
             case core.Reply(token, results):
@@ -222,6 +225,14 @@ class Controlling:
         try:
             for multi in effect.multis:
                 self._store.multi(multi)
+        except StoreError as error:
+            return core.WriteFailed(effect.token, error)
+        return core.Written(effect.token)
+
+    def _remove(self, effect: core.Remove) -> core.Event:
+        try:
+            for node in effect.nodes:
+                delete_tree(self._store, node, effect.checks)
         except StoreError as error:
             return core.WriteFailed(effect.token, error)
         return core.Written(effect.token)

@@ -148,3 +148,11 @@ def test_the_worst_decides() -> None:
     assert worst([]) is worst([ok]) is State.OK
     assert worst([ok, warn]) is State.WARN
     assert worst([fail, warn, ok]) is State.FAIL
+
+
+def test_each_unreadable_node_is_told_with_what_to_do() -> None:
+    [finding] = doctor_checks.unreadable({"/brokers/topics/x": "holds no JSON: b''"})
+    assert (finding.state, finding.subject, finding.found) == (State.WARN, "/brokers/topics/x", "holds no JSON: b''")
+    assert "raylog topics delete" in finding.advice
+    [finding] = doctor_checks.unreadable({})
+    assert finding.state is State.OK

@@ -63,6 +63,7 @@ def facts(node: Node, counters: Counters | None = None) -> Facts:
         fetch_session_partitions=60,
         is_controller=True,
         thread_failures={"maintenance": 7},
+        unreadable_nodes=2,
         failing_threads=1,
     )
 
@@ -104,6 +105,7 @@ def test_what_the_broker_has_and_leads(node: Node) -> None:
     assert values["kafka_server_fetchsessioncache_numincrementalfetchpartitionscached"] == 60
     assert values['raylog_thread_failures_total{thread="maintenance"}'] == 7
     assert values["raylog_failing_threads"] == 1
+    assert values["raylog_metadata_unreadable_total"] == 2
     node.create_topic("t", partitions=2, leader=2, leader_epoch=1)
     values = told(facts(node))
     assert values["kafka_server_replicamanager_leadercount"] == 0

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from raylog.coordination import paths
+from raylog.coordination import paths, producer_ids
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
@@ -45,7 +45,7 @@ def test_nodes_stand_where_kafka_put_them() -> None:
         (paths.encode_config({"a": "b"}), {"version": 1, "config": {"a": "b"}}),
         (paths.encode_config_change("topics/t"), {"version": 2, "entity_path": "topics/t"}),
         (
-            paths.encode_producer_id_block(paths.ProducerIdBlock(ONE, ProducerId(1000), ProducerId(1999))),
+            producer_ids.encode_block(producer_ids.ProducerIdBlock(ONE, ProducerId(1000), ProducerId(1999))),
             {"version": 1, "broker": 1, "block_start": "1000", "block_end": "1999"},
         ),
         (
@@ -91,8 +91,8 @@ def test_what_old_tools_wrote_is_read() -> None:
 def test_other_values_survive() -> None:
     state = PartitionState((ONE,), ONE, LeaderEpoch(4), (ONE,), ControllerEpoch(7), version=9)
     assert paths.decode_partition_state(TP, paths.encode_partition_state(state), 9, (ONE,)) == state
-    block = paths.ProducerIdBlock(ONE, ProducerId(0), ProducerId(999))
-    assert paths.decode_producer_id_block(paths.encode_producer_id_block(block)) == block
+    block = producer_ids.ProducerIdBlock(ONE, ProducerId(0), ProducerId(999))
+    assert producer_ids.decode_block(producer_ids.encode_block(block)) == block
     assert paths.decode_config("/x", paths.encode_config({"a": "b"})) == {"a": "b"}
     assert paths.decode_config_change("/x", paths.encode_config_change("topics/t")) == "topics/t"
     assert paths.decode_controller(paths.encode_controller(ONE, NOW)) == 1
@@ -107,7 +107,7 @@ def test_other_values_survive() -> None:
         (paths.decode_cluster_id, "/cluster/id"),
         (paths.decode_controller, "/controller"),
         (paths.decode_controller_epoch, "/controller_epoch"),
-        (paths.decode_producer_id_block, "/latest_producer_id_block"),
+        (producer_ids.decode_block, "/latest_producer_id_block"),
         (lambda data: paths.decode_topic(TP.topic, data), "/brokers/topics/flights"),
         (lambda data: paths.decode_broker(ONE, data, None, BrokerEpoch(0)), "/brokers/ids/1"),
         (lambda data: paths.decode_partition_state(TP, data, 0, (ONE,)), "/brokers/topics/flights/partitions/3/state"),

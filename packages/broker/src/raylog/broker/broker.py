@@ -19,6 +19,7 @@ from raylog.broker.parts import Parts, Place, open_parts, registration_of
 from raylog.broker.ports import ControllerTopics
 from raylog.broker.storage.files import FileSystem, RealFileSystem
 from raylog.broker.storage.scrub import Scrubber, unread_bytes
+from raylog.coordination import unreadable
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import PeerControl
@@ -256,6 +257,7 @@ class Broker:
             fetch_session_partitions=parts.ports.fetch_sessions.partition_count,
             is_controller=parts.controller.is_active,
             thread_failures=self._loops.failures(),
+            unreadable_nodes=unreadable.told_count(),
             failing_threads=len(self._loops.troubles()),
         )
         return list(samples(facts))

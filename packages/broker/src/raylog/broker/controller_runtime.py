@@ -41,6 +41,7 @@ from raylog.coordination.store import (
     SessionState,
     StoreError,
 )
+from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import NotController
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
@@ -292,6 +293,8 @@ class ControllerRuntime:
         match effect:
             case core.Write():
                 return self._write(effect)
+            case core.Remove():
+                return self._remove(effect)
             case core.Send():
                 self._sender(effect.broker_id).put(effect.message)
             case core.Reply():
@@ -323,6 +326,14 @@ class ControllerRuntime:
         try:
             for multi in effect.multis:
                 self._store.multi(multi)
+        except StoreError as error:
+            return core.WriteFailed(effect.token, error)
+        return core.Written(effect.token)
+
+    def _remove(self, effect: core.Remove) -> core.Event:
+        try:
+            for node in effect.nodes:
+                delete_tree(self._store, node, effect.checks)
         except StoreError as error:
             return core.WriteFailed(effect.token, error)
         return core.Written(effect.token)

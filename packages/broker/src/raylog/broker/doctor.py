@@ -19,9 +19,10 @@ from raylog.broker.cluster_file import ClusterFile, RayInfo, raylog_home
 from raylog.broker.doctor_checks import Finding, State
 from raylog.broker.doctor_facts import NodeFacts, Question, look
 from raylog.broker.local_ray import PLACE_LABEL
+from raylog.coordination import group_nodes, snapshot, unreadable
 from raylog.coordination.clocks import wall_ms
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.store import StoreError
+from raylog.coordination.store import MetadataStore, StoreError
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import InvalidConfig, RaylogError
 
@@ -156,6 +157,7 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
             begun_ms = wall_ms()
             server_ms = store.server_time_ms()
             ended_ms = wall_ms()
+            odd = _unreadable(store)
     except (StoreError, InvalidConfig) as error:
         advice = f"see {cluster.data_dir}/zookeeper/*.log" if cluster.zookeeper.embedded else "see to the ensemble"
         yield Finding("zookeeper", connect, State.FAIL, str(error), f"{advice}; brokers refuse to serve meanwhile")
@@ -165,6 +167,15 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
     state = State.WARN if advice else State.OK
     yield Finding("zookeeper", connect, state, f"takes {took_ms} ms for a write, a read and a write", advice)
     yield doctor_checks.clock(f"ZooKeeper {connect}", _beyond(server_ms, begun_ms, ended_ms))
+    yield from doctor_checks.unreadable(odd)
+
+
+def _unreadable(store: MetadataStore) -> Mapping[str, str]:
+    """What brokers and members of groups skip in the metadata store, by path."""
+    with unreadable.collecting() as found:
+        snapshot.load(store)
+        group_nodes.read_all(store)
+    return found.known
 
 
 def _token(info: RayInfo) -> Iterator[Finding]:

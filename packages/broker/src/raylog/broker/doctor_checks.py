@@ -14,8 +14,9 @@ from typing import Any
 
 from raylog.broker.doctor_facts import Disk, NodeFacts
 from raylog.broker.listeners import WILDCARDS
+from raylog.coordination.unreadable import advice_for
 
-__all__ = ["Finding", "State", "brokers", "clock", "node", "shared_addresses", "told_addresses", "worst"]
+__all__ = ["Finding", "State", "brokers", "clock", "node", "shared_addresses", "told_addresses", "unreadable", "worst"]
 
 MIB, GIB = 2**20, 2**30
 FEW_FILES = 10_000
@@ -105,6 +106,17 @@ def _file_limit(name: str, limit: int) -> Finding:
             f"raise the hard limit to {FEW_FILES} or more (ulimit -Hn) before Ray starts",
         )  # fmt: skip
     return Finding("file limit", name, State.OK, f"{limit} open files a process")
+
+
+# --- the metadata store ---
+
+
+def unreadable(nodes: Mapping[str, str]) -> Iterator[Finding]:
+    """Nodes that cannot be understood, and what is wrong with each."""
+    for path, what in sorted(nodes.items()):
+        yield Finding("metadata", path, State.WARN, what, advice_for(path))
+    if not nodes:
+        yield Finding("metadata", "all nodes", State.OK, "can be read")
 
 
 # --- brokers ---

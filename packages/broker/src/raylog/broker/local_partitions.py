@@ -142,6 +142,8 @@ class LocalPartitions:
         self._logs.withdraw([tp for tp, topic_id in gone if self._is_of(tp, topic_id)])
         for tp, topic_id in gone:
             self._step("deleted", tp, topic_id, partial(self.delete, tp, topic_id))
+        for tp, topic_id in changes.unreadable:
+            self._step("given up", tp, topic_id, partial(self.resign, tp))
         for tp in changes.resigned:
             topic = after.topics[tp.topic]
             self._step("given up", tp, topic.id, partial(self.resign, tp))
@@ -309,5 +311,6 @@ class LocalPartitions:
 
 
 def _is_known(state: ClusterState, tp: TopicPartition, topic_id: TopicId) -> bool:
+    """A topic that cannot be read has what is here of its name."""
     topic = state.topic(tp.topic)
-    return topic is not None and topic_id in (topic.id, NO_TOPIC_ID)
+    return tp.topic in state.unreadable if topic is None else topic_id in (topic.id, NO_TOPIC_ID)

@@ -88,6 +88,8 @@ class Facts:
     is_controller: bool
     thread_failures: Mapping[str, int]
     """Rounds that failed and were tried again, by thread."""
+    unreadable_nodes: int
+    """Of the metadata store, that were skipped since the start."""
     failing_threads: int
     """Threads that fail at the moment or are gone."""
 
@@ -164,6 +166,9 @@ _GROUPS = Metric(
 _THREAD_FAILURES = Metric(
     "raylog_thread_failures_total", _C, "Rounds of a long-lived thread that failed and were tried again.", ("thread",)
 )
+_UNREADABLE = Metric(
+    "raylog_metadata_unreadable_total", _C, "Nodes of the metadata store that were skipped: they cannot be understood."
+)
 _FAILING_THREADS = Metric("raylog_failing_threads", _G, "Long-lived threads that fail at the moment or have ended.")
 
 _API_NAMES = {row.key: row.name for row in TABLE}
@@ -198,6 +203,7 @@ def samples(facts: Facts) -> Iterator[Sample]:
     yield Sample(_MAX_LAG, (), _max_lag(facts))
     for topic, count in facts.replication_bytes_in.items():
         yield Sample(_REPLICATION_IN, (topic,), count)
+    yield Sample(_UNREADABLE, (), facts.unreadable_nodes)
     yield Sample(_FAILING_THREADS, (), facts.failing_threads)
     for thread, count in facts.thread_failures.items():
         yield Sample(_THREAD_FAILURES, (thread,), count)

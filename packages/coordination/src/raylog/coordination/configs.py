@@ -6,19 +6,14 @@ that checks its epoch as any other of its writes: a replaced controller leaves t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from raylog.coordination import paths
+from raylog.coordination import node_names, paths
+from raylog.coordination.paths import DEFAULT_BROKER as DEFAULT_BROKER
 from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
+from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import TopicName
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_BROKER = "<default>"
-"""In place of a broker's id: the overrides that hold for all brokers."""
-
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From the overrides as they are to those that are wanted. It may be called more than once, and may raise."""
@@ -52,8 +47,18 @@ def readable_overrides(path: str, data: bytes) -> Mapping[str, str]:
     try:
         return paths.decode_config(path, data) if data else {}
     except paths.CorruptMetadata as error:
-        logger.error("overrides ignored: %s", error)
+        tell(error)
         return {}
+
+
+def all_broker_configs(store: MetadataReader) -> dict[str, Mapping[str, str]]:
+    """The overrides of each broker that has some, and of all (DEFAULT_BROKER)."""
+    found = {}
+    for name in store.children(paths.CONFIG_BROKERS):
+        with skipping():
+            broker = node_names.configured_broker(name)
+            found[broker] = broker_configs(store, broker)
+    return found
 
 
 def alter_topic_configs(store: MetadataStore, topic: TopicName, change: Change) -> Mapping[str, str]:
@@ -99,26 +104,25 @@ class Changes(NamedTuple):
 
 def read_changes(store: MetadataReader, watch: EventSink | None = None) -> Changes:
     """What the notices that are there tell of; watches for more."""
-    changes: dict[str, ConfigChange] = {}
+    changes: dict[tuple[TopicName | None, str | None], ConfigChange] = {}
     notices = tuple(f"{paths.CONFIG_CHANGES}/{name}" for name in store.children(paths.CONFIG_CHANGES, watch))
     for path in notices:
         found = store.get(path)
         if found is None:
             continue
-        kind, entity = _entity_of(path, found.data)
-        if kind == "topics":
-            topic = TopicName(entity)
-            changes[f"{kind}/{entity}"] = ConfigChange(topic, None, topic_configs(store, topic))
-        elif kind == "brokers":
-            changes[f"{kind}/{entity}"] = ConfigChange(None, entity, broker_configs(store, entity))
+        with skipping():
+            change = _change(store, path, found.data)
+            changes[change.topic, change.broker] = change
     return Changes(tuple(changes.values()), notices)
 
 
-def _entity_of(path: str, notice: bytes) -> tuple[str, str]:
-    """What a notice is about; nothing ("") when another program wrote what nobody can read."""
-    try:
-        kind, _, entity = paths.decode_config_change(path, notice).partition("/")
-    except paths.CorruptMetadata as error:
-        logger.warning("config notice ignored: %s", error)
-        return "", ""
-    return kind, entity
+def _change(store: MetadataReader, path: str, notice: bytes) -> ConfigChange:
+    """What a notice is about, as it is now."""
+    kind, _, entity = paths.decode_config_change(path, notice).partition("/")
+    if kind == "topics":
+        topic = node_names.topic_named(entity, path)
+        return ConfigChange(topic, None, topic_configs(store, topic))
+    if kind == "brokers":
+        broker = node_names.configured_broker(entity, path)
+        return ConfigChange(None, broker, broker_configs(store, broker))
+    raise paths.CorruptMetadata(path, f"is about {kind!r:.80}, which nothing depends on")

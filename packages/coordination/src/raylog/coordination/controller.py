@@ -49,7 +49,7 @@ from raylog.coordination.controller_events import (
     TopicCreateRequested,
     TopicDefaults,
     TopicDeleteRequested,
-    Write,
+    Wanted,
     WriteFailed,
     Written,
 )
@@ -65,7 +65,7 @@ from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
-from raylog.coordination.store import NoNode, StoreError
+from raylog.coordination.store import NoNode, NotEmpty, StoreError
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 from raylog.protocol.ids import MonotonicMs, TopicName
 
@@ -189,6 +189,7 @@ class Controller:
             return
         self._proposals.tick(now_ms)
         self._effects += self._requests.answer_late(now_ms)
+        self._office.reloads.tick(now_ms)
         if self._office.doubt is Doubt.UNKNOWN:
             self._office.doubt = Doubt.CHANGED
         if self._wanted is None:
@@ -259,8 +260,10 @@ class Controller:
         while self._job is None and self._jobs and office.doubt is Doubt.NONE:
             self._job = self._jobs.popleft().job
             self._advance(None)
-        if self._job is None and office.doubt is Doubt.CHANGED:  # no write under way: the reading will be newer
+        is_doubted = self._job is None and office.doubt is Doubt.CHANGED
+        if is_doubted and office.reloads.is_due:  # no write under way: the reading will be newer
             office.doubt = Doubt.RELOADING
+            office.reloads.begun()
             self._effects.append(Reload())
 
     def _resume(self, token: int, error: StoreError | None) -> None:
@@ -281,13 +284,15 @@ class Controller:
         """Take in what the store holds and complete what it shows undone."""
         office, before = self._office, self.state
         named = state.with_controller(before.controller_id, before.controller_epoch)
-        office.now(named.with_brokers(before.brokers), *{*before.topics, *state.topics})
+        named = replace(named, cluster_id=state.cluster_id or before.cluster_id, brokers=before.brokers)
+        office.now(named, *{*before.topics, *state.topics})
         self._wanted = None
         self._leaders.know_brokers(state.brokers)
         office.handovers.read_anew()
+        yield from self._leaders.settle([name for name in self.state.topics if name not in deleting])
         for name in sorted(deleting):
             yield from self._topics.delete(name)
-        yield from self._leaders.settle()
+        office.reloads.settled()
 
     def _set_config(self, event: ConfigChanged) -> None:
         topic = self.state.topics.get(event.topic) if event.topic else None
@@ -303,7 +308,9 @@ class Controller:
 
     def _remove(self, notices: tuple[str, ...]) -> Job:
         """Last: a controller that is replaced before leaves them to the next one."""
-        yield from self._office.write(self._office.writes.removal(notices), expected=(NoNode,))
+        error = yield from self._office.write(self._office.writes.removal(notices), expected=(NoNode, NotEmpty))
+        if error is not None:
+            yield from self._office.remove(*notices, expected=(NotEmpty,))
 
     # --- requests and proposals
 
@@ -335,7 +342,7 @@ class Controller:
 
     def _each(
         self, request: TopicCreateRequested | TopicDeleteRequested | PartitionsCreateRequested, results: list[Result]
-    ) -> Generator[Write, StoreError | None, None]:
+    ) -> Generator[Wanted, StoreError | None, None]:
         """One topic after the other: what is refused does not hold up the others."""
         refused = named_twice(request)
         for index in range(len(request.topics)):

@@ -71,6 +71,8 @@ class Elections:
         topic, partition = self._state.topics.get(tp.topic), self._state.partition(tp)
         if topic is None or partition is None or partition.version == -1:
             raise UnknownTopicOrPartition(f"there is no partition {tp}")
+        if partition.is_unreadable:
+            raise EligibleLeadersNotAvailable(f"the state of {tp} cannot be read: see `raylog doctor`")
         return partition, self._rules.terms(topic, self._state)
 
     def _can_take_over(self, broker: BrokerId, tp: TopicPartition, partition: PartitionState, terms: Terms) -> bool:

@@ -205,7 +205,7 @@ class NoticesRead:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The Write with this token was carried out."""
+    """The Write or Remove with this token was carried out."""
 
     token: int
 
@@ -272,6 +272,17 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove these nodes in order, each with all that is below it, in multis that begin with ``checks``
+    (``trees.delete_tree``); answer Written or WriteFailed.
+    """
+
+    token: int
+    nodes: tuple[str, ...]
+    checks: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send to the broker; answer Acked or SendFailed."""
 
@@ -318,4 +329,6 @@ class Resign:
     """This controller reaches too few brokers: give the office up, and let another one be elected for a while."""
 
 
-Effect = Write | Send | Reply | Answer | Notice | Reload | StepDown | Resign
+Wanted = Write | Remove
+"""What a job asks of the store."""
+Effect = Write | Remove | Send | Reply | Answer | Notice | Reload | StepDown | Resign

@@ -14,7 +14,7 @@ from raylog.coordination.controller_events import (
     Notice,
     ReassignmentRequested,
     Result,
-    Write,
+    Wanted,
 )
 from raylog.coordination.controller_isr import IsrJudge
 from raylog.coordination.controller_office import Job, Office
@@ -43,7 +43,7 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName
 
-Results = Generator[Write, StoreError | None, list[Result]]
+Results = Generator[Wanted, StoreError | None, list[Result]]
 
 
 class Leaders:
@@ -84,11 +84,20 @@ class Leaders:
         fresh = [change for change in changes if change.old.version == -1]
         for topic in sorted({change.tp.topic for change in fresh}):
             yield from office.write([office.writes.parent_of_partitions(topic)], expected=(NodeExists,))
-        yield from office.write(office.writes.initialisation(fresh, office.state))
+        yield from self._initialise(fresh)
         known = [change for change in changes if change.old.version != -1]
         yield from office.write(office.writes.updates(known, office.state))
         office.take_in(changes)
         yield from self._complete_reassignments(names)
+
+    def _initialise(self, fresh: list[Change]) -> Job:
+        """Partitions whose nodes stand there without a state get the state alone."""
+        office = self._office
+        error = yield from office.write(office.writes.initialisation(fresh, office.state), expected=(NodeExists,))
+        if error is not None:
+            for change in fresh:
+                yield from office.write([office.writes.partition_node(change.tp)], expected=(NodeExists,))
+            yield from office.write(office.writes.first_states(fresh, office.state))
 
     def fence(self, event: Fence) -> Job:
         """End the incarnation, then go on as if its session had lapsed."""
@@ -249,7 +258,7 @@ class Leaders:
         topic, partition = state.topics.get(tp.topic), state.partition(tp)
         if topic is None or partition is None:
             raise UnknownTopicOrPartition(f"there is no partition {tp}")
-        if partition.version == -1:
+        if partition.version == -1 or partition.is_unreadable:
             raise InvalidReplicaAssignment(f"{tp} has no leader yet, so nobody to copy it from")
         if wanted.replicas is None:
             after = reassignment.cancelled(partition)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from enum import Enum
 
 from raylog.coordination import paths
-from raylog.coordination.controller_events import Effect, Notice, Write
+from raylog.coordination.controller_events import Effect, Notice, Remove, Wanted, Write
 from raylog.coordination.controller_handovers import Handovers
 from raylog.coordination.controller_peers import Peers
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import Change
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.store import BadVersion, Op, StoreError
-from raylog.protocol.ids import TopicName
+from raylog.protocol.ids import MonotonicMs, TopicName
 
 
 class Doubt(Enum):
@@ -30,12 +30,40 @@ class Doubt(Enum):
     RELOADING = 3
 
 
+FIRST_WAIT_MS, LAST_WAIT_MS = 100, 5_000
+
+
+class Reloads:
+    """When to read everything again: the first time at once, then ever later while what follows from it fails again."""
+
+    def __init__(self) -> None:
+        self._now_ms = self._not_before_ms = MonotonicMs(0)
+        self._in_a_row = 0
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        self._now_ms = now_ms
+
+    @property
+    def is_due(self) -> bool:
+        return self._now_ms >= self._not_before_ms
+
+    def begun(self) -> None:
+        """It is read again now."""
+        wait_ms = min(FIRST_WAIT_MS << self._in_a_row, LAST_WAIT_MS) if self._in_a_row else 0
+        self._not_before_ms = MonotonicMs(self._now_ms + wait_ms)
+        self._in_a_row = min(self._in_a_row + 1, 10)
+
+    def settled(self) -> None:
+        """What was read was taken in, and all that follows from it done."""
+        self._in_a_row = 0
+
+
 class Aborted(Exception):
     """A write failed in a way that ends the job: we step down, or read everything again."""
 
 
-Job = Generator[Write, StoreError | None, None]
-Outcome = Generator[Write, StoreError | None, StoreError | None]
+Job = Generator[Wanted, StoreError | None, None]
+Outcome = Generator[Wanted, StoreError | None, StoreError | None]
 
 
 class Office:
@@ -48,6 +76,7 @@ class Office:
         self.peers = peers
         self.handovers = Handovers(peers)
         self.doubt = Doubt.NONE
+        self.reloads = Reloads()
         self.is_deposed = False
         """A write was fenced: another controller was elected."""
         self.effects = effects
@@ -61,7 +90,15 @@ class Office:
         if not (multis := tuple((*self.writes.mandate(), *multi) for multi in multis)):
             return None
         self.token += 1
-        error = yield Write(self.token, multis)
+        return (yield from self._done(Write(self.token, multis), expected))
+
+    def remove(self, *nodes: str, expected: tuple[type[StoreError], ...] = ()) -> Outcome:
+        """Remove nodes, each with all below it, whoever made that; answers as :meth:`write`."""
+        self.token += 1
+        return (yield from self._done(Remove(self.token, nodes, self.writes.mandate()), expected))
+
+    def _done(self, effect: Wanted, expected: tuple[type[StoreError], ...]) -> Outcome:
+        error = yield effect
         is_fenced = isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH
         if error is None or (isinstance(error, expected) and not is_fenced):
             return error

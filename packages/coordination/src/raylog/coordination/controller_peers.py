@@ -130,6 +130,7 @@ class Peers:
             deleted=() if full else tuple(name for name in stale if name not in state.topics),
             broker_configs=state.broker_configs,
             fenced=state.fenced,
+            unreadable=state.unreadable,
         )
 
     def acked(self, ack: Ack) -> None:

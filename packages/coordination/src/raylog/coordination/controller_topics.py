@@ -10,17 +10,18 @@ from raylog.coordination.controller_events import (
     CreatedTopic,
     NewPartitions,
     NewTopic,
+    Notice,
     PartitionsCreateRequested,
     Result,
     TopicCreateRequested,
     TopicDefaults,
     TopicDeleteRequested,
-    Write,
+    Wanted,
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
 from raylog.coordination.placement import place
-from raylog.coordination.store import NodeExists, NoNode, StoreError
+from raylog.coordination.store import NodeExists, NoNode, NotEmpty, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     InvalidPartitions,
@@ -35,7 +36,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import BrokerId, TopicId, TopicName
 
 TopicRequest = TopicCreateRequested | PartitionsCreateRequested | TopicDeleteRequested
-OneResult = Generator[Write, StoreError | None, Result]
+OneResult = Generator[Wanted, StoreError | None, Result]
 
 MAX_PARTITIONS = 10_000
 """Per topic: what its node can hold within ZooKeeper's one megabyte."""
@@ -72,7 +73,11 @@ class Topics:
         if request.validate_only:
             return created
         multis = office.writes.creation(topic, office.state)
-        if (yield from office.write(multis, expected=(NodeExists,))) is not None:
+        error = yield from office.write(multis, expected=(NodeExists,))
+        if error is not None and error.path == (left := paths.topic_config(new.name)):  # of a topic of that name
+            yield from office.remove(left)
+            error = yield from office.write(multis, expected=(NodeExists,))
+        if error is not None:
             office.doubt = Doubt.UNKNOWN
             raise TopicAlreadyExists(f"topic {new.name} exists already: another program made it")
         written = replace(topic, partitions=tuple(replace(p, version=0) for p in partitions))
@@ -101,7 +106,7 @@ class Topics:
     def _name_of(self, wanted: TopicName | TopicId) -> TopicName:
         state = self._office.state
         if isinstance(wanted, str):
-            if wanted not in state.topics:
+            if wanted not in state.topics and wanted not in state.unreadable:
                 raise UnknownTopicOrPartition(f"there is no topic {wanted}")
             return wanted
         topic = state.topic_by_id(wanted)
@@ -110,15 +115,17 @@ class Topics:
         return topic.name
 
     def delete(self, name: TopicName) -> Job:
-        """Remove a topic whose deletion is recorded; each step may have been done before."""
+        """Remove a topic whose deletion is recorded, with all that stands below its nodes; each step may have been done
+        before. The marker goes last.
+        """
         office = self._office
-        topic = office.state.topics.get(name)
-        if topic is not None:
-            yield from office.write(office.writes.deletion_of_partitions(topic))
-        for multi in office.writes.deletion_of_nodes(name):
-            yield from office.write([multi], expected=(NoNode,))
-        if topic is not None:
-            office.now(office.state.without_topics(name), name)
+        nodes = paths.topic(name), paths.topic_config(name), paths.delete_topic(name)
+        error = yield from office.remove(*nodes, expected=(NotEmpty, NoNode))
+        if error is not None:
+            fields = {"topic": name, "path": error.path, "reason": error}
+            office.effects.append(Notice("topic is not wholly deleted: others write below its nodes", fields))
+        state = office.state.without_topics(name)
+        office.now(replace(state, unreadable=state.unreadable - {name}), name)
 
 
 def plan(
@@ -205,6 +212,8 @@ def _new_partitions(
 def _check_is_free(name: TopicName, state: ClusterState) -> None:
     if name in state.topics:
         raise TopicAlreadyExists(f"topic {name} exists already")
+    if name in state.unreadable:
+        raise TopicAlreadyExists(f"{paths.topic(name)} cannot be read: mend it, or delete topic {name} first")
     other = state.names_in_metrics.get(name_in_metrics(name))
     if other is not None:
         raise InvalidTopic(

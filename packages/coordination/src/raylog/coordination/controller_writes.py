@@ -1,4 +1,4 @@
-"""The controller's writes: multis that check the incarnations they are about (D8). ``Office.write`` puts the check of the
+"""The controller's writes: multis that check the incarnations they are about (D8). ``Office`` puts the check of the
 controller's epoch before each.
 """
 
@@ -80,29 +80,22 @@ class Writes:
         """Records that the topic is to go: from here on every controller completes its deletion."""
         return (Create(paths.delete_topic(topic)),)
 
-    def deletion_of_partitions(self, topic: TopicState) -> list[Multi]:
-        """Removes the partitions that have nodes."""
-        there = [tp for tp, partition in topic.topic_partitions() if partition.version != -1]
-        return [
-            tuple(op for tp in chunk for op in (Delete(paths.partition_state(tp)), Delete(paths.partition(tp))))
-            for chunk in _chunks(there)
-        ]
-
-    def deletion_of_nodes(self, topic: TopicName) -> list[Multi]:
-        """Removes what is left of a topic, the marker last; any of these may be gone already."""
-        nodes = (
-            paths.topic_partitions(topic),
-            paths.topic_config(topic),
-            paths.topic(topic),
-            paths.delete_topic(topic),
-        )
-        return [(Delete(node),) for node in nodes]
-
     # --- partitions
 
     def initialisation(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """First states of partitions that had none."""
         return self._with_partitions([], [(change.tp, change.new) for change in changes], state)
+
+    def partition_node(self, tp: TopicPartition) -> Multi:
+        """The node of a partition, below which its state stands; it may be there already."""
+        return (Create(paths.partition(tp)),)
+
+    def first_states(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
+        """First states of partitions whose nodes are there."""
+        return [
+            (*self.checks((change.new for change in chunk), state), *(_create_state(c.tp, c.new) for c in chunk))
+            for chunk in _chunks(changes)
+        ]
 
     def updates(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """New states of partitions, each over the very version that was decided on."""
@@ -151,10 +144,11 @@ def _set_topic(topic: TopicState) -> Set:
 
 
 def _create_partition(tp: TopicPartition, partition: PartitionState) -> tuple[Op, Op]:
-    return (
-        Create(paths.partition(tp)),
-        Create(paths.partition_state(tp), paths.encode_partition_state(partition)),
-    )
+    return Create(paths.partition(tp)), _create_state(tp, partition)
+
+
+def _create_state(tp: TopicPartition, partition: PartitionState) -> Create:
+    return Create(paths.partition_state(tp), paths.encode_partition_state(partition))
 
 
 def _set_partition(change: Change) -> Set:

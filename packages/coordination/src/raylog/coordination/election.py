@@ -14,7 +14,10 @@ from raylog.coordination.store import (
     NodeExists,
     NoNode,
     Set,
+    Versioned,
 )
+from raylog.coordination.trees import delete_tree
+from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
 
 
@@ -37,7 +40,11 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
         if found is None:
             raise NoNode(f"{paths.CONTROLLER_EPOCH} is missing", paths.CONTROLLER_EPOCH)
         holder = store.exists(paths.CONTROLLER, watch)
-        epoch = paths.decode_controller_epoch(found.data)
+        epoch = _epoch(found)
+        if holder is not None and not holder.ephemeral_owner:
+            tell(paths.CorruptMetadata(paths.CONTROLLER, "names no controller: no session keeps it; it is removed"))
+            delete_tree(store, paths.CONTROLLER)
+            continue
         if holder is not None:
             ours = holder.ephemeral_owner == store.session.id
             return Mandate(epoch, found.version) if ours else None
@@ -66,7 +73,7 @@ def take_over(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, de
             [
                 Set(
                     paths.CONTROLLER_EPOCH,
-                    paths.encode_number(paths.decode_controller_epoch(epoch.data) + 1),
+                    paths.encode_number(_epoch(epoch) + 1),
                     epoch.version,
                 ),
                 Delete(paths.CONTROLLER),
@@ -88,4 +95,18 @@ def resign(store: MetadataStore) -> None:
 def current_controller(store: MetadataStore, watch: EventSink | None = None) -> BrokerId | None:
     """The controller's broker id; None while there is none."""
     found = store.get(paths.CONTROLLER, watch)
-    return None if found is None else paths.decode_controller(found.data)
+    if found is not None:
+        with skipping():
+            return paths.decode_controller(found.data)
+    return None
+
+
+def _epoch(found: Versioned) -> ControllerEpoch:
+    """The last controller's epoch; where that cannot be read, one that is not below it: each controller raised the
+    node's version with its epoch.
+    """
+    try:
+        return paths.decode_controller_epoch(found.data)
+    except paths.CorruptMetadata as error:
+        tell(error)
+        return ControllerEpoch(found.version)

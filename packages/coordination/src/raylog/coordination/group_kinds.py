@@ -28,8 +28,7 @@ from raylog.coordination.store import (
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId
 
-MAX_NODE_NAME = 1_024
-"""Of a group's node: each operation of a multi names it, and all must fit into one request to the store."""
+MAX_NODE_NAME = group_paths.MAX_NODE_NAME
 _ATTEMPTS = 10
 """Another who settles the kind at the same time wins each time, or is done."""
 

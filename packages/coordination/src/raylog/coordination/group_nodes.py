@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from raylog.coordination import group_paths
-from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.group_kinds import read_kind
+from raylog.coordination.offsets import RegistryOffsetStore, partitions_below
 from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op
+from raylog.coordination.unreadable import skipping
 from raylog.protocol.errors import NonEmptyGroup
 from raylog.protocol.ids import GroupId
 
@@ -16,8 +18,35 @@ _ATTEMPTS = 3
 
 def group_ids(store: MetadataStore) -> list[GroupId]:
     """Every group that somebody joined or committed for, also by tools of Kafka's ZooKeeper era, in order."""
-    names = {*store.children(group_paths.GROUPS), *store.children(group_paths.CONSUMERS)}
-    return sorted(map(group_paths.group_of, names))
+    found = set()
+    for below in (group_paths.GROUPS, group_paths.CONSUMERS):
+        for name in store.children(below):
+            with skipping():
+                found.add(group_paths.group_named(name, below))
+    return sorted(found)
+
+
+def read_all(store: MetadataStore) -> None:
+    """Read all nodes of all groups once, for what of them is told to be unreadable (``unreadable.collecting``)."""
+    for group in group_ids(store):
+        with skipping():
+            read_kind(store, group)
+        with skipping():
+            found = store.get(group_paths.assignment(group))
+            if found is not None:
+                group_paths.decode_assignment(group, found.data)
+        for name in store.children(below := group_paths.members(group)):
+            with skipping():
+                path = group_paths.member(group, group_paths.member_named(name, below))
+                found = store.get(path)
+                if found is not None:
+                    group_paths.decode_member(path, found.data)
+        for tp in partitions_below(store, group_paths.offsets(group)):
+            with skipping():
+                number, detail = store.get_many([group_paths.offset(group, tp), group_paths.detail(group, tp)])
+                if number is not None:
+                    path = group_paths.offset(group, tp)
+                    group_paths.decode_committed(path, number.data, detail.data if detail is not None else b"")
 
 
 def exists(store: MetadataStore, group: GroupId) -> bool:

@@ -28,9 +28,12 @@ from urllib.parse import quote, unquote
 from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
 from raylog.coordination.node_json import (
+    INT32,
     INT64,
+    CorruptMetadata,
     Reading,
     array,
+    decimal,
     dump,
     fields,
     host,
@@ -58,6 +61,8 @@ GROUPS = "/raylog/groups"
 
 _PLAIN = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
 """What stays as it is besides letters, digits and _.-~: all that is printable ASCII but "/" and "%"."""
+MAX_NODE_NAME = 1_024
+"""Of a group's node: each operation of a multi names it, and all must fit into one request to the store."""
 _EMPTY = "%"
 """Nothing else is written so."""
 
@@ -81,6 +86,31 @@ def group_of(name: str) -> GroupId:
 def member_of(name: str) -> MemberId:
     """The member whose node has this name."""
     return MemberId(_of(name))
+
+
+def group_named(name: str, below: str = CONSUMERS) -> GroupId:
+    """The group whose node this is; CorruptMetadata for a name that no group's node has."""
+    group_id = group_of(name)
+    if not group_id or node_name(group_id) != name or len(name) > MAX_NODE_NAME:
+        raise CorruptMetadata(f"{below}/{name}", "is named as no group can be")
+    return group_id
+
+
+def member_named(name: str, below: str) -> MemberId:
+    """The member whose node this is; CorruptMetadata for a name that no member's node has."""
+    member_id = member_of(name)
+    if not member_id or node_name(member_id) != name:
+        raise CorruptMetadata(f"{below}/{name}", "is named as no member can be")
+    return member_id
+
+
+def partition_named(topic: str, index: str, below: str) -> TopicPartition:
+    """The partition whose node this is; CorruptMetadata for names that no partition's node has."""
+    path = f"{below}/{topic}/{index}"
+    if node_name(topic_of(topic)) != topic:
+        raise CorruptMetadata(path, "is below what is named as no topic's node can be")
+    with Reading(path):
+        return TopicPartition(topic_of(topic), PartitionIndex(decimal(index, 0, INT32)))
 
 
 def topic_of(name: str) -> TopicName:

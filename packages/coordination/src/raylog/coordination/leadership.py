@@ -129,6 +129,8 @@ class ElectionRules:
         """The state that the partition should have, the very same object when it may stay; and the risk in it."""
         if partition.version == -1:
             return self._first(tp, partition, terms, standing), ""
+        if partition.is_unreadable:
+            return partition, ""
         case = _Case(self, tp, partition, terms, standing)
         if case.is_settled():
             return partition, ""

@@ -101,6 +101,11 @@ class PartitionState:
     """Replicas that it takes away at its end; still in ``replicas``."""
 
     @property
+    def is_unreadable(self) -> bool:
+        """True when its node holds what cannot be read: until that is mended, nobody leads or is in sync."""
+        return self.version != -1 and not self.isr and not self.elr
+
+    @property
     def is_online(self) -> bool:
         return self.leader != NO_LEADER
 
@@ -160,6 +165,8 @@ class ClusterState:
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
     """All registered brokers."""
     topics: Mapping[TopicName, TopicState] = field(default_factory=dict)
+    unreadable: frozenset[TopicName] = frozenset()
+    """Topics whose nodes cannot be read: nothing is known of them, so nothing is served or deleted of them."""
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic overrides by broker id as text; "<default>" holds the cluster-wide ones, as in Kafka."""
     fenced: frozenset[BrokerId] = frozenset()

@@ -33,6 +33,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
     Versioned,
 )
+from raylog.coordination.unreadable import skipping
 from raylog.protocol.ids import NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
 
 MULTI_BYTES = 512 << 10
@@ -314,12 +315,12 @@ class RegistryOffsetStore:
 
 def partitions_below(store: MetadataStore, path: str) -> list[TopicPartition]:
     """Those that have a node there, each below that of its topic, in order."""
-    return sorted(
-        TopicPartition(group_paths.topic_of(name), PartitionIndex(int(index)))
-        for name in store.children(path)
-        for index in store.children(f"{path}/{name}")
-        if index.isdecimal()
-    )
+    partitions = []
+    for topic in store.children(path):
+        for index in store.children(f"{path}/{topic}"):
+            with skipping():
+                partitions.append(group_paths.partition_named(topic, index, path))
+    return sorted(partitions)
 
 
 def _pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:

@@ -24,7 +24,6 @@ from raylog.coordination.model import (
 )
 from raylog.coordination.node_json import (
     INT32,
-    INT64,
     Reading,
     array,
     broker_ids,
@@ -48,7 +47,6 @@ from raylog.protocol.ids import (
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
-    ProducerId,
     TimestampMs,
     TopicId,
     TopicName,
@@ -64,6 +62,8 @@ CONFIG_TOPICS = "/config/topics"
 CONFIG_BROKERS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
+DEFAULT_BROKER = "<default>"
+"""In place of a broker's id: the overrides that hold for all brokers."""
 DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 BROKER_EPOCHS = "/raylog/broker_epochs"
@@ -162,18 +162,6 @@ class FormerLife(NamedTuple):
     intact_since: BrokerEpoch
     disks_since: BrokerEpoch
     boot_id: str  # of the machine that it ran on; "" where an older release did not say
-
-
-MOST_PRODUCER_IDS = 1 << 20
-"""A block that leaves fewer than these behind it is no block."""
-
-
-class ProducerIdBlock(NamedTuple):
-    """The ids from ``start`` to ``end``, both included, were given to ``broker_id``."""
-
-    broker_id: BrokerId
-    start: ProducerId
-    end: ProducerId
 
 
 def encode_number(value: int) -> bytes:
@@ -375,8 +363,8 @@ def decode_partition_state(
             controller_epoch=ControllerEpoch(integer(value["controller_epoch"], NO_CONTROLLER_EPOCH)),
             version=version,
         )
-        if not state.isr:
-            raise ValueError("no replica is in sync, so nobody can ever lead")
+        if not state.isr and not state.elr:
+            raise ValueError("no replica holds what was acknowledged, so nobody can ever lead")
         return state
 
 
@@ -399,24 +387,3 @@ def decode_config_change(path: str, data: bytes) -> str:
     value = load(path, data)
     with Reading(path):
         return text(value["entity_path"])
-
-
-def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    return dump(
-        {
-            "version": 1,
-            "broker": block.broker_id,
-            "block_start": str(block.start),
-            "block_end": str(block.end),
-        }
-    )
-
-
-def decode_producer_id_block(data: bytes) -> ProducerIdBlock:
-    value = load(PRODUCER_ID_BLOCK, data)
-    with Reading(PRODUCER_ID_BLOCK):
-        return ProducerIdBlock(
-            BrokerId(integer(value["broker"])),
-            ProducerId(decimal(value["block_start"])),
-            ProducerId(decimal(value["block_end"], 0, INT64 - MOST_PRODUCER_IDS)),
-        )

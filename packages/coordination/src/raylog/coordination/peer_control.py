@@ -82,6 +82,8 @@ class UpdateState:
     """All dynamic broker configs, in a delta, too."""
     fenced: frozenset[BrokerId] = frozenset()
     """All fenced brokers, in a delta, too."""
+    unreadable: frozenset[TopicName] = frozenset()
+    """All topics whose nodes cannot be read, in a delta, too."""
 
     def encode(self) -> bytes:
         return pack(
@@ -98,6 +100,7 @@ class UpdateState:
                 "deleted": list(self.deleted),
                 "broker_configs": {name: dict(configs) for name, configs in self.broker_configs.items()},
                 "fenced": sorted(self.fenced),
+                "unreadable": sorted(self.unreadable),
             },
         )
 
@@ -120,6 +123,7 @@ class UpdateState:
                     text(name): texts(configs) for name, configs in of(dict, fields.get("broker_configs", {})).items()
                 },
                 fenced=frozenset(BrokerId(number(each)) for each in of(list, fields.get("fenced", []))),
+                unreadable=frozenset(TopicName(text(name)) for name in of(list, fields.get("unreadable", []))),
             )
         )
 
@@ -231,13 +235,14 @@ class Receiver:
 def _updated(before: ClusterState, message: UpdateState) -> ClusterState:
     kept = {} if message.full else {n: t for n, t in before.topics.items() if n not in message.deleted}
     return ClusterState(
-        cluster_id=message.cluster_id,
+        cluster_id=message.cluster_id or before.cluster_id,
         controller_id=message.controller_id,
         controller_epoch=message.controller_epoch,
         brokers={broker.id: broker for broker in message.brokers},
         topics={**kept, **{topic.name: topic for topic in message.topics}},
         broker_configs=message.broker_configs,
         fenced=message.fenced,
+        unreadable=message.unreadable,
     )
 
 
@@ -264,6 +269,8 @@ class LocalChanges(NamedTuple):
     """Had a replica here, and the topic (that id) is gone: delete it."""
     no_replica: tuple[tuple[TopicPartition, TopicId], ...]
     """Had a replica here, and others keep the partition now: delete it."""
+    unreadable: tuple[tuple[TopicPartition, TopicId], ...]
+    """Had a replica here, and the topic's node cannot be read now: serve nothing of it, and keep it."""
     resigned: tuple[TopicPartition, ...]
     """Led here before, no longer; or led by a former life, and nothing is decided yet about this one."""
     configs: tuple[TopicState, ...]
@@ -289,15 +296,17 @@ def local_changes(
     """
     mine_before = dict(_replicas_of(broker_id, before))
     mine_after = dict(_replicas_of(broker_id, after))
-    deleted, no_replica = [], []
+    deleted, no_replica, unreadable = [], [], []
     had = [*((tp, topic.id) for tp, (topic, _) in mine_before.items()), *undone.items()]
     for tp, topic_id in dict.fromkeys(had):
         now = after.topic(tp.topic)
-        if now is None or now.id != topic_id:
+        if now is None and tp.topic in after.unreadable:
+            unreadable.append((tp, topic_id))
+        elif now is None or now.id != topic_id:
             deleted.append((tp, topic_id))
         elif tp not in mine_after:
             no_replica.append((tp, topic_id))
-    gone = {tp for tp, _ in (*deleted, *no_replica)}
+    gone = {tp for tp, _ in (*deleted, *no_replica, *unreadable)}
     led_before = {tp for tp, (_, partition) in mine_before.items() if before.is_led_by(broker_id, partition)}
     led_after = {tp for tp, (_, partition) in mine_after.items() if after.is_led_by(broker_id, partition)}
     may_lead = dict.fromkeys((*mine_before, *undone))
@@ -307,6 +316,8 @@ def local_changes(
     lead, updated, follow = [], [], []
     for tp, (topic, partition) in mine_after.items():
         old = _known_before(topic, mine_before.get(tp))
+        if partition.is_unreadable:
+            continue  # who is to lead nobody knows
         if partition.leader != broker_id:
             if _is_new_following(partition, old, before, after):
                 follow.append(Follow(tp, topic.id, partition))
@@ -324,6 +335,7 @@ def local_changes(
     return LocalChanges(
         deleted=tuple(deleted),
         no_replica=tuple(no_replica),
+        unreadable=tuple(unreadable),
         resigned=tuple(resigned),
         configs=tuple(configs),
         lead=tuple(lead),

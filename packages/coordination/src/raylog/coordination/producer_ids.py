@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from raylog.coordination import paths
-from raylog.coordination.store import BadVersion, MetadataStore, NodeExists
+from raylog.coordination.node_json import INT64, Reading, decimal, dump, integer, load
+from raylog.coordination.store import BadVersion, MetadataStore, NodeExists, Versioned
+from raylog.coordination.unreadable import tell
 from raylog.protocol.ids import BrokerId, ProducerId
 
 BLOCK_SIZE = 1000
+
+
+class ProducerIdBlock(NamedTuple):
+    """The ids from ``start`` to ``end``, both included, were given to ``broker_id``."""
+
+    broker_id: BrokerId
+    start: ProducerId
+    end: ProducerId
+
+
+def encode_block(block: ProducerIdBlock) -> bytes:
+    return dump(
+        {
+            "version": 1,
+            "broker": block.broker_id,
+            "block_start": str(block.start),
+            "block_end": str(block.end),
+        }
+    )
+
+
+def decode_block(data: bytes) -> ProducerIdBlock:
+    value = load(paths.PRODUCER_ID_BLOCK, data)
+    with Reading(paths.PRODUCER_ID_BLOCK):
+        return ProducerIdBlock(
+            BrokerId(integer(value["broker"])),
+            ProducerId(decimal(value["block_start"])),
+            ProducerId(decimal(value["block_end"], 0, INT64 - 2 * BLOCK_SIZE)),
+        )
+
+
+def _first_free(found: Versioned) -> int:
+    """The first id above all that were given out, also where the node cannot be read: each block raised its version."""
+    try:
+        return decode_block(found.data).end + 1
+    except paths.CorruptMetadata as error:
+        tell(error)
+        return (found.version + 1) * BLOCK_SIZE
 
 
 class ProducerIdAllocator:
@@ -31,12 +72,12 @@ class ProducerIdAllocator:
             self._next = ProducerId(taken + 1)
             return taken
 
-    def _take_block(self) -> paths.ProducerIdBlock:
+    def _take_block(self) -> ProducerIdBlock:
         while True:
             found = self._store.get(paths.PRODUCER_ID_BLOCK)
-            start = 0 if found is None else paths.decode_producer_id_block(found.data).end + 1
-            block = paths.ProducerIdBlock(self._broker_id, ProducerId(start), ProducerId(start + BLOCK_SIZE - 1))
-            data = paths.encode_producer_id_block(block)
+            start = 0 if found is None else _first_free(found)
+            block = ProducerIdBlock(self._broker_id, ProducerId(start), ProducerId(start + BLOCK_SIZE - 1))
+            data = encode_block(block)
             try:
                 if found is None:
                     self._store.create(paths.PRODUCER_ID_BLOCK, data)

@@ -26,8 +26,10 @@ from raylog.coordination.store import (
     SessionState,
     Set,
 )
+from raylog.coordination.trees import delete_tree
+from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.errors import RaylogError, UnsupportedVersion
-from raylog.protocol.ids import BrokerEpoch, TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs
 
 FEATURE_LEVEL = 1
 """What this release writes into the store; a cluster at a higher level needs a newer release."""
@@ -154,12 +156,21 @@ class BrokerRegistration:
         self._session_file.save(session)  # before the ephemeral: a crash in between must not strand it
         self._store.ensure(paths.broker_epoch(broker.id))
         self._store.ensure(paths.raylog_broker(broker.id))
+        self._remove_foreign(broker.id)
         try:
             registered = self._raise_incarnation(broker)
         except NodeExists:
             registered = self._as_registered(broker, session)
         self._broker, self._session_id, self._was_registered = registered, session.id, True
         return registered
+
+    def _remove_foreign(self, broker_id: BrokerId) -> None:
+        """A registration that no session keeps is none, and would never end."""
+        path = paths.broker(broker_id)
+        node = self._store.exists(path)
+        if node is not None and not node.ephemeral_owner:
+            tell(paths.CorruptMetadata(path, "is no registration: no session keeps it; it is removed"))
+            delete_tree(self._store, path)
 
     def _raise_incarnation(self, broker: BrokerInfo) -> BrokerInfo:
         """The multi names the epoch that it raises: so what it says is right in the very incarnation that it makes,
@@ -170,7 +181,7 @@ class BrokerRegistration:
             former = self._store.get(paths.raylog_broker(broker.id))
             if epoch is None or former is None:
                 raise NoNode(f"{paths.broker_epoch(broker.id)} vanished", paths.broker_epoch(broker.id))
-            life = paths.decode_former_life(broker.id, former.data) if former.data else None
+            life = _former_life(broker.id, former.data)
             new = replace(broker, epoch=BrokerEpoch(epoch.version + 1))
             new = replace(new, intact_since=self.intact_since(new, life), disks_since=self.disks_since(new, life))
             try:
@@ -211,13 +222,14 @@ class BrokerRegistration:
         path = paths.broker(broker.id)
         found, node = self._store.get(path), self._store.exists(path)
         if node is not None and epoch is not None and extra is not None and node.ephemeral_owner == session.id:
-            life = paths.decode_former_life(broker.id, extra.data)
-            known = replace(broker, intact_since=life.intact_since, disks_since=life.disks_since)
-            return replace(known, epoch=BrokerEpoch(epoch.version))
+            now = BrokerEpoch(epoch.version)
+            life = _former_life(broker.id, extra.data) or paths.FormerLife((), now, now, "")
+            return replace(broker, epoch=now, intact_since=life.intact_since, disks_since=life.disks_since)
         where = "another process"
         if found is not None:
-            other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
-            where = f"a process at {', '.join(map(str, other.endpoints))}"
+            with skipping():
+                other = paths.decode_broker(broker.id, found.data, None, BrokerEpoch(-1))
+                where = f"a process at {', '.join(map(str, other.endpoints))}"
         raise DuplicateBroker(
             f"broker id {broker.id} is registered by {where}: choose another broker.id, or, if that one "
             f"is dead, wait for its session to lapse"
@@ -250,6 +262,14 @@ class BrokerRegistration:
             and self._store.session_state is not SessionState.LOST
             and self._store.session.id == self._session_id
         )
+
+
+def _former_life(broker_id: BrokerId, data: bytes) -> paths.FormerLife | None:
+    """None before the first; and where it cannot be read: then nothing is known to be intact."""
+    if data:
+        with skipping():
+            return paths.decode_former_life(broker_id, data)
+    return None
 
 
 def _missing(broker: BrokerInfo, former: paths.FormerLife | None) -> frozenset[UUID]:

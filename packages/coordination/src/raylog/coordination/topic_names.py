@@ -12,6 +12,11 @@ MAX_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return len(name) <= MAX_LENGTH and name not in (".", "..") and _LEGAL.fullmatch(name) is not None
+
+
 def check_topic_name(name: str) -> None:
     """Raises InvalidTopic, saying what is wrong with ``name``."""
     if not name:

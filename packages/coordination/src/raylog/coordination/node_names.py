@@ -1,0 +1,26 @@
+"""What the names of nodes say; each function raises CorruptMetadata for one that says nothing."""
+
+from __future__ import annotations
+
+from raylog.coordination.node_json import INT32, CorruptMetadata, Reading, decimal
+from raylog.coordination.paths import BROKER_IDS, BROKER_TOPICS, CONFIG_BROKERS, DEFAULT_BROKER
+from raylog.coordination.topic_names import is_topic_name
+from raylog.protocol.ids import BrokerId, TopicName
+
+
+def broker_named(name: str, below: str = BROKER_IDS) -> BrokerId:
+    """The broker whose node this is."""
+    with Reading(f"{below}/{name}"):
+        return BrokerId(decimal(name, 0, INT32))
+
+
+def topic_named(name: str, below: str = BROKER_TOPICS) -> TopicName:
+    """The topic whose node this is."""
+    if not is_topic_name(name):
+        raise CorruptMetadata(f"{below}/{name}", "is named as no topic can be")
+    return TopicName(name)
+
+
+def configured_broker(name: str, below: str = CONFIG_BROKERS) -> str:
+    """The broker whose overrides these are, as text, or DEFAULT_BROKER."""
+    return name if name == DEFAULT_BROKER else str(broker_named(name, below))

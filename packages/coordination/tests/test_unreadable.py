@@ -1,0 +1,272 @@
+"""Nodes that a foreign tool, an old version or a slip of the hand left: they harm what they are about, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
+from raylog.coordination import configs, election, paths, snapshot, unreadable
+from raylog.coordination.controller_events import ConfigChanged, Loaded, Reload
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.peer_control import local_changes
+from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
+from raylog.coordination.registration import BrokerRegistration, SessionFile
+from raylog.coordination.store import BadVersion, Check
+from raylog.coordination.trees import delete_tree
+from raylog.protocol.errors import EligibleLeadersNotAvailable, TopicAlreadyExists
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+
+FLIGHTS, OTHER = TopicName("flights"), TopicName("other")
+TP = TopicPartition(FLIGHTS, PartitionIndex(0))
+
+
+@pytest.fixture
+def cluster() -> ControlledCluster:
+    """Three brokers, a topic with three replicas of two partitions, and another one."""
+    cluster = ControlledCluster()
+    cluster.elect()
+    created(cluster, topic("flights", 2, replication_factor=3), topic("other", 2, replication_factor=3))
+    cluster.deliver()
+    return cluster
+
+
+def plant(cluster: ControlledCluster, path: str, data: bytes = b"") -> None:
+    """What somebody else writes."""
+    if cluster.store.exists(path) is None:
+        cluster.store.create(path, data, parents=True)
+    else:
+        cluster.store.set(path, data)
+
+
+def reload(cluster: ControlledCluster) -> None:
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    cluster.deliver()
+
+
+def assert_elects(cluster: ControlledCluster) -> None:
+    """A dead leader is replaced."""
+    leader = partition(cluster, OTHER).leader
+    cluster.lose(leader)
+    cluster.deliver()
+    assert partition(cluster, OTHER).leader not in (leader, NO_LEADER)
+    assert cluster.controller.is_active
+    assert_agreement(cluster)
+
+
+class Foreign(NamedTuple):
+    path: str
+    data: bytes = b""
+
+
+FOREIGN = (
+    Foreign("/brokers/ids/abc"),
+    Foreign("/brokers/ids/-1", b"{}"),
+    Foreign("/brokers/ids/007", b"{}"),
+    Foreign("/brokers/ids/9", b'{"version":5,"endpoints":["PLAINTEXT://h:1"]}'),
+    Foreign("/brokers/topics/empty"),
+    Foreign("/brokers/topics/a b", b'{"partitions":{}}'),
+    Foreign("/brokers/topics/none", b'{"version":1,"partitions":{"0":[]}}'),
+    Foreign("/brokers/topics/flights/left/behind", b"x"),
+    Foreign("/brokers/topics/flights/partitions/0/state/child", b"x"),
+    Foreign("/brokers/topics/flights/partitions/abc", b"x"),
+    Foreign("/admin/delete_topics/a b"),
+    Foreign("/admin/delete_topics/never-there/child"),
+    Foreign("/config/changes/config_change_0000000000", b'{"version":2,"entity_path":"topics/.."}'),
+    Foreign("/config/changes/config_change_0000000001/child", b"{}"),
+    Foreign("/config/changes/abc", b"\xff"),
+    Foreign("/config/brokers/abc", b'{"config":{"a":"b"}}'),
+    Foreign("/config/brokers/1", b"["),
+    Foreign("/config/topics/flights", b'{"config":[]}'),
+    Foreign("/cluster/id", b"\xff"),
+    Foreign("/raylog/brokers/1/child"),
+)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda foreign: foreign.path)
+def test_foreign_node_stops_no_election(cluster: ControlledCluster, foreign: Foreign) -> None:
+    plant(cluster, *foreign)
+    cluster.take_notices()
+    cluster.brokers_changed()
+    reload(cluster)
+    assert {FLIGHTS, OTHER} <= cluster.controller.state.topics.keys()
+    assert_elects(cluster)
+
+
+def test_deletion_removes_what_others_left_below(cluster: ControlledCluster) -> None:
+    plant(cluster, "/brokers/topics/flights/partitions/0/orphan/child")
+    plant(cluster, "/config/topics/flights/child")
+    cluster.delete(FLIGHTS)
+    cluster.deliver()
+    for path in (paths.topic(FLIGHTS), paths.topic_config(FLIGHTS), paths.delete_topic(FLIGHTS)):
+        assert cluster.store.exists(path) is None, path
+    assert FLIGHTS not in cluster.controller.state.topics
+    assert_elects(cluster)
+
+
+def test_deletion_left_half_done_with_an_orphan_is_completed(cluster: ControlledCluster) -> None:
+    delete_tree(cluster.store, "/brokers/topics/flights/partitions/0")
+    plant(cluster, "/brokers/topics/flights/partitions/orphan")
+    plant(cluster, paths.delete_topic(FLIGHTS))
+    reload(cluster)
+    assert cluster.store.exists(paths.topic(FLIGHTS)) is None
+    assert_elects(cluster)
+
+
+def test_unreadable_topic_is_kept_refused_and_deletable(cluster: ControlledCluster) -> None:
+    plant(cluster, paths.topic(FLIGHTS), b"?")
+    reload(cluster)
+    state = cluster.controller.state
+    assert (FLIGHTS in state.topics, state.unreadable) == (False, {FLIGHTS})
+    assert not snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    assert all(broker.receiver.state.unreadable == {FLIGHTS} for broker in cluster.brokers.values())
+    refused = cluster.create(topic("flights"))
+    assert isinstance(cluster.replies[refused][0], TopicAlreadyExists)
+    cluster.delete(FLIGHTS)
+    cluster.deliver()
+    assert cluster.store.exists(paths.topic(FLIGHTS)) is None
+    assert not cluster.controller.state.unreadable
+    assert_elects(cluster)
+
+
+def test_broker_keeps_replicas_of_an_unreadable_topic() -> None:
+    one, topic_id = BrokerId(1), TopicId(UUID(int=1))
+    state = PartitionState((one,), one, isr=(one,), version=0)
+    before = ClusterState().with_topics(TopicState(FLIGHTS, topic_id, (state,)))
+    after = ClusterState(unreadable=frozenset({FLIGHTS}))
+    changes = local_changes(one, before, after)
+    assert (changes.deleted, changes.no_replica) == ((), ())
+    assert changes.unreadable == ((TP, topic_id),)
+    [lead] = local_changes(one, after, before).lead
+    assert lead.tp == TP, "it goes on once the node is mended"
+
+
+def test_unreadable_state_takes_its_partition_offline_alone(cluster: ControlledCluster) -> None:
+    good = cluster.store.get(paths.partition_state(TP))
+    assert good is not None
+    plant(cluster, paths.partition_state(TP), b"\xff")
+    reload(cluster)
+    assert partition(cluster).leader == NO_LEADER
+    assert partition(cluster, FLIGHTS, 1).is_online
+    token = cluster.elect_leaders(TP, unclean=True)
+    assert isinstance(cluster.replies[token][0], EligibleLeadersNotAvailable)
+    found = cluster.store.get(paths.partition_state(TP))
+    assert found is not None
+    assert found.data == b"\xff", "nobody writes over what somebody may have to mend"
+    assert_elects(cluster)
+    plant(cluster, paths.partition_state(TP), good.data)
+    reload(cluster)
+    assert partition(cluster).is_online
+
+
+def test_partition_that_lost_its_state_is_begun_anew_beside_orphans(cluster: ControlledCluster) -> None:
+    delete_tree(cluster.store, paths.partition_state(TP))
+    plant(cluster, f"{paths.partition(TP)}/orphan")
+    reload(cluster)
+    assert partition(cluster).is_online
+    assert_elects(cluster)
+
+
+def test_config_left_by_a_former_topic_hinders_no_new_one(cluster: ControlledCluster) -> None:
+    plant(cluster, "/config/topics/new/child", b"x")
+    created(cluster, topic("new", configs={"retention.ms": "5"}))
+    assert configs.topic_configs(cluster.store, TopicName("new")) == {"retention.ms": "5"}
+
+
+def test_reloads_back_off_while_writes_fail(cluster: ControlledCluster) -> None:
+    """Somebody takes a node's place again and again: 100 readings in 10 s were seen."""
+    cluster.seen.clear()
+
+    def spoil() -> None:
+        cluster.store.set(paths.partition_state(TP), paths.encode_partition_state(partition(cluster)))
+
+    leader = partition(cluster).leader
+    for write in range(1, 500):
+        cluster.before_write(spoil, write)
+    cluster.lose(leader)
+    for _ in range(100):
+        cluster.tick()
+    assert 3 <= sum(isinstance(effect, Reload) for effect in cluster.seen) <= 10
+    cluster.forget_hooks()
+    for _ in range(51):
+        cluster.tick()
+    assert partition(cluster).leader not in (leader, NO_LEADER)
+
+
+def test_controller_epoch_that_cannot_be_read_goes_on_above(cluster: ControlledCluster) -> None:
+    before = cluster.controller.state.controller_epoch
+    cluster.depose()
+    plant(cluster, paths.CONTROLLER_EPOCH, b"\xff")
+    delete_tree(cluster.store, paths.CONTROLLER)
+    mandate = election.campaign(cluster.store, BrokerId(1), TimestampMs(0), Nowhere())
+    assert mandate is not None
+    assert mandate.epoch > ControllerEpoch(before + 1)
+
+
+def test_controller_that_no_session_keeps_is_removed(cluster: ControlledCluster) -> None:
+    cluster.depose()
+    delete_tree(cluster.store, paths.CONTROLLER)
+    plant(cluster, f"{paths.CONTROLLER}/child", b"\xff")
+    assert election.current_controller(cluster.store) is None
+    assert election.campaign(cluster.store, BrokerId(1), TimestampMs(0), Nowhere()) is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{}"])
+def test_producer_ids_go_on_above_what_cannot_be_read(cluster: ControlledCluster, data: bytes) -> None:
+    given = [ProducerIdAllocator(cluster.store, BrokerId(1)).next() for _ in range(3)]
+    plant(cluster, paths.PRODUCER_ID_BLOCK, data)
+    after = ProducerIdAllocator(cluster.store, BrokerId(1)).next()
+    assert after >= max(given) + BLOCK_SIZE
+    assert ProducerIdAllocator(cluster.store, BrokerId(1)).next() == after + BLOCK_SIZE
+
+
+def test_broker_registers_over_a_foreign_registration(cluster: ControlledCluster, tmp_path: Path) -> None:
+    plant(cluster, "/brokers/ids/7/child", b"x")
+    plant(cluster, "/raylog/brokers/7", b"\xff")
+    store = MemoryStore(cluster.tree)
+    store.start()
+    registration = BrokerRegistration(store, SessionFile(tmp_path / "session.json"))
+    info = cluster.brokers[BrokerId(1)].info
+    registered = registration.register(BrokerInfo(BrokerId(7), BrokerEpoch(-1), info.endpoints))
+    assert registered.intact_since == registered.epoch, "nobody knows what it had"
+    assert BrokerId(7) in snapshot.load_brokers(cluster.store)
+
+
+def test_what_is_skipped_is_told_once(cluster: ControlledCluster, caplog: pytest.LogCaptureFixture) -> None:
+    plant(cluster, "/brokers/topics/told once", b"x")
+    for _ in range(3):
+        snapshot.load(cluster.store)
+    [line] = [record.getMessage() for record in caplog.records if "told once" in record.getMessage()]
+    assert "/brokers/topics/told once is named as no topic can be" in line
+    with unreadable.collecting() as found:
+        snapshot.load(cluster.store)
+    assert found.known == {"/brokers/topics/told once": "is named as no topic can be"}
+
+
+def test_delete_tree_fails_by_its_guard_and_leaves_all(cluster: ControlledCluster) -> None:
+    plant(cluster, "/x/y/z")
+    with pytest.raises(BadVersion):
+        delete_tree(cluster.store, "/x", (Check("/x/y", 7),))
+    assert cluster.store.exists("/x/y/z") is not None
+    delete_tree(cluster.store, "/x")
+    assert cluster.store.exists("/x") is None
+    delete_tree(cluster.store, "/x")
+
+
+def test_config_change_of_a_topic_that_is_unknown_is_nothing(cluster: ControlledCluster) -> None:
+    cluster.feed(ConfigChanged({"a": "b"}, topic=TopicName("never-there")))
+    assert_elects(cluster)
