@@ -28,6 +28,8 @@ pytestmark = pytest.mark.conformance
 TOPIC = "every-version"
 COUNT = 3
 ONE_S = timedelta(seconds=1)
+PROTOCOL = {"protocol_type": "consumer", "protocol_name": "range"}
+"""Of groups, where a version names it."""
 
 
 class Asker:
@@ -179,7 +181,7 @@ class Group:
             "group_instance_id": "static",
         }
         assignments = [{"member_id": self.member_id, "assignment": b"all"}]
-        assert asker.ask(14, 5, {**self.who, "protocol_type": "consumer", "assignments": assignments}).error_code == 0
+        assert asker.ask(14, 5, {**self.who, **PROTOCOL, "assignments": assignments}).error_code == 0
 
     def commit(self, asker: Asker, version: int = 9) -> Any:
         part = {"committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": "so far"}
@@ -216,7 +218,7 @@ def JoinGroup(asker: Asker, version: int) -> None:  # noqa: N802
 @case
 def SyncGroup(asker: Asker, version: int) -> None:  # noqa: N802
     group = Group(asker, "sync", version)
-    answer = asker.ask(14, version, {**group.who, "protocol_type": "consumer", "protocol_name": "range"})
+    answer = asker.ask(14, version, {**group.who, **PROTOCOL})
     assert (answer.error_code, answer.assignment) == (0, b"all")
     assert version < 5 or (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 

@@ -99,6 +99,8 @@ class WireMember:
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self._instance,
+            protocol_type=consumer_protocol.PROTOCOL_TYPE,
+            protocol_name="range",
             assignments=[{"member_id": member, "assignment": assignment} for member in members],
         )
         if synced.error_code is ErrorCode.none:

@@ -377,7 +377,7 @@ def test_group_has_no_protocol_while_it_rebalances(one: GroupCoordinator) -> Non
     one.join(GROUP, wishes())
     described = one.describe(GROUP)
     assert (described.state, described.protocol_type, described.protocol) == ("PreparingRebalance", "consumer", "")
-    assert [(each.metadata, each.assignment) for each in described.members] == [(b"", b"")] * 2
+    assert [(each.metadata, each.assignment) for each in described.members] == [(b"", b"share"), (b"", b"")]
     assert [each.client_host for each in described.members] == ["/h"] * 2
 
 

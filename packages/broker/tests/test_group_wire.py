@@ -157,7 +157,8 @@ def test_refused_join_has_no_protocol(
 
 def test_refused_sync_assigns_nothing(node: Node, groups: Recorded) -> None:
     groups.answer = UnknownMemberId("m")
-    answer = ask(node, "SyncGroup", 5, group_id="g", generation_id=4, member_id="m")
+    who = {"group_id": "g", "generation_id": 4, "member_id": "m"}
+    answer = ask(node, "SyncGroup", 5, **who, protocol_type="consumer", protocol_name="range")
     assert (answer.error_code, answer.assignment) == (ErrorCode.unknown_member_id, b"")
     assert (answer.protocol_type, answer.protocol_name) == (None, None)
 

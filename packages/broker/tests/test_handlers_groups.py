@@ -143,7 +143,7 @@ def test_the_limit_of_what_stands_beside_an_offset_is_in_bytes(node: Node) -> No
         ({"group_id": ""}, ErrorCode.invalid_group_id),
         ({"group_id": "g" * 1_025}, ErrorCode.invalid_group_id),
         ({"group_id": "ü" * 171}, ErrorCode.invalid_group_id),
-        ({"member_id": "nobody", "generation_id_or_member_epoch": 1}, ErrorCode.unknown_member_id),
+        ({"member_id": "nobody", "generation_id_or_member_epoch": 1}, ErrorCode.illegal_generation),
         ({"offset": -1}, ErrorCode.invalid_request),
         ({"partition": -1}, ErrorCode.unknown_topic_or_partition),
     ],

@@ -91,14 +91,32 @@ class ClassicGroup:
     def join(self, join: Join, token: Token, new_id: MemberId, now_ms: MonotonicMs) -> Outcome:
         """``new_id``: never used before; what the member will be called if it has no id yet."""
         try:
-            self._check_join(join)
+            former = self.check_join(join)
             if join.member_id == NO_MEMBER:
-                self._join_anew(join, token, new_id, now_ms)
+                self._join_anew(former, join, token, new_id, now_ms)
             else:
-                self._join_again(join, token, now_ms)
+                self._join_again(former, join, token, now_ms)
         except RaylogError as error:
             self._reply(token, error)
         return self._outcome()
+
+    def check_join(self, join: Join) -> Member | None:
+        """Who joins again; None: a new member. Raises what is wrong with the request, whenever it comes."""
+        self._rules.check_session_timeout(join.session_timeout_ms)
+        if not join.protocol_type:
+            raise InconsistentGroupProtocol("the member names no protocol type")
+        if len(self.members) and join.protocol_type != self.protocol_type:
+            raise InconsistentGroupProtocol(
+                f"group {self.id} is of type {self.protocol_type!r}, the member of {join.protocol_type!r}: "
+                "use another group.id"
+            )
+        former = self.members.of_instance(join.instance_id) or self.members.get(join.member_id)
+        self.members.check_protocols(join.protocols, but=former)
+        if join.member_id == NO_MEMBER:
+            return former
+        if join.instance_id is None and join.member_id in self._pending:
+            return None
+        return self.members.find(join.member_id, join.instance_id)
 
     def sync(self, sync: Sync, token: Token, now_ms: MonotonicMs) -> Outcome:
         """The leader's settles the generation; the others' wait for it."""
@@ -186,19 +204,9 @@ class ClassicGroup:
 
     # --- joining ---
 
-    def _check_join(self, join: Join) -> None:
-        self._rules.check_session_timeout(join.session_timeout_ms)
-        if not join.protocol_type:
-            raise InconsistentGroupProtocol("the member names no protocol type")
-        if len(self.members) and join.protocol_type != self.protocol_type:
-            raise InconsistentGroupProtocol(
-                f"group {self.id} is of type {self.protocol_type!r}, the member of {join.protocol_type!r}: "
-                "use another group.id"
-            )
-
-    def _join_anew(self, join: Join, token: Token, new_id: MemberId, now_ms: MonotonicMs) -> None:
-        former = self.members.of_instance(join.instance_id)
-        self.members.check_protocols(join.protocols, but=former)
+    def _join_anew(
+        self, former: Member | None, join: Join, token: Token, new_id: MemberId, now_ms: MonotonicMs
+    ) -> None:
         if former is not None:
             self._come_back(former, join, token, new_id, now_ms)
             return
@@ -210,13 +218,11 @@ class ClassicGroup:
             return
         self._add(Member.of(new_id, join, now_ms), join, token, now_ms)
 
-    def _join_again(self, join: Join, token: Token, now_ms: MonotonicMs) -> None:
-        if join.instance_id is None and self._pending.pop(join.member_id, None) is not None:
-            self.members.check_protocols(join.protocols)
+    def _join_again(self, member: Member | None, join: Join, token: Token, now_ms: MonotonicMs) -> None:
+        if member is None:
+            del self._pending[join.member_id]
             self._add(Member.of(join.member_id, join, now_ms), join, token, now_ms)
             return
-        member = self.members.find(join.member_id, join.instance_id)
-        self.members.check_protocols(join.protocols, but=member)
         unchanged = member.protocols == join.protocols
         if self.state is GroupState.STABLE:
             unchanged = self.members.would_say_the_same(member, join.protocols, self.protocol)
@@ -241,8 +247,7 @@ class ClassicGroup:
         fenced = FencedInstanceId(f"a newer consumer has joined with group.instance.id {join.instance_id!r}")
         self._answer_waiting(former, fenced)
         same = self.members.wants_the_same(former, join, self.protocol)
-        old_leader = self.leader
-        was_leader = former.id == old_leader
+        old_leader, was_leader = self.leader, former.id == self.leader
         self.members.rename(former, new_id)
         if was_leader:
             self.leader = new_id
@@ -314,10 +319,9 @@ class ClassicGroup:
         for member in self.members:
             member.must_sync = True
         for member in joined:
-            token, member.joining = member.joining, None
+            self._reply(member.joining, self._joined(member))
+            member.joining = None
             member.heard(now_ms)
-            member.assignment = b""
-            self._reply(token, self._joined(member))
 
     def _assign(self, assignments: dict[MemberId, bytes], now_ms: MonotonicMs) -> None:
         """The leader has decided: the generation is settled once this is stored."""

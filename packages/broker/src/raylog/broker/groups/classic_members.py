@@ -112,6 +112,9 @@ class Members:
     def __getitem__(self, member_id: MemberId) -> Member:
         return self._by_id[member_id]
 
+    def get(self, member_id: MemberId) -> Member | None:
+        return self._by_id.get(member_id)
+
     def of_instance(self, instance_id: InstanceId | None) -> Member | None:
         """The static member of that name, if there is one."""
         member_id = self._by_instance.get(instance_id) if instance_id is not None else None

@@ -115,7 +115,7 @@ class Sync:
     who: Identity
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
     protocol_type: str | None = None
-    """Checked where it is given (versions from 5 on), as is ``protocol``."""
+    """Versions from 5 on; None before, as ``protocol``: then neither is checked."""
     protocol: str | None = None
 
 

@@ -19,7 +19,7 @@ from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, coordinator_of, decode_claim
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
 from raylog.broker.groups.held import Claimant, read_claim, read_group
@@ -42,6 +42,7 @@ from raylog.protocol.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
+    UnknownMemberId,
 )
 from raylog.protocol.ids import (
     BrokerEpoch,
@@ -93,6 +94,7 @@ class GroupCoordinator:
         self._store = store
         self._cluster = cluster
         self._now_ms = now_ms
+        self._rules = rules
         self._offsets = RegistryOffsetStore(store)
         self._holder = self.holder(
             store,
@@ -145,6 +147,8 @@ class GroupCoordinator:
     def join(self, group: GroupId, join: Join) -> Future[Joined | MemberIdIs]:
         answer: Future[Joined | MemberIdIs] = Future()
         with self._holder.enter(group) as entry:
+            if self._holder.hold(entry, group, make=False) is None:  # a join that is refused makes no group
+                ClassicGroup(group, self._rules, StoredGroup(), self._now_ms()).check_join(join)
             held = self._holder.hold(entry, group, make=True)
             assert held is not None
             outcome = held.machine.join(join, answer, self._new_member_id(join), self._now_ms())
@@ -164,7 +168,9 @@ class GroupCoordinator:
 
     def leave(self, group: GroupId, leavers: Sequence[Leaver]) -> Sequence[RaylogError | None]:
         with self._holder.enter(group) as entry:
-            held = self._holder.hold_known(entry, group)
+            held = self._holder.hold(entry, group, make=False)
+            if held is None:
+                return [UnknownMemberId(f"group {group} has no members that a broker coordinates")] * len(leavers)
             outcome, results = held.machine.leave(leavers, self._now_ms())
             self._holder.settle(entry, outcome)
             if held.lost is not None:
@@ -197,7 +203,10 @@ class GroupCoordinator:
         self, group: GroupId, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, RaylogError | None]:
         with self._holder.enter(group) as entry:
-            subscribed = _subscribed(self._describe(entry, group))
+            described = self._describe(entry, group)
+            if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
+                raise NonEmptyGroup(f"nobody but the members of group {group} knows what they read: stop them first")
+            subscribed = _subscribed(described)
             results: dict[TopicPartition, RaylogError | None] = dict.fromkeys(partitions)
             for tp in partitions:
                 if subscribed is None or tp.topic in subscribed:
@@ -239,11 +248,14 @@ class GroupCoordinator:
 
     def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
         """What the multi of a commit must check; raises what is wrong with who commits."""
-        if who.is_outside and self._holder.hold(entry, group, make=False) is None:
+        if self._holder.hold(entry, group, make=False) is None:
             kind = read_kind(self._store, group)
-            if kind is not None and kind.kind is GroupKind.ACTORS:
+            if not who.is_outside and kind is None and not group_nodes.exists(self._store, group):
+                raise GroupIdNotFound(f"there is no group {group}: join it, or commit without a generation")
+            if who.is_outside and kind is not None and kind.kind is GroupKind.ACTORS:
                 return vacancy(self._store, group, kind)
-            self._holder.hold(entry, group, make=True)
+            if who.is_outside:
+                self._holder.hold(entry, group, make=True)
         held = self._holder.hold_known(entry, group)
         held.machine.check_commit(who, self._now_ms())
         return held.fence()
@@ -324,16 +336,16 @@ def _subscribed(described: DescribedGroup) -> frozenset[TopicName] | None:
 
 
 def _as_described(machine: ClassicGroup) -> DescribedGroup:
-    is_stable = machine.state is GroupState.STABLE
+    has_elected = machine.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
     members = tuple(
         DescribedMember(
             member.id,
             member.instance_id,
             member.client_id,
             member.client_host,
-            member.metadata(machine.protocol) if is_stable else b"",
-            member.assignment if is_stable else b"",
+            member.metadata(machine.protocol) if has_elected else b"",
+            member.assignment,
         )
         for member in machine.members
     )
-    return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if is_stable else "", members)
+    return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if has_elected else "", members)

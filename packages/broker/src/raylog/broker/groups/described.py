@@ -17,8 +17,9 @@ class DescribedMember(NamedTuple):
     client_id: str
     client_host: str
     metadata: bytes
-    """Its subscription, in the words of the group's protocol."""
+    """Its subscription, in the words of the group's protocol; empty until that is elected."""
     assignment: bytes
+    """What it was assigned last; during a rebalance, in the generation before."""
 
 
 class DescribedGroup(NamedTuple):
@@ -28,6 +29,7 @@ class DescribedGroup(NamedTuple):
     """In Kafka's words: Empty, PreparingRebalance, CompletingRebalance or Stable."""
     protocol_type: str
     protocol: str
+    """Empty until it is elected."""
     members: tuple[DescribedMember, ...]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import AUTHORIZED_OPERATIONS_UNKNOWN, failure, make, throttle, told, types_of
@@ -67,14 +68,16 @@ def _group(
     error: RaylogError | None = None,
     operations: int = AUTHORIZED_OPERATIONS_UNKNOWN,
 ) -> Any:
+    """As Kafka's: what the members of a new generation said is not shown before that generation is settled."""
     types = types_of(ctx)
+    is_settled = group.state != GroupState.COMPLETING_REBALANCE
     return make(
         types.DescribedGroup,
         **told(error),
         group_id=name,
         group_state=group.state,
         protocol_type=group.protocol_type,
-        protocol_data=group.protocol,
+        protocol_data=group.protocol if is_settled else "",
         members=tuple(
             make(
                 types.DescribedGroupMember,
@@ -82,7 +85,7 @@ def _group(
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                member_metadata=member.metadata,
+                member_metadata=member.metadata if is_settled else b"",
                 member_assignment=member.assignment,
             )
             for member in group.members

@@ -4,7 +4,9 @@ v2-v4   a retention time, which is not kept: offsets.retention.minutes holds for
 v5      without it
 v6      leader epochs (KIP-320)
 v7      group.instance.id (KIP-345)
-v8, v9  flexible; STALE_MEMBER_EPOCH, which groups of the classic protocol have no use for
+v8      flexible
+v9      GROUP_ID_NOT_FOUND for a group that there is not, which was ILLEGAL_GENERATION before; STALE_MEMBER_EPOCH, for
+        which groups of the classic protocol have no use
 v10     topics by id
 
 Members commit with their generation; without one, an offset can be set while the group has no members. The answer comes
@@ -22,7 +24,13 @@ from raylog.broker.handlers.group_members import identity
 from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_exists, check_group
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
-from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge, RaylogError
+from raylog.protocol.errors import (
+    GroupIdNotFound,
+    IllegalGeneration,
+    InvalidRequest,
+    OffsetMetadataTooLarge,
+    RaylogError,
+)
 from raylog.protocol.ids import (
     NO_EPOCH,
     LeaderEpoch,
@@ -32,6 +40,8 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+
+_FIRST_GROUP_ID_NOT_FOUND = 9
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
@@ -48,12 +58,16 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
                 offsets[tp] = _committed(state, tp, part, limit, now_ms)
             except RaylogError as error:
                 wrong[tp] = error
+    if not offsets:  # as in Kafka, whoever asks: nothing is asked of the group
+        return _response(ctx, topics, wrong)
     who = identity(request, request.generation_id_or_member_epoch)
     committed = ports.groups.commit_offsets(group, who, offsets)
     return later(committed, lambda results: _response(ctx, topics, {**results, **wrong}))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
+    if isinstance(error, GroupIdNotFound) and ctx.version < _FIRST_GROUP_ID_NOT_FOUND:
+        error = IllegalGeneration(str(error))
     topics = [AskedTopic(topic, TopicName(getattr(topic, "name", "")), error) for topic in request.topics]
     return _response(ctx, topics, {})
 

@@ -2,8 +2,8 @@
 
 v0      the partitions by topic
 
-Those of a topic that a member of the group subscribes to are in use: GROUP_SUBSCRIBED_TO_TOPIC. Kafka refuses a topic
-that does not exist; here its offsets can be forgotten, too.
+Those of a topic that a member of the group subscribes to are in use: GROUP_SUBSCRIBED_TO_TOPIC. While a group has
+members of another protocol than the consumers', nobody knows what they read: NON_EMPTY_GROUP.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import make, throttle, types_of
-from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_group
+from raylog.broker.handlers.group_offsets import AskedTopic, Results, answers, asked_topic, check_exists, check_group
+from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
 from raylog.protocol.ids import PartitionIndex, TopicPartition
 
@@ -21,13 +22,23 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     group = check_group(ctx, ports, Operation.DELETE, request.group_id)
     state = ports.cluster.state()
     topics = [asked_topic(ctx, ports, state, Operation.READ, topic) for topic in request.topics]
-    partitions = [
+    asked = [
         TopicPartition(topic.name, PartitionIndex(part.partition_index))
         for topic in topics
         if topic.wrong is None
         for part in topic.asked.partitions
     ]
-    return _response(ctx, topics, ports.groups.delete_offsets(group, partitions))
+    wrong = {tp: error for tp in asked if (error := _absent(state, tp))}
+    results = ports.groups.delete_offsets(group, [tp for tp in asked if tp not in wrong])
+    return _response(ctx, topics, {**results, **wrong})
+
+
+def _absent(state: ClusterState, tp: TopicPartition) -> RaylogError | None:
+    try:
+        check_exists(state, tp)
+    except RaylogError as error:
+        return error
+    return None
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

@@ -34,7 +34,8 @@ class FoundTopic(NamedTuple):
     """A topic of the answer; its partitions by index."""
 
     names: Mapping[str, Any]
-    partitions: Mapping[int, CommittedOffset | RaylogError]
+    partitions: Sequence[tuple[int, CommittedOffset | RaylogError]]
+    """With their indexes."""
 
 
 class FoundGroup(NamedTuple):
@@ -70,7 +71,7 @@ def _refused(ctx: RequestContext, asked: Any, error: RaylogError) -> FoundGroup:
     """Version 1 has errors of partitions only; the others have no partitions then."""
     if ctx.version >= 2:
         return FoundGroup(asked.group_id, (), error)
-    topics = [FoundTopic({"name": t.name}, dict.fromkeys(t.partition_indexes, error)) for t in asked.topics]
+    topics = [FoundTopic({"name": t.name}, [(index, error) for index in t.partition_indexes]) for t in asked.topics]
     return FoundGroup(asked.group_id, topics)
 
 
@@ -92,20 +93,20 @@ def _group(ctx: RequestContext, ports: Ports, asked: Any) -> FoundGroup:
 
 def _of_topic(
     topic: AskedTopic, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> dict[int, CommittedOffset | RaylogError]:
-    return {
-        index: topic.wrong or offsets.get(TopicPartition(topic.name, PartitionIndex(index)), NOTHING)
+) -> list[tuple[int, CommittedOffset | RaylogError]]:
+    return [
+        (index, topic.wrong or offsets.get(TopicPartition(topic.name, PartitionIndex(index)), NOTHING))
         for index in topic.asked.partition_indexes
-    }
+    ]
 
 
 def _all(
     ctx: RequestContext, ports: Ports, state: ClusterState, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> list[FoundTopic]:
     """Every topic that the client may see; by id, only those that there are still."""
-    by_topic: dict[TopicName, dict[int, CommittedOffset | RaylogError]] = {}
+    by_topic: dict[TopicName, list[tuple[int, CommittedOffset | RaylogError]]] = {}
     for tp, committed in sorted(offsets.items()):
-        by_topic.setdefault(tp.topic, {})[tp.partition] = committed
+        by_topic.setdefault(tp.topic, []).append((tp.partition, committed))
     found = []
     for name, partitions in by_topic.items():
         topic = state.topic(name)
@@ -151,6 +152,6 @@ def _topics(group: FoundGroup, topic_type: Any, partition_type: Any) -> tuple[An
         )
 
     return tuple(
-        make(topic_type, **topic.names, partitions=tuple(answer(*each) for each in topic.partitions.items()))
+        make(topic_type, **topic.names, partitions=tuple(answer(*each) for each in topic.partitions))
         for topic in group.topics
     )

@@ -4,7 +4,7 @@ v0      per member its assignment, from the leader alone
 v1, v2  the throttle time
 v3      group.instance.id: static members (KIP-345)
 v4      flexible
-v5      protocol type and name on both sides (KIP-559); the coordinator checks those that are given
+v5      protocol type and name on both sides (KIP-559), which the coordinator checks
 
 The answer comes once the leader has assigned and that is stored.
 """
@@ -18,7 +18,7 @@ from raylog.broker.handlers.context import Operation, Ports, RequestContext
 from raylog.broker.handlers.entities import later, make, throttle, types_of
 from raylog.broker.handlers.group_members import identity
 from raylog.broker.handlers.group_offsets import check_group
-from raylog.protocol.errors import ErrorCode, RaylogError, code_of
+from raylog.protocol.errors import ErrorCode, InconsistentGroupProtocol, RaylogError, code_of
 from raylog.protocol.ids import MemberId
 
 _FIRST_PROTOCOL = 5
@@ -41,7 +41,10 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 
 def _sync(ctx: RequestContext, request: Any) -> Sync:
+    """Raises InconsistentGroupProtocol."""
     names_protocol = ctx.version >= _FIRST_PROTOCOL
+    if names_protocol and (request.protocol_type is None or request.protocol_name is None):
+        raise InconsistentGroupProtocol("the member names no protocol, as versions from 5 on must")
     return Sync(
         who=identity(request, request.generation_id),
         assignments=tuple((MemberId(part.member_id), bytes(part.assignment)) for part in request.assignments),
