@@ -19,7 +19,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -156,23 +156,35 @@ class Plan:
             tests = covering.of_file(mutant.path, importers(root, covering.digests, mutant.path))
         self.fast = inside
         self.tests: list[str] = []
-        self.seconds = 0.0
+        self._seconds = 0.0
         for test in tests:
-            self.seconds += covering.seconds[test]
-            if self.tests and self.seconds > config.budget_s:
+            self._seconds += covering.seconds[test]
+            if self.tests and self._seconds > config.budget_s:
                 break
             self.tests.append(test)
         self.left_out = len(tests) - len(self.tests)
-        self.asked = {
-            "key": mutant.key,
-            "path": mutant.path,
-            "function": mutant.function,
-            "tests": self.tests,
-            "limits": {
-                test: max(config.timeout_least_s, config.timeout_factor * covering.seconds[test]) for test in self.tests
-            },
-            "hard_limit_s": 120 + 10 * self.seconds,
+        self._limits = {
+            test: max(config.timeout_least_s, config.timeout_factor * covering.seconds[test]) for test in self.tests
         }
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {
+            "key": self.mutant.key,
+            "path": self.mutant.path,
+            "function": self.mutant.function,
+            "tests": self.tests,
+            "limits": self._limits,
+            "hard_limit_s": 120 + 10 * self._seconds,
+        }
+
+    def control(self, test: str) -> dict[str, Any]:
+        """One of its tests, with nothing changed."""
+        return {**self.asked, "tests": [test], "code": ""}
+
+    def leave_out(self, test: str) -> None:
+        self.tests.remove(test)
+        self.left_out += 1
 
     def row(self, answer: dict[str, Any]) -> dict[str, Any]:
         mutant = self.mutant
@@ -231,20 +243,33 @@ class Worker(threading.Thread):
             ready = answers.readline()
             if not ready:
                 print(f"the tests do not run without a mutant:\n{said.read_text()[-3000:]}", flush=True)
+
+            def ask(asked: dict[str, Any]) -> dict[str, Any]:
+                asking.write(json.dumps(asked) + "\n")
+                asking.flush()
+                answer: dict[str, Any] = json.loads(answers.readline())
+                return answer
+
             while ready:
                 try:
                     plan = self._plans.get_nowait()
                 except queue.Empty:
                     break
-                answer: dict[str, Any] = {"outcome": UNFIT if plan.tests else UNCOVERED, "test": "", "seconds": 0.0}
-                if plan.tests and plan.fast:
-                    asking.write(json.dumps({**plan.asked, "code": plan.mutant.code()}) + "\n")
-                    asking.flush()
-                    answer = json.loads(answers.readline())
-                if answer["outcome"] == UNFIT:
-                    answer = self._anew(plan)
-                self._results.add(plan.row(answer))
+                self._results.add(plan.row(self._tried(plan, ask)))
         server.wait()
+
+    def _tried(self, plan: Plan, ask: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Only a test that passes without the mutant, right after it failed with it, kills; another is left out."""
+        while plan.tests:
+            answer = ask({**plan.asked, "code": plan.mutant.code()}) if plan.fast else {"outcome": UNFIT}
+            if answer["outcome"] == UNFIT:
+                answer = self._anew(plan)
+            test = answer["test"]
+            if test not in plan.tests or ask(plan.control(test))["outcome"] == SURVIVED:
+                return answer
+            print(f"{test} fails without a mutant, too: left out", flush=True)
+            plan.leave_out(test)
+        return {"outcome": UNCOVERED, "test": "", "seconds": 0.0}
 
     def _anew(self, plan: Plan) -> dict[str, Any]:
         began = time.monotonic()

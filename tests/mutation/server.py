@@ -152,7 +152,8 @@ class Server:
             os.dup2(nothing, fd)
         gc.unfreeze()
         answer = partial(end, write)
-        if not replace_function(str(config.rootpath / asked["path"]), asked["function"], asked["code"]):
+        code = asked["code"]  # none: nothing is changed
+        if code and not replace_function(str(config.rootpath / asked["path"]), asked["function"], code):
             answer(UNFIT, "")
         config.pluginmanager.register(Watch(answer))
         run_items([items[test] for test in asked["tests"] if test in items], asked["limits"])

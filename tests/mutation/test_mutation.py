@@ -168,6 +168,28 @@ def test_mutants_end_as_the_tests_decide(root: Path, tmp_path_factory: pytest.Te
     assert (root / CONFIG.rooms["all"][0]).read_text() == (tree.place / CONFIG.rooms["all"][0]).read_text() == SOURCE
 
 
+def test_a_test_that_fails_without_a_mutant_kills_none(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    place = tmp_path_factory.mktemp("place")
+    (root / "packages/broker/tests/test_flaky.py").write_text(
+        "from pathlib import Path\n"
+        "from raylog.broker.shelf import count\n\n"
+        "def test_passes_once():\n"
+        "    count([1])\n"
+        f"    Path({str(place / 'ran')!r}).touch(exist_ok=False)\n"
+    )
+    tree = Tree(root, place / "tree")
+    covering = cover(CONFIG, tree, place)
+    flaky = "packages/broker/tests/test_flaky.py::test_passes_once"
+    assert flaky in covering.seconds
+    plans = [Plan(mutant, covering, CONFIG, tree.place) for mutant in mutants(tree.place) if mutant.kind == "call"]
+    assert flaky in plans[0].tests
+    results = Results(place / "results")
+    Worker.run_all([tree], plans, results, files_of_tests(CONFIG, tree.place))
+    rows = list(results.read().values())
+    assert [(row["outcome"], row["tests"], row["left_out"]) for row in rows] == [(SURVIVED, 1, 1)]
+
+
 def test_test_files_that_import_a_module_may_look_at_its_constants(tmp_path: Path) -> None:
     texts = {
         "a.py": "from raylog.broker.shelf import WIDTH",
