@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from raylog.broker.handlers.fetch_sessions import EVICTION_MS, FetchSessions, IncrementalFetch
+from raylog.broker.handlers.fetch_sessions import EVICTION_MS, MAX_FAILING, FetchSessions, IncrementalFetch
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -164,12 +164,13 @@ def test_what_is_not_finished_is_looked_at_again() -> None:
         assert look(going) == again
 
 
-def test_the_end_of_an_error_is_told() -> None:
+@pytest.mark.parametrize("high_watermark", [0, 1])
+def test_the_end_of_an_error_is_told(high_watermark: int) -> None:
     sessions = make()
     session_id = idle(sessions)
     assert report(go_on(sessions, session_id, 2), found(0, error=6)) == [0]
-    assert report(go_on(sessions, session_id, 3), found(0)) == [0]
-    assert report(go_on(sessions, session_id, 4), found(0)) == []
+    assert report(go_on(sessions, session_id, 3), found(0, high_watermark)) == [0]
+    assert report(go_on(sessions, session_id, 4), found(0, high_watermark)) == []
 
 
 def test_those_that_waited_longest_are_read_first() -> None:
@@ -307,3 +308,22 @@ def test_what_all_sessions_remember_is_bounded() -> None:
     with pytest.raises(FetchSessionIdNotFound):
         go_on(sessions, session_id, 1, 3, 4, 5)
     assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("healthy", "failing", "is_made"), [(MAX_FAILING + 1, 0, 1), (1, MAX_FAILING, 1), (1, MAX_FAILING + 1, 0)]
+)
+def test_no_session_is_made_of_too_many_failing_partitions(healthy: int, failing: int, is_made: int) -> None:
+    told = [found(index, error=3 if index < failing else 0) for index in range(healthy + failing)]
+    assert make().create(request(*range(len(told))), told, by_id=False, now_ms=0) == is_made
+
+
+@pytest.mark.parametrize(("failing", "ends"), [(MAX_FAILING, False), (MAX_FAILING + 1, True)])
+def test_session_ends_when_too_many_partitions_fail(failing: int, ends: bool) -> None:
+    sessions = make()
+    session_id = create(sessions, *range(MAX_FAILING + 2))
+    going = go_on(sessions, session_id, 1)
+    looked_at = look(going)
+    report(going, *(found(index, error=3 if index < failing else 0) for index in looked_at))
+    with pytest.raises(FetchSessionIdNotFound) if ends else nullcontext():
+        go_on(sessions, session_id, 2)

@@ -112,6 +112,14 @@ def test_items_are_added_to_and_taken_from_lists(node: Node) -> None:
     assert (added.error_code, "compaction is not built" in added.error_message) == (ErrorCode.invalid_config, True)
     emptied = alter(node, TOPIC, (SUBTRACT, "cleanup.policy", "delete,compact"))
     assert (emptied.error_code, "must be delete" in emptied.error_message) == (ErrorCode.invalid_config, True)
+    throttled = "leader.replication.throttled.replicas"
+    for op, value, left in [
+        (APPEND, "0:1,1:1", "0:1,1:1"),
+        (APPEND, "1:1,2:1", "0:1,1:1,2:1"),
+        (SUBTRACT, "1:1", "0:1,2:1"),
+    ]:
+        assert alter(node, TOPIC, (op, throttled, value)).error_code is ErrorCode.none
+        assert overrides(node)[throttled] == left
     for op in (APPEND, SUBTRACT):
         assert alter(node, TOPIC, (op, "retention.ms", "1")).error_code is ErrorCode.invalid_config
         assert alter(node, SELF, (op, "nonsense", "1")).error_code is ErrorCode.invalid_request

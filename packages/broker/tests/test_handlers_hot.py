@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from raylog.protocol.fetch import (
     FetchTopic,
     parse_fetch_response,
 )
-from raylog.protocol.ids import TimestampMs
+from raylog.protocol.ids import TimestampMs, TopicName
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire import ZERO_UUID
@@ -191,7 +192,17 @@ def test_fetch_reads_from_an_offset(node: Node, version: int, isolation_level: i
     part = only(response)
     assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 3, 3)
     assert values(part, 1) == [b"b", b"c"]
+    assert part.aborted == ([] if isolation_level else None)
     assert response.session_id == 0
+
+
+def test_fetch_that_waited_holds_no_file_open(node: Node) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    node.create_topic("u")
+    append(node, b"a", topic="u")
+    assert values(only(fetch(node, want(topic="u"), max_wait_ms=1, min_bytes=1 << 20))) == [b"a"]
+    node.delete_topics([TopicName("u")], timeout_ms=0)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_fetch_at_the_end_is_empty_and_beyond_it_out_of_range(node: Node) -> None:

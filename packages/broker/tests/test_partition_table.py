@@ -20,6 +20,7 @@ from raylog.broker.storage.checkpoint import read_topic_id
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log import Log
 from raylog.broker.storage.log_dirs import LogDirs
+from raylog.broker.storage.truncation import Damage
 from raylog.coordination.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
 from raylog.protocol.errors import (
@@ -33,6 +34,7 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
+    FilePosition,
     LeaderEpoch,
     MonotonicMs,
     Offset,
@@ -597,3 +599,10 @@ def test_answer_to_a_proposal_of_another_topic_changes_nothing(table: Table) -> 
     assert table.table.get(A).describe()["replication"]["version"] == 0
     table.table.isr_answered(A, topic(A).id, state)
     assert table.table.get(A).describe()["replication"]["version"] == 9
+
+
+def test_damaged_partitions_are_told(table: Table) -> None:
+    table.send(topic(A), topic(B))
+    log = table.table.get(B).log
+    log.damage = Damage(log.segments[0], FilePosition(0), Offset(0), "a bit is flipped")
+    assert table.table.damaged() == {B: table.table.get(B)}
