@@ -329,6 +329,13 @@ def test_types_are_told_from_version_3_on(node: Node) -> None:
     assert all(config.documentation for config in told.values())
 
 
+def test_documentation_and_synonyms_are_told_only_when_asked_for(node: Node) -> None:
+    asked = {"resource_type": 2, "resource_name": "t", "configuration_keys": ["retention.ms"]}
+    [result] = ask(node, "DescribeConfigs", 4, resources=[asked]).results
+    [config] = result.configs
+    assert (config.documentation, config.synonyms) == (None, ())
+
+
 def test_retention_follows_without_a_restart(node: Node) -> None:
     alter(node, ALL, (SET, "log.segment.bytes", "150"))
     partition = node.partition("t")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -128,6 +129,24 @@ def test_what_is_wrong_with_one_partition_is_no_reason_to_refuse_the_others(node
         [ErrorCode.unknown_topic_or_partition],
     ]
     assert fetched(node) == [(0, 5, "x" * 8), (0, -1, "")]
+
+
+def test_offsets_are_committed_and_fetched_by_topic_id(node: Node) -> None:
+    known, unknown = node.table.state().topics[FLIGHTS].id, uuid4()
+    part = {"committed_offset": 5, "committed_metadata": ""}
+    topics = [{"topic_id": topic_id, "partitions": [part]} for topic_id in (known, unknown, None)]
+    answer = ask(node, "OffsetCommit", 10, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    assert [(topic.topic_id, topic.partitions[0].error_code) for topic in answer.topics] == [
+        (known, ErrorCode.none),
+        (unknown, ErrorCode.unknown_topic_id),
+        (None, ErrorCode.unknown_topic_id),
+    ]
+    asked = [{"topic_id": topic_id, "partition_indexes": [0]} for topic_id in (known, unknown)]
+    [group] = ask(node, "OffsetFetch", 10, groups=[{"group_id": GROUP, "topics": asked}]).groups
+    assert [(topic.partitions[0].committed_offset, topic.partitions[0].error_code) for topic in group.topics] == [
+        (5, ErrorCode.none),
+        (-1, ErrorCode.unknown_topic_id),
+    ]
 
 
 def test_the_limit_of_what_stands_beside_an_offset_is_in_bytes(node: Node) -> None:

@@ -219,6 +219,7 @@ def test_a_look_up_in_a_hostile_batch_costs_little(node: Node) -> None:
         (EARLIEST_LOCAL, 8, (0, -1), (1, -1)),
         (-5, 9, (-1, -1), (-1, -1)),
         (-6, 11, (-1, -1), (-1, -1)),
+        (-7, 1 << 15, (), ()),  # means nothing in any version
     ],
 )
 def test_the_ends_of_a_log(

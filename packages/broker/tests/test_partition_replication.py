@@ -678,3 +678,13 @@ def test_roles_change_under_appends_and_fetches(tmp_path: Path, flush_messages: 
     assert acknowledged <= set(group.log(1))
     assert group.files(1) == group.files(2) == group.files(3)
     group.close()
+
+
+def test_same_word_again_leaves_what_is_known_of_followers(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.elect(1)
+    append(group.leader, b"a")
+    group.ask(2)
+    assert group.leader.readable_replicas(Offset(0)) == [(2, 0)]
+    group.leader.become_leader(group.state, START)
+    assert group.leader.readable_replicas(Offset(0)) == [(2, 0)]
