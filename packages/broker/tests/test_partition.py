@@ -97,15 +97,16 @@ def test_coordinators_may_write_control_batches(log_dir: Path) -> None:
     shelf.dirs.close()
 
 
-def test_retries_get_the_first_answer(log_dir: Path) -> None:
+@pytest.mark.parametrize("producer_id", [0, 1])
+def test_retries_get_the_first_answer(log_dir: Path, producer_id: int) -> None:
     shelf = open_shelf(log_dir, topic={"message.timestamp.type": "LogAppendTime"})
-    data = bytes(batch(b"a", b"b", producer=(1, 0, 0)))
+    data = bytes(batch(b"a", b"b", producer=(producer_id, 0, 0)))
     first = shelf.partition.append(memoryview(bytearray(data)), now_ms=NOW)
-    assert append(shelf.partition, b"c", producer=(1, 0, 2)) == 2
+    assert append(shelf.partition, b"c", producer=(producer_id, 0, 2)) == 2
     again = shelf.partition.append(memoryview(bytearray(data)), now_ms=TimestampMs(NOW + 5))
     assert again == first._replace(duplicate=True)
     with pytest.raises(OutOfOrderSequence):
-        append(shelf.partition, b"e", producer=(1, 0, 4))
+        append(shelf.partition, b"e", producer=(producer_id, 0, 4))
     assert shelf.partition.log_end_offset == 3
     shelf.dirs.close()
 
