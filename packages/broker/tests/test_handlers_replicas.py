@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
 from kit.wire import fetch_request
@@ -52,7 +53,6 @@ def fetch(node: Node, offset: int, *, follower: int = -1, rack: str = "") -> Fet
             data += part.read()
             part.release()
     [fetched] = parse_fetch_response(VERSION, bytes(data))[1].topics[0].partitions
-    assert fetched.error_code == 0
     return fetched
 
 
@@ -68,6 +68,7 @@ def fetch(node: Node, offset: int, *, follower: int = -1, rack: str = "") -> Fet
 )
 def test_consumer_is_sent_to_the_replica_of_its_rack(node: Node, rack: str, nearest: int) -> None:
     fetched = fetch(node, 0, rack=rack)
+    assert fetched.error_code == 0
     assert fetched.preferred_read_replica == nearest
     assert bool(fetched.records) == (nearest == NOBODY), "a consumer that is sent away gets no records"
 
@@ -97,3 +98,14 @@ def test_only_followers_out_of_sync_are_throttled(
         append(node, b"one")
         assert fetch(node, 0, follower=follower).records
         assert bool(fetch(node, 0, follower=follower).records) == (not is_held_back)
+
+
+def test_only_a_debugging_consumer_reads_from_a_follower(tmp_path: Path) -> None:
+    """kafka-replica-verification names itself -2."""
+    with Node(tmp_path) as node:
+        node.create_topic("t")
+        append(node, b"one")
+        node.others = [BrokerInfo(BrokerId(2), BrokerEpoch(1), ())]
+        node.create_topic("t", replicas=[BROKER, 2], leader=2, leader_epoch=1)
+        assert fetch(node, 0, follower=-1).error_code == ErrorCode.not_leader_or_follower
+        assert fetch(node, 0, follower=-2).records

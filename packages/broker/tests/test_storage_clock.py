@@ -10,6 +10,7 @@ import pytest
 
 from kit.faulty_files import LossyFileSystem
 from kit.partitions import NOW, Shelf, append, open_shelf
+from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.clock import RetentionClock
 from raylog.protocol.ids import TimestampMs
 
@@ -77,6 +78,16 @@ def test_nothing_is_deleted_early(timestamp_type: str, record_property: Callable
     assert deleted > 500
     assert early == 0
     record_property("records deleted, of them early", (deleted, early))
+
+
+def test_records_stay_for_retention_ms_by_the_monotonic_clock_too(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path, topic={"message.timestamp.type": "LogAppendTime", "retention.ms": HOUR_MS})
+    append(shelf.partition, b"a")
+    log, later = shelf.partition.log, TimestampMs(NOW + DAY_MS)
+    assert enforce_retention(log, NOW, 5) == 0
+    assert enforce_retention(log, later, 5 + HOUR_MS) == 0
+    assert enforce_retention(log, later, 6 + HOUR_MS) == 1
+    shelf.dirs.close()
 
 
 def test_what_is_due_by_interval_does_not_wait_for_the_wall_clock(tmp_path: Path) -> None:
