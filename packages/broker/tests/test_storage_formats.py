@@ -60,6 +60,19 @@ def test_no_damage_to_partition_metadata_gives_another_topic_id(tmp_path: Path) 
             pass
 
 
+@pytest.mark.parametrize("odd", ["", "AAECAwQFBgcICQoLDA0OD", "no id at all: 22 chars"])
+def test_directory_id_that_cannot_be_read_is_made_anew(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / checkpoint.META_PROPERTIES
+    checkpoint.write_properties(FS, path, {"directory.id": odd})
+    shelf = open_shelf(tmp_path)
+    [made] = shelf.dirs.directory_ids().values()
+    shelf.dirs.close()
+    properties = checkpoint.read_properties(FS, path)
+    assert properties is not None
+    assert properties["directory.id"] == made != odd
+    assert checkpoint.decode_topic_id(made)
+
+
 def test_a_log_directory_holds_what_kafka_expects(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic={"segment.bytes": 200, "index.interval.bytes": 0})
     sizes = []

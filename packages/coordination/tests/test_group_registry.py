@@ -403,6 +403,18 @@ def test_topics_are_read_when_they_changed(a: Side) -> None:
     assert a.look().partitions == {TOPIC: 3}
 
 
+def test_with_its_session_a_member_loses_its_claims_and_watches(tree: MemoryTree, a: Side) -> None:
+    put_topic(a.store, 2)
+    assert a.look().partitions == {TOPIC: 2}
+    assert a.do(ClaimPartition(TP)) == Claimed(TP)
+    tree.expire(a.store.session.id)
+    put_topic(Side(tree, B).store, 3)
+    a.registry.session_lost()
+    assert (a.claims.get(TP), a.registry.session_id) == (None, 0)
+    a.registered()
+    assert a.look().partitions == {TOPIC: 3}
+
+
 def test_what_cannot_be_read_costs_no_more_than_what_it_says(a: Side) -> None:
     put_topic(a.store, 2)
     for name, data in (("x", b"no JSON"), ("y", b'{"version": 1, "subscription": {"(": 1}, "pattern": "white_list"}')):
