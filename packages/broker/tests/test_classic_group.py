@@ -232,6 +232,13 @@ def test_the_last_to_leave_empties_the_group(pair: Cluster) -> None:
     pair.group.check_commit(NOBODY, MonotonicMs(pair.now))
 
 
+def test_member_that_commits_lives(pair: Cluster) -> None:
+    pair.at(15_000)
+    pair.group.check_commit(me(pair.joined("b")), MonotonicMs(pair.now))
+    pair.at(16_000)
+    assert [member.id for member in pair.group.members] == ["m2"]
+
+
 def test_only_members_commit_while_there_are_some(pair: Cluster) -> None:
     with pytest.raises(UnknownMemberId, match="has members"):
         pair.group.check_commit(NOBODY, MonotonicMs(pair.now))
@@ -253,6 +260,12 @@ def test_a_member_whose_answer_was_lost_gets_it_again(pair: Cluster) -> None:
 def test_a_leader_that_joins_again_has_the_group_rebalanced(pair: Cluster) -> None:
     assert pair.join("a again", "m1") is None
     assert pair.group.state is GroupState.PREPARING_REBALANCE
+
+
+@pytest.mark.parametrize("named", [{"protocol_type": "connect"}, {"protocol": "sticky"}])
+def test_sync_that_names_another_protocol_is_refused(pair: Cluster, named: dict[str, str]) -> None:
+    pair.take(pair.group.sync(Sync(me(pair.joined("b")), **named), "odd", MonotonicMs(pair.now)))  # type: ignore[arg-type]
+    assert isinstance(pair.answers["odd"], InconsistentGroupProtocol)
 
 
 class TestStatic:
@@ -302,6 +315,16 @@ class TestStatic:
         assert (pair.joined("b again").generation, pair.group.state) == (2, GroupState.STABLE)
         other = encode_subscription(["t", "u"])
         assert pair.join("b wants more", instance="right", protocols=(Protocol("range", other),)) is None
+
+    def test_only_a_consumers_topics_count_alone(self, cluster: Cluster) -> None:
+        subscription = encode_subscription(["t"])
+        knowing = b"\x00\x03" + subscription[2:] + b"\x00\x00\x00\x00\x00\x00\x00\x01"
+        kind = {"instance": "left", "protocol_type": "connect"}
+        cluster.join("a", protocols=(Protocol("range", knowing),), **kind)
+        cluster.at(6_000)
+        cluster.sync("a syncs", me(cluster.joined("a"), "left"), m1=b"1")
+        assert cluster.join("a again", protocols=(Protocol("range", subscription),), **kind) is not None
+        assert cluster.group.state is GroupState.COMPLETING_REBALANCE, "its bytes differ"
 
     def test_it_keeps_its_place_until_its_session_ends(self, pair: Cluster) -> None:
         pair.at(15_999)

@@ -38,6 +38,7 @@ from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import NodeEvent, StoreEvent
 from raylog.protocol.errors import IllegalGeneration, RequestTimedOut
 from raylog.protocol.ids import (
@@ -204,6 +205,12 @@ def test_signing_off_that_was_not_heard_of_is_over(a: Side) -> None:
     assert a.do(Deregister()) == DeregisterFailed()
     assert a.do(Deregister()) == Deregistered()
     assert not a.store.children(group_paths.members(GROUP))
+
+
+def test_an_offset_that_a_member_never_claimed_is_claimed(a: Side) -> None:
+    RegistryOffsetStore(a.store).write(GROUP, {TP: CommittedOffset(Offset(5))}, ())
+    assert a.do(ClaimPartition(TP)) == Claimed(TP)
+    assert a.committed() == 5
 
 
 # --- others come between ---
