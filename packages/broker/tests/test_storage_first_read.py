@@ -141,3 +141,10 @@ def test_last_offset_that_no_batch_has_is_told(partition: Partition) -> None:
     with pytest.raises(CorruptMessage, match="no batch says that it holds offset 3"):
         partition.read(Offset(3), 1)
     assert log.is_suspect
+
+
+def test_read_that_ends_inside_a_header_meets_no_damage(partition: Partition) -> None:
+    log = partition.log
+    (_, first), (second, _) = batch_headers(log.segments[0].log_path.read_bytes())
+    with log.segments[0].hold() as held:
+        assert check(log, held, 0, second + 10) == Stretch(first.size, Offset(1), "")

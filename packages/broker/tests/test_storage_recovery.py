@@ -72,6 +72,20 @@ def test_losing_what_was_flushed_is_an_error(tmp_path: Path, caplog: pytest.LogC
     shelf.dirs.close()
 
 
+def test_losing_all_segments_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a")
+    shelf.partition.flush()
+    shelf.dirs.dirs[0].checkpoint()
+    shelf.dirs.abandon()
+    (shelf.directory / LOG).unlink()
+    shelf = open_shelf(tmp_path)
+    assert values(shelf.partition) == []
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "log truncated"]
+    assert (event.levelno, event.fields["reason"]) == (logging.ERROR, "all segments are missing")
+    shelf.dirs.close()
+
+
 def test_what_is_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
     shelf = filled(tmp_path)
     shelf.dirs.maintain(NOW, NOW)  # flushes the closed segments

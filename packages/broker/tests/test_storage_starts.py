@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -13,11 +14,11 @@ from kit.node import Node
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
 from kit.slow_files import StartWrites
 from raylog.broker.storage import checkpoint
-from raylog.broker.storage.checkpoint import LOG_STARTS, read_offsets
+from raylog.broker.storage.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.fetch import FetchedPartition
-from raylog.protocol.ids import LeaderEpoch, Offset
+from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
 DIR = Path("/logs")
 COUNT = 12
@@ -172,4 +173,14 @@ def test_withdrawn_log_that_is_wanted_again_keeps_its_promises(tmp_path: Path) -
     assert shelf.dirs.create(TP, TOPIC_ID, NOW) is shelf.partition.log
     shelf.dirs.dirs[0].checkpoint()
     assert read_offsets(RealFileSystem(), tmp_path / LOG_STARTS) == {TP: 2}
+    shelf.dirs.close()
+
+
+def test_logs_withdrawn_one_after_another_are_promised_no_more(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    other = TopicPartition(TopicName("u"), PartitionIndex(0))
+    shelf.dirs.create(other, TopicId(uuid4()), NOW)
+    for tp in (TP, other):
+        shelf.dirs.withdraw([tp])
+    assert read_offsets(RealFileSystem(), tmp_path / RECOVERY_POINTS) == {}
     shelf.dirs.close()

@@ -61,6 +61,30 @@ def test_flushed_after_a_kill_in_a_truncation_stays(end: int) -> None:
     assert point > 5
 
 
+@pytest.mark.parametrize(
+    ("end", "bases"), [(0, [0]), (3, [0, 3]), (5, [0, 5]), (7, [0, 5, 7]), (10, [0, 5, 10]), (11, [0, 5, 10, 11])]
+)
+def test_new_segment_begins_where_the_log_was_cut(tmp_path: Path, end: int, bases: list[int]) -> None:
+    shelf = filled(tmp_path)
+    shelf.partition.log.truncate(Offset(end), NOW)
+    assert [segment.base_offset for segment in shelf.partition.log.segments] == bases
+    assert sorted(int(path.stem) for path in shelf.directory.glob("*.log")) == bases
+    shelf.dirs.close()
+
+
+def test_no_snapshot_of_any_offset_outlasts_a_new_start(tmp_path: Path) -> None:
+    shelf = filled(tmp_path)
+    log = shelf.partition.log
+    log.start_anew(Offset(2**40), NOW)
+    for n in range(COUNT):
+        append(shelf.partition, b"%d" % n, producer=(7, 0, n))
+    log.flush()
+    assert list(shelf.directory.glob("*.snapshot"))
+    log.start_anew(Offset(3), NOW)
+    assert not list(shelf.directory.glob("*.snapshot"))
+    shelf.dirs.close()
+
+
 @pytest.mark.parametrize("end", [3, 5, 10, 11])
 @pytest.mark.parametrize("anew", [False, True])
 def test_what_was_cut_off_stays_away_without_power(end: int, anew: bool) -> None:
