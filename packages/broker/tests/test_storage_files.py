@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,20 @@ def test_reads_and_writes_by_position(tmp_path: Path) -> None:
     file.close()
     with pytest.raises(FileNotFoundError):
         FS.open(tmp_path / "missing")
+
+
+def test_short_write_goes_on_and_its_error_is_raised(tmp_path: Path) -> None:
+    """The kernel writes what fits below the limit, and refuses the rest when it is asked again."""
+    limit, (soft, hard) = 1 << 30, resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = FS.open(tmp_path / "f", create=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.pwritev((b"0" * 8, b"1" * 8), limit - 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.size() == limit
+    file.close()
 
 
 def test_a_slice_keeps_an_unlinked_file_open(tmp_path: Path) -> None:

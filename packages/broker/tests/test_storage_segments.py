@@ -37,6 +37,19 @@ def test_batch_up_to_the_last_offset_of_a_segment_is_kept(tmp_path: Path) -> Non
     again.dirs.close()
 
 
+def test_all_segments_but_the_last_are_sealed(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path, topic=TOPIC)
+    for _ in range(8):
+        append(shelf.partition, b"a")
+    sealed = [segment.sealed for segment in shelf.partition.log.segments]
+    assert sealed == [True] * (len(sealed) - 1) + [False]
+    assert len(sealed) > 1
+    shelf.dirs.close()
+    shelf = open_shelf(tmp_path, topic=TOPIC)
+    assert [segment.sealed for segment in shelf.partition.log.segments] == sealed
+    shelf.dirs.close()
+
+
 def test_indexes_are_made_anew_at_large_offsets(tmp_path: Path) -> None:
     base = 2**40
     shelf = open_shelf(tmp_path, topic=TOPIC)
