@@ -15,7 +15,7 @@ from raylog.broker.storage.segment import MAX_RELATIVE_OFFSET
 from raylog.broker.storage.validation import check_policy
 from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, read_header
 from raylog.protocol.errors import MessageTooLarge
-from raylog.protocol.ids import Offset, TimestampMs
+from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
 TOPIC = {"segment.bytes": 300, "index.interval.bytes": 0, "retention.ms": -1}
 HOUR_MS = 60 * 60 * 1000
@@ -62,6 +62,56 @@ def test_indexes_are_made_anew_at_large_offsets(tmp_path: Path) -> None:
         located = held.find(Offset(base + 2))
     assert located is not None
     assert located.base_offset == base + 2
+    shelf.dirs.close()
+
+
+def test_flush_of_what_is_sealed_promises_no_more(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path, topic=TOPIC)
+    for _ in range(8):
+        append(shelf.partition, b"a")
+    log = shelf.partition.log
+    assert 0 < log.segments[-1].base_offset < 8
+    log.flush(sealed_only=True)
+    assert log.recovery_point == log.segments[-1].base_offset
+    log.flush()
+    assert log.recovery_point == 8
+    shelf.dirs.close()
+
+
+def test_index_that_leads_astray_is_made_anew(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    for _ in range(3):
+        append(shelf.partition, b"a")
+    [segment] = shelf.partition.log.segments
+    segment.index.append(Offset(0), FilePosition(segment.size // 3 * 2))  # there is the batch of offset 2
+    with segment.hold() as held:
+        located = held.find(Offset(1))
+    assert located is not None
+    assert (located.base_offset, located.position) == (1, segment.size // 3)
+    shelf.dirs.close()
+
+
+def test_look_up_ends_where_the_log_ends(tmp_path: Path) -> None:
+    """Bytes of an append that is under way may lie behind it in the file."""
+    shelf = open_shelf(tmp_path, topic={"index.interval.bytes": 0})
+    for _ in range(3):
+        append(shelf.partition, b"a")
+    [segment] = shelf.partition.log.segments
+    with segment.log_path.open("ab") as file:
+        file.write(segment.log_path.read_bytes()[-segment.size // 3 :])
+    with segment.hold() as held:
+        assert held.find(Offset(2)) is not None
+        assert held.find(Offset(3)) is None
+    shelf.dirs.close()
+
+
+def test_highest_time_is_in_an_index_made_anew(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a", b"b", timestamps=[NOW + 2, NOW])
+    [segment] = shelf.partition.log.segments
+    with segment.hold() as held:
+        segment.rebuild_indexes(held)
+    assert segment.time_index.last()[0] == NOW + 2
     shelf.dirs.close()
 
 

@@ -111,3 +111,12 @@ def test_earliest_offset_has_the_epoch_of_its_record(tmp_path: Path) -> None:
     shelf.partition.delete_records(Offset(2))
     assert shelf.partition.earliest() == (2, 4)
     shelf.dirs.close()
+
+
+def test_records_without_a_time_have_no_highest_one(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a", timestamps=[-1])
+    assert max_timestamp_offset(shelf.partition.log, Offset(1)) is None
+    append(shelf.partition, b"b", timestamps=[0])
+    assert pair(max_timestamp_offset(shelf.partition.log, Offset(2))) == (1, 0)
+    shelf.dirs.close()
