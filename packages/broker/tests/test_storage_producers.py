@@ -200,6 +200,14 @@ def test_each_sequence_is_judged_as_by_a_list(way: str, start: int, saved_after:
                     producers.check(asked)
 
 
+def test_snapshot_names_older_sequences_before_the_batches() -> None:
+    producers = Producers()
+    for n in range(7):
+        add(producers, 2 * n, 2, 10 + 2 * n)
+    rows = [row[2:5] for row in struct.iter_unpack(">qhiqiqiq", producers.encode()[10:])]
+    assert rows == [(3, -1, 3), (5, 15, 1), (7, 17, 1), (9, 19, 1), (11, 21, 1), (13, 23, 1)]
+
+
 def test_a_snapshot_by_kafka_knows_the_last_batch() -> None:
     producers = Producers()
     for n in range(7):
