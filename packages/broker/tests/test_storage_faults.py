@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
+from raylog.broker.storage.checkpoint import RECOVERY_POINTS, read_offsets
 from raylog.broker.storage.files import RealFileSystem
 from raylog.protocol.errors import StorageError
-from raylog.protocol.ids import PartitionIndex, TimestampMs
+from raylog.protocol.ids import PartitionIndex, TimestampMs, TopicId, TopicName, TopicPartition
 
 
 @pytest.fixture
@@ -155,3 +157,17 @@ def test_a_retry_is_answered_only_once_it_is_synced(tmp_path: Path, fs: FailingF
         shelf.partition.append(data, now_ms=NOW)
     assert shelf.partition.high_watermark == 0
     shelf.dirs.close()
+
+
+def test_where_one_directory_fails_the_other_withdraws_its_logs(tmp_path: Path, fs: FailingFileSystem) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    shelf = open_shelf(one, two, fs=fs)
+    other = TopicPartition(TopicName("u"), PartitionIndex(0))
+    shelf.dirs.create(other, TopicId(uuid4()), NOW)
+    for directory in shelf.dirs.dirs:
+        directory.checkpoint()
+    assert all(read_offsets(fs, path / RECOVERY_POINTS) for path in (one, two))
+    fs.fail("rename", errno.EIO, str(one / RECOVERY_POINTS))
+    shelf.dirs.withdraw([TP, other])
+    assert read_offsets(fs, two / RECOVERY_POINTS) == {}
+    shelf.dirs.abandon()

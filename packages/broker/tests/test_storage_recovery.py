@@ -12,10 +12,11 @@ import pytest
 from crc32c import crc32c
 
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
+from raylog.broker.storage.checkpoint import LEADER_EPOCHS
 from raylog.broker.storage.files import RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.protocol.errors import InconsistentTopicId, StorageError
-from raylog.protocol.ids import BrokerId, TopicId
+from raylog.protocol.ids import BrokerId, Offset, TopicId
 
 SMALL = {"segment.bytes": 300, "index.interval.bytes": 0}
 LOG = "00000000000000000000.log"
@@ -277,4 +278,33 @@ def test_a_log_without_a_topic_id_is_adopted(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic=SMALL)
     assert values(shelf.partition) == expected(1)
     assert (shelf.directory / "partition.metadata").exists()
+    shelf.dirs.close()
+
+
+def test_epoch_that_began_before_the_log_hides_no_wrong_one(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    for n in range(8):
+        append(shelf.partition, b"%d" % n)
+    lead(shelf.partition, 3)
+    append(shelf.partition, b"8")
+    append(shelf.partition, b"9")
+    shelf.partition.delete_records(Offset(6))
+    log = shelf.partition.log
+    assert 0 < log.segments[0].base_offset <= 6
+    assert log.epochs.rows() == [(0, 6), (3, 8)]
+    shelf.dirs.close()
+    (shelf.directory / LEADER_EPOCHS).write_text("0\n2\n0 0\n3 7\n")
+    shelf = open_shelf(tmp_path, topic=SMALL, epoch=3)
+    assert shelf.partition.log.epochs.rows() == [(0, 6), (3, 8)]
+    shelf.dirs.close()
+
+
+def test_foreign_file_beside_the_segments_is_left_alone(tmp_path: Path) -> None:
+    shelf = filled(tmp_path, 3)
+    shelf.dirs.abandon()
+    notes = shelf.directory / "notes.log"
+    notes.write_text("seen on Monday")
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    assert values(shelf.partition) == expected(3)
+    assert notes.read_text() == "seen on Monday"
     shelf.dirs.close()

@@ -14,7 +14,7 @@ from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.segment import MAX_RELATIVE_OFFSET
 from raylog.broker.storage.validation import check_policy
 from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, read_header
-from raylog.protocol.errors import MessageTooLarge
+from raylog.protocol.errors import CorruptMessage, MessageTooLarge
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
 TOPIC = {"segment.bytes": 300, "index.interval.bytes": 0, "retention.ms": -1}
@@ -48,6 +48,18 @@ def test_all_segments_but_the_last_are_sealed(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic=TOPIC)
     assert [segment.sealed for segment in shelf.partition.log.segments] == sealed
     shelf.dirs.close()
+
+
+def test_offset_that_no_index_can_tell_is_damage(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    append(shelf.partition, b"a")
+    [segment] = shelf.partition.log.segments
+    header = read_header(segment.log_path.read_bytes())
+    odd = header._replace(base_offset=1, last_offset_delta=MAX_RELATIVE_OFFSET)
+    segment.log_path.write_bytes(HEADER.pack(*odd) + segment.log_path.read_bytes()[HEADER_SIZE:])
+    with segment.hold() as held, pytest.raises(CorruptMessage, match="impossible offset"):
+        segment.rebuild_indexes(held)
+    shelf.dirs.abandon()
 
 
 def test_indexes_are_made_anew_at_large_offsets(tmp_path: Path) -> None:
