@@ -171,3 +171,14 @@ def test_where_one_directory_fails_the_other_withdraws_its_logs(tmp_path: Path, 
     shelf.dirs.withdraw([TP, other])
     assert read_offsets(fs, two / RECOVERY_POINTS) == {}
     shelf.dirs.abandon()
+
+
+def test_directory_that_cannot_tell_its_room_is_offline_and_tells_none(tmp_path: Path, fs: FailingFileSystem) -> None:
+    shelf = open_shelf(tmp_path, fs=fs)
+    [directory] = shelf.dirs.dirs
+    assert directory.describe().space.total > 0
+    fs.fail("space", errno.EIO)
+    facts = directory.describe()
+    assert (facts.space, facts.logs) == ((-1, -1), {})
+    assert "a look at the room on the disk" in facts.failure
+    shelf.dirs.abandon()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
 from raylog.broker.storage.checkpoint import LEADER_EPOCHS
 from raylog.broker.storage.files import RealFileSystem
@@ -307,4 +308,30 @@ def test_foreign_file_beside_the_segments_is_left_alone(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic=SMALL)
     assert values(shelf.partition) == expected(3)
     assert notes.read_text() == "seen on Monday"
+    shelf.dirs.close()
+
+
+def test_recovery_reads_many_batches_at_once(tmp_path: Path) -> None:
+    shelf = open_shelf(tmp_path)
+    for n in range(200):
+        append(shelf.partition, b"%d" % n)
+    shelf.dirs.abandon()
+    fs = FailingFileSystem(RealFileSystem())
+    shelf = open_shelf(tmp_path, fs=fs)
+    assert shelf.partition.log_end_offset == 200
+    assert fs.calls["pread"] < 20
+    shelf.dirs.close()
+
+
+def test_indexes_of_an_earlier_stop_do_not_outlast_a_roll(tmp_path: Path) -> None:
+    shelf = filled(tmp_path, 2)
+    shelf.dirs.close()
+    index = shelf.directory / "00000000000000000000.index"
+    assert index.exists()
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    while len(shelf.partition.log.segments) == 1:
+        append(shelf.partition, b"more")
+    assert not index.exists()
+    shelf.partition.flush()
+    assert index.exists()
     shelf.dirs.close()
