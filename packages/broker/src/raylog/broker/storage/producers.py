@@ -222,10 +222,6 @@ class Producers:
             for producer in self
         ]
 
-    def first_unstable_offset(self) -> Offset | None:
-        """The lowest offset of an open transaction; None when there is none."""
-        return min((p.transaction_start for p in self if p.transaction_start >= 0), default=None)
-
     def expire(self, now_ms: TimestampMs, uptime_ms: int, silence_ms: int) -> int:
         """Forget producers that were silent for ``silence_ms`` and have no open transaction; answers how many.
 
