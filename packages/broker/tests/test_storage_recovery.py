@@ -335,3 +335,14 @@ def test_indexes_of_an_earlier_stop_do_not_outlast_a_roll(tmp_path: Path) -> Non
     shelf.partition.flush()
     assert index.exists()
     shelf.dirs.close()
+
+
+def test_recovery_keeps_batches_at_large_offsets(tmp_path: Path) -> None:
+    base = Offset(2**40)
+    shelf = open_shelf(tmp_path)
+    shelf.partition.log.start_anew(base, NOW)
+    append(shelf.partition, b"a", b"b")
+    shelf.dirs.abandon()
+    shelf = open_shelf(tmp_path)
+    assert (values(shelf.partition, base), shelf.partition.log_end_offset) == ([b"a", b"b"], base + 2)
+    shelf.dirs.close()
