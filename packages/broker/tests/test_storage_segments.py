@@ -13,7 +13,7 @@ from raylog.broker.storage.cleaning import enforce_retention
 from raylog.broker.storage.log_config import LogConfig
 from raylog.broker.storage.segment import MAX_RELATIVE_OFFSET
 from raylog.broker.storage.validation import check_policy
-from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, read_header
+from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, read_header
 from raylog.protocol.errors import CorruptMessage, MessageTooLarge
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 
@@ -48,6 +48,22 @@ def test_all_segments_but_the_last_are_sealed(tmp_path: Path) -> None:
     shelf = open_shelf(tmp_path, topic=TOPIC)
     assert [segment.sealed for segment in shelf.partition.log.segments] == sealed
     shelf.dirs.close()
+
+
+def test_batch_without_records_is_found(tmp_path: Path) -> None:
+    """As compaction leaves one, so that its producer stays known."""
+    shelf = open_shelf(tmp_path)
+    data = bytearray(batch(b"a")[:HEADER_SIZE])
+    empty = read_header(batch(b"a"))._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD, record_count=0)
+    data[:] = HEADER.pack(*empty)
+    log = shelf.partition.log
+    with log.lock:
+        log.append_as_replica(memoryview(data), [empty], NOW)
+    with log.segments[0].hold() as held:
+        located = held.find(Offset(0))
+    assert located is not None
+    assert (located.position, located.size) == (0, HEADER_SIZE)
+    shelf.dirs.abandon()
 
 
 def test_offset_that_no_index_can_tell_is_damage(tmp_path: Path) -> None:
