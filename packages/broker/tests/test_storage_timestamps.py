@@ -120,3 +120,18 @@ def test_records_without_a_time_have_no_highest_one(tmp_path: Path) -> None:
     append(shelf.partition, b"b", timestamps=[0])
     assert pair(max_timestamp_offset(shelf.partition.log, Offset(2))) == (1, 0)
     shelf.dirs.close()
+
+
+def test_look_up_by_time_makes_a_damaged_index_anew(tmp_path: Path) -> None:
+    topic = {"segment.bytes": 300, "index.interval.bytes": 0, "retention.ms": -1}
+    shelf = open_shelf(tmp_path, topic=topic)
+    for time in range(12):
+        append(shelf.partition, b"v", timestamps=[time])
+    shelf.dirs.close()
+    index = min(shelf.directory.glob("*.timeindex"))
+    data = bytearray(index.read_bytes())
+    data[3] ^= 1
+    index.write_bytes(data)
+    shelf = open_shelf(tmp_path, topic=topic, epoch=1)
+    assert pair(offset_for_timestamp(shelf.partition.log, TimestampMs(1), Offset(12))) == (1, 1)
+    shelf.dirs.close()
