@@ -5,19 +5,22 @@ What a member reads is what it owns now, not what it should: while these differ,
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.coordination import group_paths
+from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import Registered
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.topic_patterns import matching_topics
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import InvalidConfig
-from raylog.protocol.ids import GroupId, MemberId, TopicName, TopicPartition
+from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
 
-__all__ = ["describe_actors"]
+__all__ = ["describe_actors", "list_actors"]
 
 _PROTOCOL = "raylog"
 """In the place of a client's partition.assignment.strategy."""
@@ -44,6 +47,41 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
     )
     state = GroupState.STABLE if is_stable else GroupState.PREPARING_REBALANCE
     return DescribedGroup(state, consumer_protocol.PROTOCOL_TYPE, _PROTOCOL, members)
+
+
+def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, GroupState | CorruptMetadata]:
+    """The states of many groups in four round trips, or what cannot be read. Owners are counted, not compared: a group
+    whose partitions change hands may be Stable here while its description tells that it is being rebalanced.
+    """
+    members = dict(zip(groups, store.children_many([group_paths.members(group) for group in groups]), strict=True))
+    states: dict[GroupId, GroupState | CorruptMetadata] = {
+        group: GroupState.PREPARING_REBALANCE if names else GroupState.EMPTY for group, names in members.items()
+    }
+    living = [group for group, names in members.items() if names]
+    assigned: dict[GroupId, Shares] = {}
+    found_of = zip(living, store.get_many([group_paths.assignment(group) for group in living]), strict=True)
+    for group, found in found_of:
+        try:
+            shares = Shares(NO_GENERATION, {}) if found is None else group_paths.decode_assignment(group, found.data)
+        except CorruptMetadata as error:
+            states[group] = error
+            continue
+        if shares.members.keys() == {group_paths.member_of(name) for name in members[group]}:
+            assigned[group] = shares
+    topics = {group: _topics(shares) for group, shares in assigned.items()}
+    asked = [(group, topic) for group, each in topics.items() for topic in each]
+    owners = store.children_many([group_paths.owners_of_topic(group, topic) for group, topic in asked])
+    counts = Counter[GroupId]()
+    for (group, _), names in zip(asked, owners, strict=True):
+        counts[group] += len(names)
+    for group, shares in assigned.items():
+        if counts[group] == sum(map(len, shares.members.values())):
+            states[group] = GroupState.STABLE
+    return states
+
+
+def _topics(shares: Shares) -> set[TopicName]:
+    return {tp.topic for partitions in shares.members.values() for tp in partitions}
 
 
 def _registered(store: MetadataStore, group: GroupId) -> dict[MemberId, Registered]:

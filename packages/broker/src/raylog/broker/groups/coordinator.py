@@ -12,12 +12,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
-from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import describe_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, coordinator_of, decode_claim
+from raylog.broker.groups.classic_claims import Claim, coordinator_of
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
@@ -25,13 +25,13 @@ from raylog.broker.groups.described import DescribedGroup, DescribedMember, List
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.keeper import GroupKeeper
+from raylog.broker.groups.listing import list_stored
 from raylog.broker.groups.table import Entry
-from raylog.coordination import group_nodes, group_paths
+from raylog.coordination import group_nodes
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.store import MetadataStore, Op
 from raylog.protocol import consumer_protocol
@@ -56,11 +56,6 @@ from raylog.protocol.ids import (
 from raylog.protocol.settings import Settings
 
 __all__ = ["GroupCoordinator"]
-
-logger = EventLog(__name__)
-
-UNKNOWN = DescribedGroup("Unknown", "", "", ())
-"""In a list of groups: one whose nodes make no sense. Describing it tells what is wrong."""
 
 
 def _new_member_id(join: Join) -> MemberId:
@@ -275,29 +270,22 @@ class GroupCoordinator:
             return self._describe(entry, group)
 
     def list_groups(self) -> Sequence[ListedGroup]:
+        """Groups that are held as they are in memory, the others as they are stored; in order."""
+        held = self._list_held()
         with store_answers():
-            groups = group_nodes.group_ids(self._store)
-            nodes = [group_paths.claim(group) for group in groups]
-            claims = self._store.get_many(nodes)
-        me, cluster = self._holder.claimant().broker, self._cluster()
-        listed = []
-        for group, node, found in zip(groups, nodes, claims, strict=True):
-            try:
-                claim = decode_claim(node, found.data) if found else UNCLAIMED
-            except CorruptMetadata:
-                claim = UNCLAIMED
-            coordinator = coordinator_of(group, claim, cluster)
-            if coordinator is None or coordinator.id != me:
-                continue
-            try:
-                described = self.describe(group)
-            except (GroupIdNotFound, NotCoordinator):
-                continue  # deleted meanwhile, or in other hands
-            except CorruptMetadata as error:
-                logger.error("a group cannot be read", group=group, reason=error)
-                described = UNKNOWN
-            listed.append(ListedGroup(group, described.protocol_type, described.state))
+            others = [group for group in group_nodes.group_ids(self._store) if group not in held]
+            stored = list_stored(self._store, others, self._holder.claimant().broker, self._cluster())
         self._holder.check_may_act()  # else it would seem that there are none
+        return sorted([*held.values(), *stored])
+
+    def _list_held(self) -> Mapping[GroupId, ListedGroup]:
+        """Those with members: an empty one may be one of actors by now, or deleted."""
+        listed = {}
+        for group in self._holder.held_groups():
+            with suppress(NotCoordinator), self._holder.enter(group) as entry:
+                if entry.held is not None and len(entry.held.machine.members):
+                    machine = entry.held.machine
+                    listed[group] = ListedGroup(group, machine.protocol_type, machine.state)
         return listed
 
     def delete(self, group: GroupId) -> None:

@@ -1,0 +1,89 @@
+"""The stored groups that a broker coordinates or is to, as ListGroups shows them: in a few round trips, however many.
+
+Each step asks about all groups at once, and only about those that the step before has left: which of them are to be
+here, of which kind those are, and then what tells their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylog.broker.events import EventLog
+from raylog.broker.groups.actors import list_actors
+from raylog.broker.groups.classic import GroupState
+from raylog.broker.groups.classic_claims import UNCLAIMED, coordinator_of, decode_claim, decode_group
+from raylog.broker.groups.described import ListedGroup
+from raylog.coordination import group_paths
+from raylog.coordination.group_kinds import GroupKind, decode_settled
+from raylog.coordination.model import ClusterState
+from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.store import MetadataStore, Versioned
+from raylog.protocol import consumer_protocol
+from raylog.protocol.ids import BrokerId, GroupId
+
+__all__ = ["list_stored"]
+
+logger = EventLog(__name__)
+
+UNKNOWN = "Unknown"
+"""The state of a group whose nodes make no sense. Describing it tells what is wrong."""
+
+
+def list_stored(
+    store: MetadataStore, groups: Sequence[GroupId], me: BrokerId, cluster: ClusterState
+) -> list[ListedGroup]:
+    """Those of ``groups`` that there are and that ``me`` coordinates, as they are stored. Raises StoreUnavailable."""
+    claims = store.get_many([group_paths.claim(group) for group in groups])
+    mine = [group for group, found in zip(groups, claims, strict=True) if _coordinates(me, group, found, cluster)]
+    kinds = store.get_many([group_paths.group(group) for group in mine])
+    by_kind: dict[GroupKind | None, list[GroupId]] = {}
+    listed = []
+    for group, found in zip(mine, kinds, strict=True):
+        try:
+            settled = decode_settled(group, found)
+        except CorruptMetadata as error:
+            listed.append(_unknown(group, error))
+        else:
+            by_kind.setdefault(settled.kind if settled else None, []).append(group)
+    listed += _of_old_tools(store, by_kind.get(None, ()))
+    listed += _of_clients(store, by_kind.get(GroupKind.CLIENTS, ()))
+    for group, state in list_actors(store, by_kind.get(GroupKind.ACTORS, ())).items():
+        if isinstance(state, CorruptMetadata):
+            listed.append(_unknown(group, state))
+        else:
+            listed.append(ListedGroup(group, consumer_protocol.PROTOCOL_TYPE, state))
+    return listed
+
+
+def _unknown(group: GroupId, error: CorruptMetadata) -> ListedGroup:
+    logger.error("a group cannot be read", group=group, reason=error)
+    return ListedGroup(group, "", UNKNOWN)
+
+
+def _coordinates(me: BrokerId, group: GroupId, found: Versioned | None, cluster: ClusterState) -> bool:
+    try:
+        claim = UNCLAIMED if found is None else decode_claim(group_paths.claim(group), found.data)
+    except CorruptMetadata:
+        claim = UNCLAIMED
+    coordinator = coordinator_of(group, claim, cluster)
+    return coordinator is not None and coordinator.id == me
+
+
+def _of_old_tools(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:
+    """Tools of Kafka's ZooKeeper era committed for them; others were deleted just now."""
+    there = store.get_many([group_paths.consumer(group) for group in groups])
+    return [ListedGroup(g, "", GroupState.EMPTY) for g, found in zip(groups, there, strict=True) if found is not None]
+
+
+def _of_clients(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:
+    nodes = [group_paths.state(group) for group in groups]
+    listed = []
+    for group, node, found in zip(groups, nodes, store.get_many(nodes), strict=True):
+        try:
+            stored = decode_group(node, found.data if found else b"")
+        except CorruptMetadata as error:
+            listed.append(_unknown(group, error))
+        else:
+            state = GroupState.STABLE if stored.members else GroupState.EMPTY
+            listed.append(ListedGroup(group, stored.protocol_type, state))
+    return listed

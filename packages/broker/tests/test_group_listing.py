@@ -1,0 +1,138 @@
+"""Groups are listed in a few round trips, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.stores import Counting
+from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.groups.classic_claims import Claim, encode_claim, encode_group
+from raylog.broker.groups.classic_stored import GroupRules, StoredGroup, StoredMember
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.coordination import group_paths
+from raylog.coordination.group_events import Shares
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_model import CommittedOffset, Registered
+from raylog.coordination.loops import Loops
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    Generation,
+    GroupId,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicName,
+    TopicPartition,
+)
+
+ME, EPOCH = BrokerId(1), BrokerEpoch(0)
+ONE = MemberId("one")
+PARTITIONS = tuple(TopicPartition(TopicName("flights"), PartitionIndex(index)) for index in range(20))
+MOST_TRIPS = 12
+"""Names in two places; claims, kinds, states and nodes of old tools; members, assignments and owners of actors."""
+
+
+@pytest.fixture
+def store() -> Iterator[Counting]:
+    with Counting(MemoryTree()) as store:
+        yield store
+
+
+@pytest.fixture
+def coordinator(store: Counting) -> GroupCoordinator:
+    """Of the only broker; its threads do not run."""
+    cluster = ClusterState(brokers={ME: BrokerInfo(ME, EPOCH, ())})
+    return GroupCoordinator(
+        ME,
+        store,
+        epoch=lambda: EPOCH,
+        cluster=lambda: cluster,
+        may_act=lambda: True,
+        rules=GroupRules(),
+        settings=lambda: BROKER_SETTINGS.settings({"broker.id": "1"}),
+        loops=Loops(),
+    )
+
+
+def put_clients(store: Counting, group: GroupId, members: int) -> None:
+    settle_kind(store, group, GroupKind.CLIENTS)
+    about = (None, "client", "/127.0.0.1", 30_000, 60_000, bytes(500), bytes(500))
+    those = tuple(StoredMember(MemberId(f"m{index}"), *about) for index in range(members))
+    stored = StoredGroup(Generation(1), "consumer", "range", MemberId("m0"), those)
+    store.create(group_paths.state(group), encode_group(stored))
+    store.create(group_paths.claim(group), encode_claim(Claim(ME, EPOCH)))
+
+
+def put_actors(store: Counting, group: GroupId, owned: int) -> None:
+    settle_kind(store, group, GroupKind.ACTORS)
+    node = group_paths.member(group, ONE)
+    store.create(node, group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1)), parents=True)
+    shares = Shares(Generation(3), {ONE: PARTITIONS})
+    store.create(group_paths.assignment(group), group_paths.encode_assignment(shares))
+    for tp in PARTITIONS[:owned]:
+        store.create(group_paths.owner(group, tp), group_paths.encode_owner(ONE), parents=True)
+
+
+def put_old(store: Counting, group: GroupId) -> None:
+    store.ensure(group_paths.members(group))
+
+
+def test_states_are_told_of_groups_of_every_kind(store: Counting, coordinator: GroupCoordinator) -> None:
+    put_clients(store, GroupId("clients"), 2)
+    put_clients(store, GroupId("clients-gone"), 0)
+    put_actors(store, GroupId("actors"), len(PARTITIONS))
+    put_actors(store, GroupId("actors-claim"), 3)
+    settle_kind(store, GroupId("actors-gone"), GroupKind.ACTORS)
+    put_old(store, GroupId("old"))
+    put_actors(store, GroupId("odd"), 0)
+    store.set(group_paths.assignment(GroupId("odd")), b"no JSON")
+    assert {each.group: each.state for each in coordinator.list_groups()} == {
+        "clients": "Stable",
+        "clients-gone": "Empty",
+        "actors": "Stable",
+        "actors-claim": "PreparingRebalance",
+        "actors-gone": "Empty",
+        "old": "Empty",
+        "odd": "Unknown",
+    }
+
+
+def test_groups_of_other_brokers_are_not_listed(store: Counting, coordinator: GroupCoordinator) -> None:
+    put_clients(store, GroupId("theirs"), 2)
+    store.set(group_paths.claim(GroupId("theirs")), encode_claim(Claim(BrokerId(2), BrokerEpoch(9))))
+    assert [each.group for each in coordinator.list_groups()] == ["theirs"], "there is no broker 2 any more"
+    brokers = {ME: BrokerInfo(ME, EPOCH, ()), BrokerId(2): BrokerInfo(BrokerId(2), BrokerEpoch(9), ())}
+    coordinator._cluster = lambda: ClusterState(brokers=brokers)
+    assert coordinator.list_groups() == []
+
+
+@pytest.mark.parametrize("groups", [8, 1_000])
+def test_list_takes_few_round_trips(store: Counting, coordinator: GroupCoordinator, groups: int) -> None:
+    """None of them for offsets, or for what members wrote for each other in a group that is held."""
+    offsets = RegistryOffsetStore(store)
+    for number in range(groups):
+        group = GroupId(f"g{number}")
+        match number % 4:
+            case 0:
+                put_clients(store, group, 2)
+                coordinator._holder.adopt(group)
+            case 1:
+                put_clients(store, group, 0)
+            case 2:
+                put_actors(store, group, len(PARTITIONS))
+            case _:
+                put_old(store, group)
+        if number < 8:
+            offsets.write(group, {tp: CommittedOffset(Offset(5)) for tp in PARTITIONS}, [])
+    before = store.trips, store.asked, store.bytes
+    assert len(coordinator.list_groups()) == groups
+    assert store.trips - before[0] <= MOST_TRIPS
+    assert store.asked - before[1] <= 5 * groups
+    assert store.bytes - before[2] <= 400 * groups
