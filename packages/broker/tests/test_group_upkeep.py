@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from raylog.broker.config import BROKER_SETTINGS
+from raylog.broker.groups.described import ListedGroup
 from raylog.broker.groups.lag import PASS_INTERVAL_MS, Led
 from raylog.broker.groups.retention import RetainedGroups
 from raylog.broker.groups.upkeep import GroupUpkeep
@@ -17,7 +18,7 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import CoordinatorNotAvailable
-from raylog.protocol.ids import MonotonicMs, TopicPartition
+from raylog.protocol.ids import GroupId, MonotonicMs, TopicPartition
 
 CHECK_MS = 25_000
 
@@ -25,11 +26,14 @@ CHECK_MS = 25_000
 class Stopping:
     """An event that is set or not, without the wait."""
 
-    is_set = False
+    flag = False
+
+    def is_set(self) -> bool:
+        return self.flag
 
     def wait(self, timeout_s: float) -> bool:
         assert timeout_s > 0
-        return self.is_set
+        return self.flag
 
 
 class Passes:
@@ -37,7 +41,8 @@ class Passes:
 
     def __init__(self, store: MemoryStore) -> None:
         self.now_ms = 0
-        self.states = self.lags = self.checks = 0
+        self.states = self.lags = self.checks = self.asked = 0
+        self.groups: list[ListedGroup] = []
         self.fails = False
         self.stopping = Stopping()
         self.upkeep = GroupUpkeep(
@@ -66,7 +71,17 @@ class Passes:
 
     def list_groups(self) -> list[Any]:
         self.checks += 1
-        return []
+        return self.groups
+
+    def __getattr__(self, name: str) -> Any:
+        """What is asked about one group: meanwhile the broker is told to stop."""
+
+        def ask(*_: object) -> dict[Any, Any]:
+            self.asked += 1
+            self.stopping.flag = True
+            return {}
+
+        return ask
 
     def turn_at(self, now_ms: int) -> tuple[int, int, int]:
         """Looks at the topics, passes over lags and checks of retention, after a pass at that time."""
@@ -107,6 +122,13 @@ def test_failure_of_one_step_holds_up_no_other(passes: Passes) -> None:
 
 
 def test_pass_ends_when_it_is_told_to_stop(passes: Passes) -> None:
-    passes.stopping.is_set = True
+    passes.stopping.flag = True
     assert not passes.upkeep.turn(cast(threading.Event, passes.stopping))
     assert (passes.states, passes.lags, passes.checks) == (0, 0, 0)
+
+
+def test_pass_over_all_groups_ends_at_the_next_one_when_broker_stops(passes: Passes) -> None:
+    passes.groups = [ListedGroup(GroupId(f"g{number}"), "consumer", "Stable") for number in range(1_000)]
+    passes.turn_at(0)
+    assert passes.asked == 1
+    assert not passes.upkeep.turn(cast(threading.Event, passes.stopping))

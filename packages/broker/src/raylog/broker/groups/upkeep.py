@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, cast
 
 from raylog.broker.config import OFFSETS_RETENTION_CHECK_INTERVAL_MS, OFFSETS_RETENTION_MINUTES
 from raylog.broker.events import EventLog
@@ -27,6 +28,23 @@ PASS_INTERVAL_S = 1.0
 """How soon it notices that a topic was deleted."""
 
 
+class _Stopped(Exception):
+    """The broker stops: what is under way ends here."""
+
+
+class _UntilStopped:
+    """Groups of which nothing is asked any more once the broker stops: a pass over all of them ends at the next one."""
+
+    def __init__(self, groups: RetainedGroups, is_stopping: Callable[[], bool]) -> None:
+        self._groups = groups
+        self._is_stopping = is_stopping
+
+    def __getattr__(self, name: str) -> Any:
+        if self._is_stopping():
+            raise _Stopped
+        return getattr(self._groups, name)
+
+
 class GroupUpkeep:
     """See the module's docstring."""
 
@@ -45,11 +63,12 @@ class GroupUpkeep:
         self._loops = loops
         self.lags = GroupLags(store, led, now_ms)
         self._settings = settings
+        self._stopping = threading.Event()
         self._now_ms = now_ms
         self._check_ms = now_ms()
         """When retention is looked after next."""
         self._retention = OffsetRetention(
-            groups,
+            cast(RetainedGroups, _UntilStopped(groups, lambda: self._stopping.is_set())),
             retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
             state=state,
             is_deleted=self._is_deleted,
@@ -57,8 +76,9 @@ class GroupUpkeep:
 
     def turn(self, stopping: threading.Event) -> bool:
         """One pass, after a while; False when ``stopping`` is set meanwhile. What fails is tried again with the next
-        pass that is due, and holds up nothing else.
+        pass that is due, and holds up nothing else. A pass under way ends soon after ``stopping`` is set.
         """
+        self._stopping = stopping
         if stopping.wait(PASS_INTERVAL_S):
             return False
         self._guarded(self._retention.forget_deleted_topics)
@@ -73,6 +93,8 @@ class GroupUpkeep:
         def tell_what_is_foreseen() -> None:
             try:
                 step()
+            except _Stopped:
+                pass
             except RaylogError as error:
                 log.warning("looking after committed offsets failed", reason=error)
 
