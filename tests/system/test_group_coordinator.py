@@ -99,7 +99,7 @@ def test_members_of_a_killed_coordinator_go_on_where_they_were(tmp_path: Path, e
         def addresses() -> list[tuple[str, int]]:
             return [cluster.address(broker) for broker in cluster.running]
 
-        members = [enter.enter_context(WireMember(GROUP, addresses)) for _ in range(2)]
+        members = [enter.enter_context(WireMember(GROUP, addresses, session_ms=60_000)) for _ in range(2)]
         settle(members)
         generation = members[0].generation
         for number in range(ROUNDS):
