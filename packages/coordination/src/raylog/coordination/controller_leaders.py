@@ -21,6 +21,7 @@ from raylog.coordination.controller_office import Job, Office
 from raylog.coordination.controller_proposals import Proposals
 from raylog.coordination.controller_requests import named_twice
 from raylog.coordination.controller_topics import check_replicas
+from raylog.coordination.controller_writes import MAX_MOVING_TOPIC_BYTES, growth_of, topic_bytes
 from raylog.coordination.leadership import Change, ElectionRules, Standing
 from raylog.coordination.model import BrokerInfo, TopicState
 from raylog.coordination.proposals import (
@@ -238,12 +239,14 @@ class Leaders:
         results: list[Result] = []
         changes: dict[TopicName, list[Change]] = defaultdict(list)
         refused = named_twice(request)
+        rooms: dict[TopicName, int] = {}
         for index, wanted in enumerate(request.partitions):
             try:
                 if index in refused:
                     raise refused[index]
                 change = self._reassigned(wanted, allow_factor_change=request.allow_factor_change)
                 if change.new != change.old:
+                    self._take_room(change, rooms)
                     changes[wanted.tp.topic].append(change)
                 results.append(wanted.tp)
             except RaylogError as error:
@@ -252,6 +255,18 @@ class Leaders:
             yield from self._move(self._office.state.topics[name], of_it)
         yield from self._complete_reassignments(changes)
         return results
+
+    def _take_room(self, change: Change, rooms: dict[TopicName, int]) -> None:
+        """Raises InvalidReplicaAssignment where the topic's node would be too large; ``rooms``: what is left of it."""
+        name, growth = change.tp.topic, growth_of(change)
+        if name not in rooms:
+            rooms[name] = MAX_MOVING_TOPIC_BYTES - topic_bytes(self._office.state.topics[name])
+        if growth > max(rooms[name], 0):
+            raise InvalidReplicaAssignment(
+                f"{change.tp}: too many partitions of the topic are reassigned at once for its node in the metadata "
+                f"store, of {MAX_MOVING_TOPIC_BYTES} bytes: try again when some of them are complete"
+            )
+        rooms[name] -= growth
 
     def _reassigned(self, wanted: NewReplicas, *, allow_factor_change: bool) -> Change:
         tp, state = wanted.tp, self._office.state

@@ -19,11 +19,13 @@ from raylog.coordination.controller_events import (
     Wanted,
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
+from raylog.coordination.controller_writes import MAX_OVERRIDES_BYTES, MAX_TOPIC_BYTES, topic_bytes
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
 from raylog.coordination.placement import place
 from raylog.coordination.store import NodeExists, NoNode, NotEmpty, StoreError
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
+    InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -39,7 +41,7 @@ TopicRequest = TopicCreateRequested | PartitionsCreateRequested | TopicDeleteReq
 OneResult = Generator[Wanted, StoreError | None, Result]
 
 MAX_PARTITIONS = 10_000
-"""Per topic: what its node can hold within ZooKeeper's one megabyte."""
+"""Per topic. How large its node may be is bounded, too (``controller_writes``)."""
 
 
 class Topics:
@@ -69,6 +71,7 @@ class Topics:
         new, topic_id, office = request.topics[index], request.ids[index], self._office
         partitions = plan(new, office.state, defaults=self._defaults(office.state), check_configs=self._check_configs)
         topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
+        check_bytes(topic)
         created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
         if request.validate_only:
             return created
@@ -87,10 +90,11 @@ class Topics:
     def _grow(self, new: NewPartitions, *, validate_only: bool) -> OneResult:
         office = self._office
         added = plan_growth(new, office.state)
-        if validate_only:
-            return new.name
         topic = office.state.topics[new.name]
         grown = replace(topic, partitions=(*topic.partitions, *added))
+        check_bytes(grown)
+        if validate_only:
+            return new.name
         yield from office.write(office.writes.growth(grown, len(topic.partitions), office.state))
         written = (*topic.partitions, *(replace(partition, version=0) for partition in added))
         office.now(office.state.with_topics(replace(office.state.topics[new.name], partitions=written)), new.name)
@@ -207,6 +211,22 @@ def _new_partitions(
             )
         )
     return tuple(partitions)
+
+
+def check_bytes(topic: TopicState) -> None:
+    """Raises InvalidPartitions or InvalidConfig where the metadata store would not take the topic's nodes."""
+    taken = topic_bytes(topic)
+    if taken > MAX_TOPIC_BYTES:
+        raise InvalidPartitions(
+            f"topic {topic.name}: {len(topic.partitions)} partitions with their replicas take {taken} bytes in the "
+            f"metadata store, and {MAX_TOPIC_BYTES} are possible: make fewer partitions, or fewer replicas of each"
+        )
+    overrides = len(paths.encode_config(topic.configs))
+    if overrides > MAX_OVERRIDES_BYTES:
+        raise InvalidConfig(
+            f"topic {topic.name}: its overrides take {overrides} bytes in the metadata store, and "
+            f"{MAX_OVERRIDES_BYTES} are possible"
+        )
 
 
 def _check_is_free(name: TopicName, state: ClusterState) -> None:

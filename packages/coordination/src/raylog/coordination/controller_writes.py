@@ -1,24 +1,40 @@
-"""The controller's writes: multis that check the incarnations they are about (D8). ``Office`` puts the check of the
-controller's epoch before each.
+"""The controller's writes: multis that check the incarnations they are about (D8).
+
+``Office`` puts the check of the controller's epoch before each. What one multi holds is bounded by bytes:
+ZooKeeper ends the connection of a client that sends more than it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from raylog.coordination import paths
 from raylog.coordination.leadership import Change
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
-from raylog.coordination.store import Check, Create, Delete, Op, Set
+from raylog.coordination.store import Check, Create, Delete, Op, Set, size_of
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName, TopicPartition
 
 T = TypeVar("T")
 Multi = tuple[Op, ...]
 
 CHUNK = 250
-"""Partitions per multi: about 100 kB, a tenth of what ZooKeeper takes in one request."""
+"""Partitions per multi, at the most."""
+MAX_MULTI_BYTES = 950_000
+"""Of a multi, at the most; of what a store takes (MAX_WRITE_BYTES), the rest is for the check of the epoch."""
+MAX_TOPIC_BYTES = 400_000
+"""Of a topic's node when it is made or grows: 10,000 partitions of three replicas each, at six-digit broker ids."""
+MAX_MOVING_TOPIC_BYTES = 800_000
+"""Of a topic's node while partitions are reassigned, of which each takes up to four times as much then."""
+MAX_OVERRIDES_BYTES = 400_000
+"""Of a topic's overrides when it is made."""
+CHECK_BYTES = 250
+"""Of the check of one broker's incarnation."""
+
+
+_TOPIC_BYTES = 1_000
+"""Of a topic's node beside its partitions, with its path."""
 
 
 class Writes:
@@ -66,8 +82,9 @@ class Writes:
         self, head: list[Op], partitions: Iterable[tuple[TopicPartition, PartitionState]], state: ClusterState
     ) -> list[Multi]:
         multis: list[Multi] = []
-        for chunk in _chunks(partitions):
-            nodes = [op for tp, partition in chunk for op in _create_partition(tp, partition)]
+        room = MAX_MULTI_BYTES - sum(map(size_of, head))
+        for chunk in _chunks(partitions, lambda each: _bytes_of(each[1], *_create_partition(*each)), room):
+            nodes = [op for each in chunk for op in _create_partition(*each)]
             multis.append((*self.checks((p for _, p in chunk), state), *head, *nodes))
             head = []
         return multis
@@ -94,14 +111,14 @@ class Writes:
         """First states of partitions whose nodes are there."""
         return [
             (*self.checks((change.new for change in chunk), state), *(_create_state(c.tp, c.new) for c in chunk))
-            for chunk in _chunks(changes)
+            for chunk in _chunks(changes, _bytes_of_change)
         ]
 
     def updates(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """New states of partitions, each over the very version that was decided on."""
         return [
             (*self.checks((change.new for change in chunk), state), *map(_set_partition, chunk))
-            for chunk in _chunks(changes)
+            for chunk in _chunks(changes, _bytes_of_change)
         ]
 
     def reassignment(self, topic: TopicState, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
@@ -111,7 +128,8 @@ class Writes:
         """
         multis: list[Multi] = []
         partitions = list(topic.partitions)
-        for chunk in _chunks(changes):
+        room = MAX_MULTI_BYTES - topic_bytes(topic) - sum(max(growth_of(change), 0) for change in changes)
+        for chunk in _chunks(changes, _bytes_of_change, room):
             for change in chunk:
                 partitions[change.tp.partition] = change.new
             node = _set_topic(TopicState(topic.name, topic.id, tuple(partitions)))
@@ -121,7 +139,7 @@ class Writes:
 
     def removal(self, nodes: Iterable[str]) -> list[Multi]:
         """Removes nodes that have nothing below them."""
-        return [tuple(map(Delete, chunk)) for chunk in _chunks(nodes)]
+        return [tuple(map(Delete, chunk)) for chunk in _chunks(nodes, lambda node: size_of(Delete(node)))]
 
     # --- brokers
 
@@ -133,10 +151,46 @@ class Writes:
         )
 
 
-def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK)):
+def _chunks(items: Iterable[T], size: Callable[[T], int], room: int = MAX_MULTI_BYTES) -> Iterator[list[T]]:
+    """In order, each as much as one multi takes. ``room``: what is left for it in each, in bytes."""
+    chunk: list[T] = []
+    left = room
+    for item in items:
+        item_bytes = size(item)
+        if chunk and (item_bytes > left or len(chunk) == CHUNK):
+            yield chunk
+            chunk, left = [], room
+        chunk.append(item)
+        left -= item_bytes
+    if chunk:
         yield chunk
+
+
+def topic_bytes(topic: TopicState) -> int:
+    """What the topic's node takes, at the most."""
+    return _TOPIC_BYTES + sum(assignment_bytes(index, p) for index, p in enumerate(topic.partitions))
+
+
+def assignment_bytes(index: int, partition: PartitionState) -> int:
+    """What one partition takes of its topic's node, at the most."""
+    lists = 1 + bool(partition.adding) + bool(partition.removing)
+    ids = (*partition.replicas, *partition.adding, *partition.removing)
+    return lists * (len(str(index)) + len('"":[],')) + sum(len(str(broker)) + 1 for broker in ids)
+
+
+def growth_of(change: Change) -> int:
+    """How much more the partition takes of its topic's node then."""
+    index = change.tp.partition
+    return assignment_bytes(index, change.new) - assignment_bytes(index, change.old)
+
+
+def _bytes_of(partition: PartitionState, *ops: Op) -> int:
+    """What these take, with the checks of the incarnations that are in sync."""
+    return sum(map(size_of, ops)) + CHECK_BYTES * len(partition.isr)
+
+
+def _bytes_of_change(change: Change) -> int:
+    return _bytes_of(change.new, _set_partition(change))
 
 
 def _set_topic(topic: TopicState) -> Set:

@@ -201,12 +201,17 @@ def is_path(path: str) -> bool:
     return path == "/" or _PATH.fullmatch(path) is not None
 
 
+def size_of(op: Op) -> int:
+    """How many bytes it takes of a multi, at the most."""
+    return len(op.path) + len(getattr(op, "data", b"")) + _OP_BYTES
+
+
 def check_writable(ops: Sequence[Op]) -> None:
     """For stores, before they write: BadPath, WriteTooLarge."""
     for index, op in enumerate(ops):
         if not is_path(op.path) or (isinstance(op, Delete) and op.path == "/"):
             raise BadPath(f"{op.path!r} is no path that can be written", op.path, index)
-    sizes = [len(op.path) + len(getattr(op, "data", b"")) + _OP_BYTES for op in ops]
+    sizes = [size_of(op) for op in ops]
     if sum(sizes) > MAX_WRITE_BYTES:
         largest = max(range(len(ops)), key=sizes.__getitem__)
         path = ops[largest].path
