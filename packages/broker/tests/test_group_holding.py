@@ -9,7 +9,7 @@ import pytest
 from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
 from raylog.broker.groups.classic_claims import choose_coordinator, decode_group
-from raylog.broker.groups.classic_messages import Identity, Leaver, Protocol, Sync
+from raylog.broker.groups.classic_messages import Identity, Join, Leaver, Protocol, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths, paths
@@ -370,6 +370,16 @@ def test_bare_group_is_forgotten_when_it_is_empty(one: GroupCoordinator) -> None
     one.forget(GROUP, READ, even_if_needed=True)
     assert one.forget_bare(GROUP)
     assert one.list_groups() == []
+
+
+@pytest.mark.parametrize(
+    "refused", [wishes(session_timeout_ms=0), wishes(protocols=()), wishes(MemberId("m")), wishes(protocol_type="")]
+)
+def test_refused_join_makes_no_group(brokers: Brokers, one: GroupCoordinator, refused: Join) -> None:
+    with pytest.raises(RaylogError):
+        one.join(GROUP, refused).result(WAIT_S)
+    for above in (group_paths.GROUPS, group_paths.CONSUMERS):
+        assert brokers.stores[1].children(above) == []
 
 
 def test_group_has_no_protocol_while_it_rebalances(one: GroupCoordinator) -> None:

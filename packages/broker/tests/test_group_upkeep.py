@@ -18,7 +18,7 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import CoordinatorNotAvailable
-from raylog.protocol.ids import GroupId, MonotonicMs, TopicPartition
+from raylog.protocol.ids import GroupId, MonotonicMs, TimestampMs, TopicPartition
 
 CHECK_MS = 25_000
 
@@ -54,6 +54,7 @@ class Passes:
                 {"broker.id": "1", "offsets.retention.check.interval.ms": str(CHECK_MS)}
             ),
             now_ms=lambda: MonotonicMs(self.now_ms),
+            age_ms=lambda: TimestampMs(self.now_ms),
             loops=Loops(),
         )
         self.upkeep.lags.lags()

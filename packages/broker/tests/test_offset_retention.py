@@ -31,9 +31,9 @@ from raylog.protocol.ids import (
     BrokerId,
     GroupId,
     MemberId,
-    MonotonicMs,
     Offset,
     PartitionIndex,
+    TimestampMs,
     TopicId,
     TopicName,
     TopicPartition,
@@ -49,8 +49,8 @@ def tp(topic: TopicName = FLIGHTS, index: int = 0) -> TopicPartition:
     return TopicPartition(topic, PartitionIndex(index))
 
 
-def at(offset: int) -> CommittedOffset:
-    return CommittedOffset(Offset(offset))
+def at(offset: int, committed_ms: int = 0) -> CommittedOffset:
+    return CommittedOffset(Offset(offset), committed_ms=TimestampMs(committed_ms))
 
 
 def topic(name: TopicName, number: int) -> TopicState:
@@ -79,27 +79,33 @@ class World:
             settings=lambda: settings,
             loops=Loops(),
         )
-        self.retention = OffsetRetention(
+        self.retention = self.new_retention()
+        self.offsets = RegistryOffsetStore(self.store)
+
+    def new_retention(self) -> OffsetRetention:
+        """As after a start of the broker."""
+        return OffsetRetention(
             self.coordinator,
             retention_ms=lambda: RETENTION_MS,
             state=lambda: self.state,
             is_deleted=lambda name, topic_id: name in self.deleted,
         )
-        self.offsets = RegistryOffsetStore(self.store)
 
     def check(self, *times_ms: int) -> None:
         for now_ms in times_ms:
-            self.retention.check(MonotonicMs(now_ms))
+            self.retention.check(TimestampMs(now_ms))
 
     def commit(self, offsets: dict[TopicPartition, CommittedOffset], who: Identity = NOBODY) -> None:
         results = self.coordinator.commit_offsets(GROUP, who, offsets).result(10)
         assert results == dict.fromkeys(offsets)
 
+    def wishes(self, *topics: TopicName) -> Join:
+        wants = (Protocol("range", consumer_protocol.encode_subscription(topics)),)
+        return Join(NO_MEMBER, None, "client", "/host", 60_000, 60_000, "consumer", wants, needs_id=False)
+
     def join(self, *topics: TopicName) -> Identity:
         """The group's only member, which reads these."""
-        wants = (Protocol("range", consumer_protocol.encode_subscription(topics)),)
-        join = Join(NO_MEMBER, None, "client", "/host", 60_000, 60_000, "consumer", wants, needs_id=False)
-        joined: Future[Joined | MemberIdIs] = self.coordinator.join(GROUP, join)
+        joined: Future[Joined | MemberIdIs] = self.coordinator.join(GROUP, self.wishes(*topics))
         member = joined.result(10)
         assert isinstance(member, Joined)
         who = Identity(member.member_id, member.generation)
@@ -131,11 +137,11 @@ def test_offsets_of_a_group_without_members_go_after_the_retention_and_the_group
 def test_a_commit_prolongs_the_life_of_its_offset_alone(world: World) -> None:
     world.commit({tp(): at(5), tp(OLD): at(7)})
     world.check(0)
-    world.commit({tp(): at(6)})
+    world.commit({tp(): at(6, committed_ms=100)})
     world.check(RETENTION_MS - 1, RETENTION_MS)
-    assert world.offsets.fetch(GROUP) == {tp(): at(6)}
+    assert world.offsets.fetch(GROUP) == {tp(): at(6, committed_ms=100)}
     assert group_ids(world.store) == [GROUP]
-    world.check(2 * RETENTION_MS - 1)
+    world.check(RETENTION_MS + 100)
     assert world.offsets.fetch(GROUP) == {}
 
 
@@ -153,13 +159,41 @@ def test_what_members_read_stays_and_what_they_gave_up_goes(world: World) -> Non
 
 
 def test_a_member_that_comes_back_in_time_begins_the_wait_anew(world: World) -> None:
+    """Though no check sees it."""
     world.commit({tp(): at(5)})
     world.check(0)
     who = world.join(FLIGHTS)
-    world.check(RETENTION_MS // 2)
     world.coordinator.leave(GROUP, [Leaver(who.member_id)])
     world.check(RETENTION_MS - 1, RETENTION_MS, 2 * RETENTION_MS - 2)
     assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    world.check(2 * RETENTION_MS - 1)
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_time_counts_on_when_brokers_start_again(world: World) -> None:
+    world.commit({tp(): at(5)})
+    for now_ms in range(0, RETENTION_MS + 1, RETENTION_MS // 4):
+        assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+        world.retention = world.new_retention()
+        world.check(now_ms)
+    assert world.offsets.fetch(GROUP) == {}
+
+
+def test_empty_group_without_offsets_goes_with_the_next_check(world: World) -> None:
+    who = world.join(FLIGHTS)
+    world.check(0)
+    assert group_ids(world.store) == [GROUP]
+    world.coordinator.leave(GROUP, [Leaver(who.member_id)])
+    settle_kind(world.store, GroupId("actors"), GroupKind.ACTORS)
+    world.check(1)
+    assert group_ids(world.store) == []
+    assert world.store.children(group_paths.EMPTY_GROUPS) == []
+
+
+def test_empty_group_stays_while_an_id_is_given_out(world: World) -> None:
+    world.coordinator.join(GROUP, replace(world.wishes(FLIGHTS), needs_id=True))
+    world.check(0)
+    assert group_ids(world.store) == [GROUP]
 
 
 def test_offsets_of_actors_and_of_old_tools_go_too_unless_somebody_is_registered(world: World) -> None:

@@ -36,6 +36,7 @@ from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
+from raylog.broker.storage.clock import RetentionClock
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.clocks import monotonic_ms, wall_ms
@@ -160,8 +161,16 @@ def open_parts(
         settings=table.broker,
         loops=loops,
     )
+    ages = RetentionClock(wall_ms(), monotonic_ms())
     upkeep = GroupUpkeep(
-        store, groups, table.led, state=table.state, settings=table.broker, now_ms=monotonic_ms, loops=loops
+        store,
+        groups,
+        table.led,
+        state=table.state,
+        settings=table.broker,
+        now_ms=monotonic_ms,
+        age_ms=lambda: ages.now_ms(wall_ms(), monotonic_ms()),
+        loops=loops,
     )
     ports = Ports(
         partitions=table,

@@ -104,5 +104,6 @@ def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
         group_paths.state(group),
         group_paths.claim(group),
         group_paths.group(group),
+        group_paths.empty(group),
     ]
     return [node for node, found in zip(nodes, store.get_many(nodes), strict=True) if found is not None]

@@ -13,6 +13,7 @@ What Kafka kept elsewhere or not at all is raylog's:
     /raylog/groups/G/assignment/C          the same of one member, written together with the whole
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
     /raylog/groups/G/claim                 which broker that is, in which incarnation
+    /raylog/empty_groups/G                 since when the group has no members
     /raylog/groups/G/offsets/T/P           what was committed beside the offset
 
 Group and member ids may hold any character, and clients may ask for topics by any name; names of nodes may not: what
@@ -58,6 +59,7 @@ from raylog.protocol.ids import (
 
 CONSUMERS = "/consumers"
 GROUPS = "/raylog/groups"
+EMPTY_GROUPS = "/raylog/empty_groups"
 
 _PLAIN = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
 """What stays as it is besides letters, digits and _.-~: all that is printable ASCII but "/" and "%"."""
@@ -174,6 +176,11 @@ def claim(group_id: GroupId) -> str:
     return f"{group(group_id)}/claim"
 
 
+def empty(group_id: GroupId) -> str:
+    """Beside the group: one that only an old tool committed for has no other node of raylog's."""
+    return f"{EMPTY_GROUPS}/{node_name(group_id)}"
+
+
 def details(group_id: GroupId) -> str:
     return f"{group(group_id)}/offsets"
 
@@ -278,6 +285,18 @@ def encode_owner(member_id: MemberId) -> bytes:
 def decode_owner(path: str, data: bytes) -> MemberId:
     with Reading(path):
         return MemberId(data.decode())
+
+
+def encode_empty(generation: Generation, since_ms: TimestampMs) -> bytes:
+    """``generation``: in which the group was found without members; in another one it has had some since."""
+    return dump({"version": 1, "generation": generation, "since": since_ms})
+
+
+def decode_empty(path: str, data: bytes) -> tuple[Generation, TimestampMs]:
+    """What :func:`encode_empty` was given."""
+    value = load(path, data)
+    with Reading(path):
+        return Generation(integer(value["generation"])), TimestampMs(integer(value["since"], 0, INT64))
 
 
 def encode_assignment(shares: Shares) -> bytes:

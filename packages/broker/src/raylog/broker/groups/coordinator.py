@@ -22,6 +22,7 @@ from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
+from raylog.broker.groups.empty import empty_since, generation_of
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.keeper import GroupKeeper
@@ -50,6 +51,7 @@ from raylog.protocol.ids import (
     GroupId,
     MemberId,
     MonotonicMs,
+    TimestampMs,
     TopicName,
     TopicPartition,
 )
@@ -226,10 +228,23 @@ class GroupCoordinator:
             still = {tp: committed for tp, committed in commits.items() if tp in unneeded}
             self._offsets.forget(group, still, self._fence(entry, group))
 
+    def empty_since(self, group: GroupId, now_ms: TimestampMs) -> TimestampMs | None:
+        """When the group was found without members first, by the wall clock; None when it has some."""
+        with self._holder.enter(group) as entry:
+            if self._describe(entry, group).state != GroupState.EMPTY:
+                return None
+            if entry.held is not None:
+                generation = entry.held.machine.generation
+            else:
+                generation = generation_of(self._store, group, read_kind(self._store, group))
+            return empty_since(self._store, group, generation, now_ms, self._fence(entry, group))
+
     def forget_bare(self, group: GroupId) -> bool:
-        """Forget the group if it has neither members nor offsets."""
+        """Forget the group if it has neither members, nor offsets, nor ids that are given out to join with."""
         with self._holder.enter(group) as entry:
             is_empty = self._describe(entry, group).state == GroupState.EMPTY
+            if entry.held is not None and not entry.held.was_taken():
+                is_empty = entry.held.is_idle
             if not is_empty or not group_nodes.delete_if_bare(self._store, group, self._fence(entry, group)):
                 return False
             self._holder.drop(entry)

@@ -1,17 +1,20 @@
 """Which committed offsets nobody needs any more: those of groups without members, of topics that a group does not read
 any more, and of topics that were deleted.
 
-An offset goes when it was not needed and not committed anew for ``offsets.retention.minutes``, and with the last one
-the group. The time is that since *this* broker has found it so with every check, on the monotonic clock: whatever the
-wall clock does, nothing is forgotten early. A broker that starts, or takes a group over, counts anew. Of a topic that
-was deleted everything goes within a second or so, for it means nothing in a new topic of that name; so may what was
-committed for that one by then, which its consumers commit again.
+As in Kafka (KIP-211) an offset goes ``offsets.retention.minutes`` after its commit if it is not needed; of a group that
+has no members, so long after the group was found so first, too. A group with neither members nor offsets goes with the
+next check. Both times are in the metadata store: they count on when brokers start again, or a group moves. They are the
+wall clock's; the one that is handed in must not jump ahead (storage/clock).
+
+Of a topic that was deleted everything goes within a second or so, for it means nothing in a new topic of that name; so
+may what was committed for that one by then, which its consumers commit again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import Protocol
 
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import GroupState
@@ -19,7 +22,7 @@ from raylog.broker.groups.described import ListedGroup
 from raylog.coordination.model import ClusterState
 from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import GroupId, MonotonicMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TimestampMs, TopicId, TopicName, TopicPartition
 
 __all__ = ["OffsetRetention", "RetainedGroups"]
 
@@ -41,20 +44,15 @@ class RetainedGroups(Protocol):
     def forget(self, group: GroupId, commits: Commits, *, even_if_needed: bool) -> None:
         """Forget those of them that stand still."""
 
+    def empty_since(self, group: GroupId, now_ms: TimestampMs) -> TimestampMs | None:
+        """When the group was found without members first; None when it has some."""
+
     def forget_bare(self, group: GroupId) -> bool:
         """Forget the group if it has neither members nor offsets."""
 
 
-class _Idle(NamedTuple):
-    """Something that is not needed: since when we have seen it so."""
-
-    committed: CommittedOffset | None
-    """None stands for the group itself."""
-    since_ms: MonotonicMs
-
-
 class OffsetRetention:
-    """One thread calls it; ``now_ms`` is the monotonic clock's."""
+    """One thread calls it."""
 
     def __init__(
         self,
@@ -71,7 +69,6 @@ class OffsetRetention:
         self._retention_ms = retention_ms
         self._state = state
         self._is_deleted = is_deleted
-        self._idle: dict[GroupId, dict[TopicPartition | None, _Idle]] = {}
         self._seen = state()
         self._deleted: set[TopicName] = set()
         """Topics whose offsets are still to be forgotten, by all groups."""
@@ -80,37 +77,24 @@ class OffsetRetention:
         committed for new topics of those names since.
         """
 
-    def check(self, now_ms: MonotonicMs) -> None:
+    def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
-        idle = {}
         for listed in self._groups.list_groups():
             try:
-                idle[listed.group] = self._check_group(listed, now_ms)
+                self._check_group(listed, now_ms)
             except RaylogError as error:
                 log.warning("offsets were not looked through", group=listed.group, reason=error)
-                idle[listed.group] = self._idle.get(listed.group, {})
-        self._idle = idle
 
-    def _check_group(self, listed: ListedGroup, now_ms: MonotonicMs) -> dict[TopicPartition | None, _Idle]:
-        """What is idle in the group after that."""
-        group = listed.group
-        known = self._idle.get(group, {})
-        unneeded: dict[TopicPartition | None, CommittedOffset | None] = dict(self._groups.unneeded(group).items())
-        if listed.state == GroupState.EMPTY:
-            unneeded[None] = None
-        idle = {
-            key: before if (before := known.get(key)) and before.committed == committed else _Idle(committed, now_ms)
-            for key, committed in unneeded.items()
-        }
-        last_ms = now_ms - self._retention_ms()
-        due = {key: each.committed for key, each in idle.items() if each.since_ms <= last_ms}
-        commits = {tp: committed for tp, committed in due.items() if tp is not None and committed is not None}
-        if commits:
-            self._groups.forget(group, commits, even_if_needed=False)
-            log.info("offsets forgotten", group=group, partitions=len(commits))
-        if None in due and self._groups.forget_bare(group):
+    def _check_group(self, listed: ListedGroup, now_ms: TimestampMs) -> None:
+        group, last_ms = listed.group, now_ms - self._retention_ms()
+        empty_ms = self._groups.empty_since(group, now_ms) if listed.state == GroupState.EMPTY else None
+        unneeded = self._groups.unneeded(group)
+        due = {tp: committed for tp, committed in unneeded.items() if _unneeded_since(committed, empty_ms) <= last_ms}
+        if due:
+            self._groups.forget(group, due, even_if_needed=False)
+            log.info("offsets forgotten", group=group, partitions=len(due))
+        if empty_ms is not None and len(due) == len(unneeded) and self._groups.forget_bare(group):
             log.info("group forgotten", group=group)
-        return {key: each for key, each in idle.items() if key not in commits}
 
     def forget_deleted_topics(self) -> None:
         """Forget the offsets of topics that are gone since the last call; where that fails, the next call does."""
@@ -142,3 +126,10 @@ class OffsetRetention:
             log.warning("offsets of deleted topics were not forgotten", group=group, reason=error)
             return False
         return True
+
+
+def _unneeded_since(committed: CommittedOffset, empty_ms: TimestampMs | None) -> float:
+    """For ever not where neither time is known: an old tool committed it, for a group that has members."""
+    if empty_ms is None:
+        return committed.committed_ms if committed.committed_ms != NO_TIMESTAMP else inf
+    return max(empty_ms, committed.committed_ms)

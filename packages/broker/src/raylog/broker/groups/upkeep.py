@@ -17,7 +17,7 @@ from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import MonotonicMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.protocol.settings import Settings
 
 __all__ = ["GroupUpkeep"]
@@ -57,14 +57,17 @@ class GroupUpkeep:
         state: Callable[[], ClusterState],
         settings: Callable[[], Settings],
         now_ms: Callable[[], MonotonicMs],
+        age_ms: Callable[[], TimestampMs],
         loops: Loops,
     ) -> None:
+        """``age_ms``: the wall clock for the age of commits, which does not jump ahead."""
         self._store = store
         self._loops = loops
         self.lags = GroupLags(store, led, now_ms)
         self._settings = settings
         self._stopping = threading.Event()
         self._now_ms = now_ms
+        self._age_ms = age_ms
         self._check_ms = now_ms()
         """When retention is looked after next."""
         self._retention = OffsetRetention(
@@ -86,7 +89,7 @@ class GroupUpkeep:
         now_ms = self._now_ms()
         if now_ms >= self._check_ms:
             self._check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
-            self._guarded(partial(self._retention.check, now_ms))
+            self._guarded(partial(self._retention.check, self._age_ms()))
         return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
