@@ -155,8 +155,9 @@ class LocalPartitions:
             self._update(lead)
         for follow in changes.follow:
             self._step("followed", follow.tp, follow.topic_id, partial(self.follow, follow, after))
-        for name in [name for name in self.topic_settings if after.topic(name) is None]:
-            del self.topic_settings[name]
+        for name in {tp.topic for tp, _ in gone}:
+            if after.topic(name) is None:
+                self.topic_settings.pop(name, None)
         final = {tp: failure for tp, failure in self.failures.items() if failure.is_final and tp not in self._decided}
         self.failures = final | self._failed_now
         return self._touched

@@ -246,8 +246,8 @@ class Controller:
             self._step_down()
         elif ack.controller_epoch < self.state.controller_epoch:
             pass  # it answers our last mandate's message
-        elif self._office.handovers.acked(ack):  # a drain or a reassignment may have waited for it
-            self._jobs.append(_Queued(self._leaders.settle()))
+        elif self._office.handovers.acked(ack):
+            self._jobs.append(_Queued(self._leaders.aware(ack.broker_id)))
 
     def _step_down(self) -> None:
         self._end()
@@ -295,16 +295,16 @@ class Controller:
         office.reloads.settled()
 
     def _set_config(self, event: ConfigChanged) -> None:
+        """min.insync.replicas may differ now, or unclean elections."""
         topic = self.state.topics.get(event.topic) if event.topic else None
         if topic is not None:
             self._office.now(self.state.with_topics(replace(topic, configs=event.configs)), topic.name)
+            self._jobs.append(_Queued(self._leaders.settle([topic.name])))
         elif event.broker is not None:
             configs = {**self.state.broker_configs, event.broker: event.configs}
             self._office.now(replace(self.state, broker_configs=configs))
             self._wanted = None
-        else:
-            return
-        self._jobs.append(_Queued(self._leaders.settle()))  # min.insync.replicas may differ, or unclean elections
+            self._jobs.append(_Queued(self._leaders.settle()))
 
     def _remove(self, notices: tuple[str, ...]) -> Job:
         """Last: a controller that is replaced before leaves them to the next one."""

@@ -26,7 +26,7 @@ class Handovers:
         self._peers = peers
         self._since = 0
         """The revision that was read: whoever acknowledged it knows all that was decided before."""
-        self._replaced: dict[tuple[BrokerId, TopicPartition], int] = {}
+        self._replaced: dict[BrokerId, dict[TopicPartition, int]] = {}
         """In which revision a broker's leadership ended."""
 
     def read_anew(self) -> None:
@@ -37,18 +37,19 @@ class Handovers:
         """These were written, and are in the revision in force."""
         for tp, old, new, _ in changes:
             if old.leader not in (NO_LEADER, new.leader):
-                self._replaced[old.leader, tp] = self._peers.revision
+                self._replaced.setdefault(old.leader, {})[tp] = self._peers.revision
 
     def unaware(self, broker_id: BrokerId, tp: TopicPartition) -> bool:
         """Whether the broker, which does not lead ``tp``, may believe that it does."""
-        return self._peers.acknowledged(broker_id) < max(self._since, self._replaced.get((broker_id, tp), 0))
+        return self._peers.acknowledged(broker_id) < max(self._since, self._replaced.get(broker_id, {}).get(tp, 0))
 
     def acked(self, ack: Ack) -> bool:
         """Pass a broker's answer on to Peers; True when the broker became aware of something by it."""
         broker_id, before = ack.broker_id, self._peers.acknowledged(ack.broker_id)
         self._peers.acked(ack)
         now = self._peers.acknowledged(broker_id)
-        known = [key for key, revision in self._replaced.items() if key[0] == broker_id and revision <= now]
-        for key in known:
-            del self._replaced[key]
-        return bool(known) or before < self._since <= now
+        left = {tp: revision for tp, revision in self._replaced.get(broker_id, {}).items() if revision > now}
+        known = len(left) < len(self._replaced.get(broker_id, {}))
+        if known:
+            self._replaced[broker_id] = left
+        return known or before < self._since <= now

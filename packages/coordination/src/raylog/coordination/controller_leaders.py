@@ -91,6 +91,10 @@ class Leaders:
         office.take_in(changes)
         yield from self._complete_reassignments(names)
 
+    def aware(self, broker_id: BrokerId) -> Job:
+        """A broker has learned who leads what it led: a drain of it, or a reassignment, may have waited for that."""
+        yield from self.settle(None if broker_id in self._leaving else sorted(self._office.moving))
+
     def _initialise(self, fresh: list[Change]) -> Job:
         """Partitions whose nodes stand there without a state get the state alone."""
         office = self._office
@@ -291,8 +295,8 @@ class Leaders:
 
     def _complete_reassignments(self, names: Iterable[TopicName] | None) -> Job:
         """Of these topics, or of all."""
-        topics = self._office.state.topics
-        for topic in topics.values() if names is None else [topics[name] for name in names]:
+        moving, topics = self._office.moving, self._office.state.topics
+        for topic in [topics[name] for name in sorted(moving if names is None else moving.intersection(names))]:
             changes = list(self._completed(topic))
             if changes:
                 yield from self._move(topic, changes)

@@ -75,6 +75,8 @@ class Office:
         self.writes = writes
         self.peers = peers
         self.handovers = Handovers(peers)
+        self.moving: set[TopicName] = set()
+        """Topics with a reassignment under way."""
         self.doubt = Doubt.NONE
         self.reloads = Reloads()
         self.is_deposed = False
@@ -111,6 +113,12 @@ class Office:
     def now(self, state: ClusterState, *topics: TopicName) -> None:
         """This is the state from now on; it differs in these topics."""
         self.state = state
+        for name in topics:
+            topic = state.topics.get(name)
+            if topic is not None and any(partition.adding or partition.removing for partition in topic.partitions):
+                self.moving.add(name)
+            else:
+                self.moving.discard(name)
         self.peers.changed(topics)
 
     def take_in(self, changes: Collection[Change]) -> None:

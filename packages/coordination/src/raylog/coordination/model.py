@@ -7,11 +7,11 @@ one they hold. The controller decides on it, brokers receive it (``peer_control`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from raylog.protocol.ids import (
@@ -144,6 +144,8 @@ def name_in_metrics(topic: TopicName) -> str:
     return topic.replace(".", "_")
 
 
+_ABOUT_TOPICS = ("topics_by_id", "load", "names_in_metrics")
+"""What a ClusterState works out about all its topics when it is asked first."""
 INTERNAL_TOPICS = frozenset({TopicName("__consumer_offsets"), TopicName("__transaction_state")})
 
 
@@ -153,6 +155,17 @@ class Load(NamedTuple):
     replicas: Mapping[BrokerId, int]
     preferred: Mapping[BrokerId, int]
     """Partitions whose first replica is there: what it leads when all is well."""
+
+    def changed(self, gone: Sequence[TopicState], new: Sequence[TopicState]) -> Load:
+        """Without some topics, and with others."""
+        replicas, preferred = Counter(self.replicas), Counter(self.preferred)
+        for sign, topics in ((-1, gone), (1, new)):
+            for topic in topics:
+                for partition in topic.partitions:
+                    preferred[partition.replicas[0]] += sign
+                    for broker in partition.replicas:
+                        replicas[broker] += sign
+        return Load(replicas, preferred)
 
 
 @dataclass(frozen=True)
@@ -174,10 +187,10 @@ class ClusterState:
     broker leads no new partition, joins no ISR, becomes no group's coordinator, is not told to clients and not waited
     for. Only the controller decides who is fenced.
     """
-    topics_by_id: Mapping[TopicId, TopicState] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "topics_by_id", {topic.id: topic for topic in self.topics.values()})
+    @cached_property
+    def topics_by_id(self) -> Mapping[TopicId, TopicState]:
+        return {topic.id: topic for topic in self.topics.values()}
 
     @cached_property
     def unfenced(self) -> Mapping[BrokerId, BrokerInfo]:
@@ -194,13 +207,8 @@ class ClusterState:
 
     @cached_property
     def load(self) -> Load:
-        """What each broker keeps. Counted once for a state: a request may ask for thousands of topics."""
-        replicas: Counter[BrokerId] = Counter()
-        preferred: Counter[BrokerId] = Counter()
-        for _, partition in self.partitions():
-            replicas.update(partition.replicas)
-            preferred.update(partition.replicas[:1])
-        return Load(replicas, preferred)
+        """What each broker keeps. Counted once, and handed on to the states that follow (:meth:`with_topics`)."""
+        return Load({}, {}).changed((), tuple(self.topics.values()))
 
     @cached_property
     def names_in_metrics(self) -> Mapping[str, TopicName]:
@@ -241,18 +249,45 @@ class ClusterState:
             yield from topic.topic_partitions()
 
     def with_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> ClusterState:
-        return replace(self, brokers=brokers)
+        return self.changed(brokers=brokers)
 
     def without_broker(self, broker_id: BrokerId) -> ClusterState:
-        return replace(self, brokers={b: info for b, info in self.brokers.items() if b != broker_id})
+        return self.changed(brokers={b: info for b, info in self.brokers.items() if b != broker_id})
+
+    def changed(self, **fields: Any) -> ClusterState:
+        """The same topics, with all that was worked out about them."""
+        after = replace(self, **fields)
+        after.__dict__.update({name: self.__dict__[name] for name in _ABOUT_TOPICS if name in self.__dict__})
+        return after
 
     def with_topics(self, *topics: TopicState) -> ClusterState:
         """The same cluster with these topics added or replaced."""
-        return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+        return self._replaced((), {topic.name: topic for topic in topics})
 
     def without_topics(self, *names: TopicName) -> ClusterState:
-        gone = set(names)
-        return replace(self, topics={name: topic for name, topic in self.topics.items() if name not in gone})
+        return self._replaced(names, {})
+
+    def _replaced(self, gone: Iterable[TopicName], new: Mapping[TopicName, TopicState]) -> ClusterState:
+        """What was worked out about all topics is handed on with what differs: that costs by the topics that change."""
+        topics = {**self.topics, **new}
+        for name in gone:
+            topics.pop(name, None)
+        old = [self.topics[name] for name in (*gone, *new) if name in self.topics]
+        after = replace(self, topics=topics)
+        known = self.__dict__
+        if "load" in known:
+            after.__dict__["load"] = self.load.changed(old, tuple(new.values()))
+        if "topics_by_id" in known:
+            by_id = dict(self.topics_by_id)
+            for topic in old:
+                by_id.pop(topic.id, None)
+            after.__dict__["topics_by_id"] = by_id | {topic.id: topic for topic in new.values()}
+        if "names_in_metrics" in known:
+            names = dict(self.names_in_metrics)
+            for topic in old:
+                names.pop(name_in_metrics(topic.name), None)
+            after.__dict__["names_in_metrics"] = names | {name_in_metrics(name): name for name in new}
+        return after
 
     def without_leader(self, broker_id: BrokerId) -> ClusterState:
         """The same cluster, in which nobody is known to lead what that broker leads; leader epochs stay."""

@@ -12,9 +12,11 @@ A message counts once the broker has acted on it: until then its repetition is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import compress
+from operator import is_not
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, Self
 
@@ -233,13 +235,12 @@ class Receiver:
 
 
 def _updated(before: ClusterState, message: UpdateState) -> ClusterState:
-    kept = {} if message.full else {n: t for n, t in before.topics.items() if n not in message.deleted}
-    return ClusterState(
+    kept = ClusterState() if message.full else before.without_topics(*message.deleted)
+    return kept.with_topics(*message.topics).changed(
         cluster_id=message.cluster_id or before.cluster_id,
         controller_id=message.controller_id,
         controller_epoch=message.controller_epoch,
         brokers={broker.id: broker for broker in message.brokers},
-        topics={**kept, **{topic.name: topic for topic in message.topics}},
         broker_configs=message.broker_configs,
         fenced=message.fenced,
         unreadable=message.unreadable,
@@ -294,8 +295,9 @@ def local_changes(
     ``undone``: partitions, with their topics' ids, for which acting on ``before`` failed. What ``after`` says of them
     is all to be done, as if nothing of it had been known.
     """
-    mine_before = dict(_replicas_of(broker_id, before))
-    mine_after = dict(_replicas_of(broker_id, after))
+    names = _changed_topics(before, after, undone)
+    mine_before = dict(_replicas_of(broker_id, before, names))
+    mine_after = dict(_replicas_of(broker_id, after, names))
     deleted, no_replica, unreadable = [], [], []
     had = [*((tp, topic.id) for tp, (topic, _) in mine_before.items()), *undone.items()]
     for tp, topic_id in dict.fromkeys(had):
@@ -347,8 +349,24 @@ def local_changes(
 _Mine = tuple[TopicState, PartitionState]
 
 
-def _replicas_of(broker_id: BrokerId, state: ClusterState) -> Iterator[tuple[TopicPartition, _Mine]]:
-    for topic in state.topics.values():
+def _changed_topics(
+    before: ClusterState, after: ClusterState, undone: Mapping[TopicPartition, TopicId]
+) -> Sequence[TopicName]:
+    """Those about which there may be something to do: a delta keeps the very objects of all others. When brokers came,
+    went, or began a new life that is all of them.
+    """
+    if before.brokers != after.brokers:
+        return tuple(dict.fromkeys((*before.topics, *after.topics, *(tp.topic for tp in undone))))
+    known = before.topics
+    changed = compress(after.topics, map(is_not, after.topics.values(), map(known.get, after.topics)))
+    gone = known.keys() - after.topics.keys()
+    return tuple(dict.fromkeys((*changed, *sorted(gone), *(tp.topic for tp in undone))))
+
+
+def _replicas_of(
+    broker_id: BrokerId, state: ClusterState, names: Iterable[TopicName]
+) -> Iterator[tuple[TopicPartition, _Mine]]:
+    for topic in filter(None, map(state.topics.get, names)):
         for tp, partition in topic.topic_partitions():
             if broker_id in partition.replicas:
                 yield tp, (topic, partition)
