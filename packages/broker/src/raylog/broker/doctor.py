@@ -26,7 +26,7 @@ from raylog.coordination.store import MetadataStore, StoreError
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import InvalidConfig, RaylogError
 
-__all__ = ["examine"]
+__all__ = ["examine", "unreadable_nodes"]
 
 HERE = "this machine"
 LOOK_TIMEOUT_S = 60.0
@@ -157,7 +157,7 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
             begun_ms = wall_ms()
             server_ms = store.server_time_ms()
             ended_ms = wall_ms()
-            odd = _unreadable(store)
+            odd = unreadable_nodes(store)
     except (StoreError, InvalidConfig) as error:
         advice = f"see {cluster.data_dir}/zookeeper/*.log" if cluster.zookeeper.embedded else "see to the ensemble"
         yield Finding("zookeeper", connect, State.FAIL, str(error), f"{advice}; brokers refuse to serve meanwhile")
@@ -170,7 +170,7 @@ def _zookeeper(cluster: ClusterFile) -> Iterator[Finding]:
     yield from doctor_checks.unreadable(odd)
 
 
-def _unreadable(store: MetadataStore) -> Mapping[str, str]:
+def unreadable_nodes(store: MetadataStore) -> Mapping[str, str]:
     """What brokers and members of groups skip in the metadata store, by path."""
     with unreadable.collecting() as found:
         snapshot.load(store)
