@@ -50,6 +50,7 @@ PLACES = (
     group_paths.GROUPS + "/{}",
     group_paths.CONSUMERS + "/%{}",
     group_paths.group(READERS) + "/{}",
+    group_paths.members(READERS) + "/!{}",
     group_paths.offsets(READERS) + "/{}",
     group_paths.offsets(READERS) + "/t/{}",
     group_paths.owners(READERS) + "/{}",
@@ -90,6 +91,8 @@ def test_foreign_nodes_stop_nothing(address: str, tmp_path: Path) -> None:
             store.set(paths.topic(TopicName("gone")), b"\xff")
 
             assert_goes_on(cluster, admin, producer, consumer, "first")
+            with Consumer(servers, ["t"], group_id=READERS) as other:
+                wait_until(lambda: other.poll(100) is not None and other.generation > 0, WAIT_S, "a newcomer's share")
             before = cluster.controller
             cluster.restart(before.broker_id)
             wait_until(lambda: cluster.controller is not before, WAIT_S, "another controller")

@@ -424,12 +424,16 @@ def test_with_its_session_a_member_loses_its_claims_and_watches(tree: MemoryTree
 
 def test_what_cannot_be_read_costs_no_more_than_what_it_says(a: Side) -> None:
     put_topic(a.store, 2)
-    for name, data in (("x", b"no JSON"), ("y", b'{"version": 1, "subscription": {"(": 1}, "pattern": "white_list"}')):
+    for name, data in (
+        ("!", b"no JSON"),
+        ("x", b"no JSON"),
+        ("y", b'{"version": 1, "subscription": {"(": 1}, "pattern": "white_list"}'),
+    ):
         a.store.create(f"{group_paths.members(GROUP)}/{name}", data)
     a.do(Publish(Shares(Generation(0), {}), -1))
     a.store.set(ASSIGNMENT, b"no JSON")
     view = a.look()
-    assert view.members == {A: frozenset({TOPIC}), "x": frozenset(), "y": frozenset()}
+    assert view.members == {A: frozenset({TOPIC}), "y": frozenset()}, "who is unreadable is none"
     assert view.shares == Shares(Generation(1), {}), "the generations only rise"
     a.store.set(paths.topic(TOPIC), b"no JSON")
     a.registry.watches_lost()

@@ -18,6 +18,7 @@ from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import EventSink, MetadataStore, NodeEvent
 from raylog.coordination.topic_patterns import matching_topics
+from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
 
@@ -40,6 +41,8 @@ class GroupView:
         """The member before this one, as the list of names had it; None: read the names."""
         self._known: dict[MemberId, Registered] = {}
         """What others registered, read once: an id is not used again for something else, but by who was evicted."""
+        self._foreign: set[MemberId] = set()
+        """Whose nodes cannot be read: no member of the group can be called so."""
         self._dead: set[MemberId] = set()
         """Those registered whose processes seem gone."""
         self._counts: dict[TopicName, int] = {}
@@ -68,6 +71,7 @@ class GroupView:
     def watches_lost(self) -> None:
         """The connection was down meanwhile, or the session has ended: all that was read is old."""
         self._counts.clear()
+        self._foreign.clear()
         self._before = None
 
     def published(self, version: int) -> Mapping[MemberId, tuple[TopicPartition, ...]]:
@@ -106,32 +110,42 @@ class GroupView:
     def _from_all_names(self) -> View:
         version, shares = self._assignment()  # before the registries: see group
         names = self._store.children(group_paths.members(self._group), self._sink)
-        ids = sorted(map(group_paths.member_of, names))
-        self.elected = ids[0] if ids else _NOT_SEEN
+        ids = self._registered(names)
         self._before = None
         self._dead &= set(ids)
-        wanted: dict[MemberId, frozenset[TopicName]] = dict.fromkeys(ids, frozenset())
-        partitions: Mapping[TopicName, int] = {}
-        if self.elected == self._id:
-            self._read_members(ids)
-            wanted = self._wanted()
-            partitions = self._count(frozenset[TopicName]().union(*wanted.values()))
-        else:
-            self._find_place(ids)
-        return View(shares, version, wanted, partitions)
+        lower = self._lower(ids)
+        is_elected = self._id in ids and not lower
+        self.elected = self._id if is_elected else min(ids, default=_NOT_SEEN)
+        if not is_elected:
+            if self._id in ids:  # the watches on names and assignment tell what happens until the next look
+                self._before = lower[0]
+            members = [member for member in ids if member not in self._foreign]
+            return View(shares, version, dict.fromkeys(members, frozenset()), {})
+        self._read_members(ids)
+        wanted = self._wanted()
+        return View(shares, version, wanted, self._count(frozenset[TopicName]().union(*wanted.values())))
 
-    def _find_place(self, ids: Sequence[MemberId]) -> None:
-        """Watch the one before; if that seems dead, also the one before it, and so on down to the elected one."""
+    def _registered(self, names: Iterable[str]) -> list[MemberId]:
+        """Those of these names, in order, that nodes of members have."""
+        ids = []
+        for name in names:
+            with skipping():
+                ids.append(group_paths.member_named(name, group_paths.members(self._group)))
+        return sorted(ids)
+
+    def _lower(self, ids: Sequence[MemberId]) -> list[MemberId]:
+        """The one before; if that seems dead, also the one before it, and so on down to the elected one. What stands
+        there and is no member is passed over.
+        """
         found: list[MemberId] = []
         for member in reversed([member for member in ids if member < self._id]):
+            self._read_members([*found, member])
+            if member in self._foreign:
+                continue
             found.append(member)
             if member not in self._dead:
                 break
-        self._read_members(found)
-        if (
-            found and self._id in ids
-        ):  # the watches on the names and the assignment tell what happens until the next look
-            self._before = found[0]
+        return found
 
     def _assignment(self) -> tuple[int, Shares | None]:
         """The version of its node, and what it says; -1 and None while there is none."""
@@ -148,7 +162,7 @@ class GroupView:
 
     def _read_members(self, ids: Iterable[MemberId]) -> None:
         """Know of these what they registered; who is gone meanwhile is left out."""
-        new = [member for member in ids if member not in self._known]
+        new = [member for member in ids if member not in self._known and member not in self._foreign]
         self._known = {member: self._known[member] for member in ids if member in self._known}
         nodes = [group_paths.member(self._group, member) for member in new]
         for member, node, found in zip(new, nodes, self._store.get_many(nodes) if nodes else (), strict=True):
@@ -157,8 +171,8 @@ class GroupView:
             try:
                 self._known[member] = group_paths.decode_member(node, found.data)
             except CorruptMetadata as error:
-                log.error("group %s: member %s gets no partitions: %s", self._group, member, error)
-                self._known[member] = Registered(frozenset(), None)
+                tell(error)
+                self._foreign.add(member)
 
     def _wanted(self) -> dict[MemberId, frozenset[TopicName]]:
         """What each member subscribes to; of a pattern, the topics there are that match it."""
