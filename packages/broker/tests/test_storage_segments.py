@@ -126,7 +126,7 @@ def test_look_up_ends_where_the_log_ends(tmp_path: Path) -> None:
         append(shelf.partition, b"a")
     [segment] = shelf.partition.log.segments
     with segment.log_path.open("ab") as file:
-        file.write(segment.log_path.read_bytes()[-segment.size // 3 :])
+        file.write((3).to_bytes(8, "big") + segment.log_path.read_bytes()[-segment.size // 3 + 8 :])
     with segment.hold() as held:
         assert held.find(Offset(2)) is not None
         assert held.find(Offset(3)) is None
