@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kit.stores import OpenStore
+from kit.topics import put_topic
 from kit.waiting import wait_until
 from raylog.coordination import group_paths, paths
 from raylog.coordination.model import BrokerInfo, Endpoint
@@ -80,6 +81,7 @@ def test_an_owner_that_lost_its_claim_cannot_commit(open_store: OpenStore) -> No
     """The naive way checks that the owner's node is as it was: another owner's looks just the same."""
     stale_store, store = open_store(), open_store()
     ensure_cluster(store)
+    put_topic(store, TP.topic)
     stale, fresh = RegistryOffsetStore(stale_store), RegistryOffsetStore(store)
     old = stale.claim(GROUP, TP, A)
     [old] = stale.commit(stale.stage([(old, at(10))]))
@@ -105,7 +107,9 @@ def test_an_owner_that_lost_its_claim_cannot_commit(open_store: OpenStore) -> No
 
 
 def test_offsets_become_visible_all_at_once_or_not_at_all(open_store: OpenStore) -> None:
-    offsets = RegistryOffsetStore(open_store())
+    store = open_store()
+    put_topic(store, TP.topic, 2)
+    offsets = RegistryOffsetStore(store)
     other = TP._replace(partition=PartitionIndex(1))
     first, second = offsets.claim(GROUP, TP, A), offsets.claim(GROUP, other, A)
     assert first.committed is None

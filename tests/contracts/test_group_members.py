@@ -9,10 +9,11 @@ import pytest
 
 from kit.group_members import GROUP, TOPIC, Reader, make_topic, started, tps
 from kit.stores import OpenStore
+from kit.topics import drop_topic
 from kit.waiting import wait_until
 from raylog.client.group_changes import Began, Dropped
 from raylog.client.group_member import GroupMember
-from raylog.coordination import group_paths, paths
+from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.offsets import RegistryOffsetStore
@@ -112,7 +113,7 @@ def test_a_topic_that_comes_later_or_grows_is_picked_up(cluster: MetadataStore, 
     await_owned([by_name], [*tps(*range(6)), *tps(0, 1, topic="later")])
     make_topic(cluster, 3, "later")
     await_owned([by_name], [*tps(*range(6)), *tps(0, 1, 2, topic="later")])
-    cluster.delete(paths.topic(TopicName("later")))
+    drop_topic(cluster, "later")
     await_owned([by_name], tps(*range(6)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.stores import Contended, Interrupted, OpenStore
+from kit.topics import drop_topic, forget_offsets, put_topic, replace_topic
 from raylog.coordination import group_paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import Claimed
@@ -12,9 +13,11 @@ from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, v
 from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.offset_nodes import read_stored
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import BadVersion, Check, Create, Delete, MetadataStore, NodeExists, NoNode, NotEmpty
+from raylog.coordination.topic_ids import TopicGone
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import (
     GroupId,
@@ -23,6 +26,7 @@ from raylog.protocol.ids import (
     Offset,
     PartitionIndex,
     TimestampMs,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -31,6 +35,7 @@ pytestmark = pytest.mark.system
 
 GROUP = GroupId("team a/billing")
 ONE, TWO = MemberId("one"), MemberId("two")
+FLIGHTS = TopicName("flights")
 
 
 def tp(index: int, topic: str = "flights") -> TopicPartition:
@@ -44,6 +49,8 @@ def at(offset: int, metadata: str = "") -> CommittedOffset:
 @pytest.fixture
 def offsets(store: MetadataStore) -> RegistryOffsetStore:
     ensure_cluster(store)
+    put_topic(store, "flights", 300)
+    put_topic(store, "other", 3)
     return RegistryOffsetStore(store)
 
 
@@ -87,7 +94,7 @@ def test_a_guard_that_fails_lets_nothing_be_written_or_deleted(
     with pytest.raises(BadVersion):
         offsets.write(GROUP, {tp(0): at(7), tp(1): at(1)}, [held])
     with pytest.raises(BadVersion):
-        offsets.delete(GROUP, [tp(0)], [held])
+        forget_offsets(offsets, GROUP, [tp(0)], [held])
     assert offsets.fetch(GROUP) == {tp(0): at(6)}
 
 
@@ -103,46 +110,64 @@ def test_more_than_a_multi_takes_is_written_in_parts(offsets: RegistryOffsetStor
     committed = {tp(index): at(index, "x" * 4096) for index in range(300)}
     assert offsets.write(GROUP, committed, []) == {}
     assert offsets.fetch(GROUP) == committed
-    offsets.delete(GROUP, committed, [])
+    forget_offsets(offsets, GROUP, committed, [])
     assert offsets.fetch(GROUP) == {}
 
 
 def test_deleting_an_offset_twice_is_no_error(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
     offsets.write(GROUP, {tp(0): at(5), tp(1): at(6)}, [])
     for _ in range(2):
-        offsets.delete(GROUP, [tp(0)], [])
+        forget_offsets(offsets, GROUP, [tp(0)], [])
         assert offsets.fetch(GROUP) == {tp(1): at(6)}
-    offsets.delete(GROUP, [tp(1)], [])
+    forget_offsets(offsets, GROUP, [tp(1)], [])
     assert store.children(group_paths.offsets(GROUP)) == []
     assert store.children(group_paths.details(GROUP)) == []
 
 
 def test_a_commit_is_forgotten_only_as_it_was_seen(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
     offsets.write(GROUP, {tp(0): at(5), tp(1): at(6)}, [])
-    offsets.forget(GROUP, {tp(0): at(4), tp(1): at(6), tp(2): at(7)}, [])
-    assert offsets.fetch(GROUP) == {tp(0): at(5)}
+    seen = offsets.look(GROUP)
+    offsets.write(GROUP, {tp(0): at(7)}, [])
+    with pytest.raises(BadVersion):
+        offsets.forget(GROUP, seen, [tp(0), tp(1)], [])
+    assert offsets.fetch(GROUP) == {tp(0): at(7), tp(1): at(6)}
+    offsets.forget(GROUP, seen, [tp(1)], [])
+    assert offsets.fetch(GROUP) == {tp(0): at(7)}
     store.create("/guard")
     store.set("/guard", b"taken over")
     with pytest.raises(BadVersion):
-        offsets.forget(GROUP, {tp(0): at(5)}, [Check("/guard", 0)])
-    offsets.forget(GROUP, {tp(0): at(5)}, [Check("/guard", 1)])
+        forget_offsets(offsets, GROUP, [tp(0)], [Check("/guard", 0)])
+    forget_offsets(offsets, GROUP, [tp(0)], [Check("/guard", 1)])
     assert offsets.fetch(GROUP) == {}
+
+
+def test_offset_made_anew_with_the_same_version_is_not_forgotten(offsets: RegistryOffsetStore) -> None:
+    offsets.write(GROUP, {tp(0): at(5)}, [])
+    seen = offsets.look(GROUP)
+    forget_offsets(offsets, GROUP, [tp(0)], [])  # somebody else, who sees the same
+    offsets.write(GROUP, {tp(0): at(6)}, [])
+    assert [found and found.version for found in offsets.look(GROUP).nodes.values()] == [0, 0]
+    with pytest.raises(BadVersion):
+        offsets.forget(GROUP, seen, [tp(0)], [])
+    assert offsets.fetch(GROUP) == {tp(0): at(6)}
 
 
 def test_a_commit_at_the_moment_of_forgetting_stays() -> None:
     tree = MemoryTree()
     with Contended(tree) as store, MemoryStore(tree) as outside:
+        put_topic(outside, "flights")
         offsets = RegistryOffsetStore(store)
         offsets.write(GROUP, {tp(0): at(5)}, [])
         store.happens = lambda number: outside.set(group_paths.offset(GROUP, tp(0)), b"8")
         with pytest.raises(BadVersion):
-            offsets.forget(GROUP, {tp(0): at(5)}, [])
+            forget_offsets(offsets, GROUP, [tp(0)], [])
         assert offsets.fetch(GROUP) == {tp(0): CommittedOffset(Offset(8))}
 
 
 def test_a_commit_between_the_reads_of_its_two_nodes_is_read_whole() -> None:
     tree = MemoryTree()
     with Interrupted(tree) as store, MemoryStore(tree) as outside:
+        put_topic(outside, "flights")
         offsets, committer = RegistryOffsetStore(store), RegistryOffsetStore(outside)
         committer.write(GROUP, {tp(0): at(5, "old")}, [])
         store.after, store.happens = 1, lambda: committer.write(GROUP, {tp(0): at(6, "new")}, [])
@@ -157,12 +182,14 @@ def test_a_name_that_no_topic_can_have_reaches_no_node_but_its_own(
     others = ("/victim/0", group_paths.offset(GROUP, tp(0)), f"{group_paths.consumer(GROUP)}/0")
     for node in others:
         store.create(node, b"7", parents=True)
+    replace_topic(store, "flights")
     hostile = tp(0, name)
     assert offsets.fetch(GROUP, [hostile]) == {}
-    offsets.delete(GROUP, [hostile], [])
+    forget_offsets(offsets, GROUP, [hostile], [])
     assert offsets.write(GROUP, {hostile: at(1)}, []) == {}
-    assert offsets.fetch(GROUP) == {hostile: at(1), tp(0): CommittedOffset(Offset(7))}
-    offsets.delete(GROUP, [hostile], [])
+    assert offsets.fetch(GROUP) == {}, "there is no such topic; and what an old tool wrote is older than the topic"
+    assert read_stored(store, GROUP, [hostile])[hostile].committed == at(1)
+    forget_offsets(offsets, GROUP, [hostile], [])
     assert [store.get(node) for node in others] == [(b"7", 0)] * 3
 
 
@@ -214,6 +241,7 @@ def test_a_member_that_is_registered_no_more_neither_claims_nor_commits(
 def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: OpenStore) -> None:
     store = open_store()
     ensure_cluster(store)
+    put_topic(store, "flights")
     offsets, other = RegistryOffsetStore(store), RegistryOffsetStore(open_store())
     claim = offsets.claim(GROUP, tp(0), ONE)
     offsets.commit(offsets.stage([(claim, at(4))]))  # and the answer is lost
@@ -255,7 +283,7 @@ def test_a_claim_ends_with_its_registration_even_if_its_version_comes_again(
     old_guard = registered(store, ONE)
     old = offsets.claim(GROUP, tp(0), ONE, [old_guard])
     store.multi([Delete(old_guard.path), Delete(group_paths.owner(GROUP, tp(0)))])  # taken for dead
-    offsets.delete(GROUP, [tp(0)], [])
+    forget_offsets(offsets, GROUP, [tp(0)], [])
     registered(store, MemberId("one again"))
     new = offsets.claim(GROUP, tp(0), TWO, [registered(store, TWO)])
     assert new.version == old.version
@@ -268,7 +296,7 @@ def test_a_claim_ends_with_its_registration_even_if_its_version_comes_again(
 
 def test_who_forgets_the_offsets_fences_the_owner(offsets: RegistryOffsetStore) -> None:
     claim = offsets.claim(GROUP, tp(0), ONE)
-    offsets.delete(GROUP, [tp(0)], [])
+    forget_offsets(offsets, GROUP, [tp(0)], [])
     with pytest.raises(BadVersion):
         offsets.commit(offsets.stage([(claim, at(1))]))
 
@@ -366,7 +394,7 @@ def test_a_bare_group_is_forgotten_and_one_with_offsets_is_not(
     settled = settle_kind(store, GROUP, GroupKind.ACTORS)
     offsets.write(GROUP, {tp(0): at(3)}, [])
     assert not delete_if_bare(store, GROUP, [settled.check(GROUP)])
-    offsets.delete(GROUP, [tp(0)], [])
+    forget_offsets(offsets, GROUP, [tp(0)], [])
     member = registered(store, ONE)
     assert not delete_if_bare(store, GROUP, [settled.check(GROUP)])
     store.delete(member.path)
@@ -383,3 +411,193 @@ def test_a_group_made_anew_as_the_other_kind_is_not_taken_for_the_old_one(store:
         with pytest.raises(BadVersion):
             store.multi([old.check(GROUP)])
         delete_group(store, GROUP, [])
+
+
+# --- topics that are deleted and made anew
+
+
+@pytest.fixture
+def topic_id(offsets: RegistryOffsetStore, store: MetadataStore) -> TopicId:
+    """Of flights, whose offsets are 5 and 6."""
+    topic_id = put_topic(store, "flights", 300)
+    assert offsets.write(GROUP, {tp(0): at(5), tp(1): at(6)}, [], {FLIGHTS: topic_id}) == {}
+    return topic_id
+
+
+def test_offset_of_replaced_topic_counts_as_none(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    assert offsets.fetch(GROUP) == {tp(0): at(5), tp(1): at(6)}
+    drop_topic(store, "flights")
+    assert offsets.fetch(GROUP) == {}
+    again = put_topic(store, "flights", 300)
+    assert offsets.fetch(GROUP) == {}
+    assert offsets.claim(GROUP, tp(1), ONE).committed is None
+    assert offsets.write(GROUP, {tp(0): at(1)}, [], {FLIGHTS: again}) == {}
+    assert offsets.fetch(GROUP) == {tp(0): at(1)}
+
+
+def test_number_of_old_tool_counts_for_topic_it_was_written_after(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    node = group_paths.offset(GROUP, tp(0))
+    store.set(node, b"7")
+    assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): CommittedOffset(Offset(7))}
+    replace_topic(store, "flights")
+    assert offsets.fetch(GROUP, [tp(0)]) == {}
+    store.set(node, b"8")
+    assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): CommittedOffset(Offset(8))}
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    assert claim.committed == CommittedOffset(Offset(8))
+    offsets.release(claim)
+    replace_topic(store, "flights")
+    assert offsets.claim(GROUP, tp(0), ONE).committed is None
+    assert offsets.fetch(GROUP, [tp(0)]) == {}
+
+
+def test_commit_for_replaced_topic_is_refused_and_holds_up_no_other(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    again, other = replace_topic(store, "flights"), put_topic(store, "other")
+    assert offsets.write(GROUP, {tp(0): at(1)}, [], {FLIGHTS: again}) == {}
+    late = {tp(0): at(9), tp(0, "other"): at(2), tp(4): at(9)}
+    refused = offsets.write(GROUP, late, [], {FLIGHTS: topic_id, TopicName("other"): other})
+    assert refused.keys() == {tp(0), tp(4)}
+    assert all(isinstance(error, TopicGone) for error in refused.values())
+    assert offsets.fetch(GROUP) == {tp(0): at(1), tp(0, "other"): at(2)}
+    assert offsets.partitions(GROUP) == [tp(0), tp(1), tp(0, "other")]
+
+
+def test_commit_beside_replacement_never_reaches_the_new_topic() -> None:
+    """The topic is replaced right before the multi, and the new one's first commit is there already."""
+    tree = MemoryTree()
+    with Contended(tree) as store, MemoryStore(tree) as outside:
+        offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
+        topic_id = put_topic(outside, "flights")
+        offsets.write(GROUP, {tp(0): at(5)}, [], {FLIGHTS: topic_id})
+
+        def replace(_: int) -> None:
+            store.happens = lambda number: None
+            others.write(GROUP, {tp(0): at(1)}, [], {FLIGHTS: replace_topic(outside, "flights")})
+
+        store.happens = replace
+        assert offsets.write(GROUP, {tp(0): at(6)}, [], {FLIGHTS: topic_id}).keys() == {tp(0)}
+        assert offsets.fetch(GROUP) == {tp(0): at(1)}
+
+
+def test_claim_on_replaced_topic_neither_commits_nor_gives_up_a_position(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    assert (claim.topic_id, claim.committed) == (topic_id, at(5))
+    again = replace_topic(store, "flights")
+    for act in (lambda: offsets.commit(offsets.stage([(claim, at(9))])), lambda: offsets.release(claim, at(9))):
+        with pytest.raises(TopicGone):
+            act()
+    assert offsets.fetch(GROUP) == {}
+    anew = offsets.claim(GROUP, tp(0), ONE)  # its owner's node is there still
+    assert (anew.topic_id, anew.committed) == (again, None)
+    with pytest.raises(BadVersion):
+        offsets.release(claim)
+    offsets.release(anew, at(1))
+    assert offsets.fetch(GROUP) == {tp(0): at(1)}
+    drop_topic(store, "flights")
+    with pytest.raises(TopicGone):
+        offsets.claim(GROUP, tp(0), ONE)
+
+
+def test_owner_whose_offset_node_is_deleted_still_owns_the_partition(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    forget_offsets(offsets, GROUP, [tp(0)], [])
+    with pytest.raises(BadVersion):
+        offsets.commit(offsets.stage([(claim, at(8))]))
+    claim = offsets.renew(claim)
+    with pytest.raises(NodeExists):
+        offsets.claim(GROUP, tp(0), TWO)
+    [claim] = offsets.commit(offsets.stage([(claim, at(8))]))
+    assert offsets.fetch(GROUP, [tp(0)]) == {tp(0): at(8)}
+    forget_offsets(offsets, GROUP, [tp(0)], [])
+    replace_topic(store, "flights")
+    with pytest.raises(TopicGone):
+        offsets.renew(claim)
+    assert offsets.disown(GROUP, tp(0), ONE)
+    assert not offsets.disown(GROUP, tp(0), ONE)
+    assert offsets.claim(GROUP, tp(0), TWO).committed is None
+
+
+def test_only_offsets_of_deleted_topics_are_cleared_away(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    other = put_topic(store, "other")
+    offsets.write(GROUP, {tp(0, "other"): at(2)}, [], {TopicName("other"): other})
+    assert offsets.forget_deleted_topics(GROUP, []) == []
+    again = replace_topic(store, "flights")
+    offsets.write(GROUP, {tp(0): at(1)}, [], {FLIGHTS: again})
+    assert offsets.forget_deleted_topics(GROUP, []) == [tp(1)]
+    assert offsets.fetch(GROUP) == {tp(0): at(1), tp(0, "other"): at(2)}
+    drop_topic(store, "other")
+    offsets.release(offsets.claim(GROUP, tp(2), ONE))
+    drop_topic(store, "flights")
+    assert offsets.forget_deleted_topics(GROUP, []) == [tp(0), tp(2), tp(0, "other")]
+    for parent in (group_paths.offsets(GROUP), group_paths.details(GROUP), group_paths.owners(GROUP)):
+        assert store.children(parent) == []
+
+
+def test_nodes_of_owners_go_also_where_the_offsets_went_before(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    offsets.claim(GROUP, tp(0), ONE)
+    drop_topic(store, "flights")
+    offsets.forget_deleted_topics(GROUP, [])
+    assert store.children(group_paths.owners(GROUP)) == ["flights"]
+    store.delete(group_paths.owner(GROUP, tp(0)))  # as when its session ends
+    assert offsets.forget_deleted_topics(GROUP, []) == []
+    assert store.children(group_paths.owners(GROUP)) == []
+
+
+def test_commit_of_new_topic_at_the_moment_of_clearing_stays() -> None:
+    tree = MemoryTree()
+    with Contended(tree) as store, MemoryStore(tree) as outside:
+        offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
+        offsets.write(GROUP, {tp(0): at(5)}, [], {FLIGHTS: put_topic(outside, "flights")})
+        again = replace_topic(outside, "flights")
+        store.happens = lambda number: others.write(GROUP, {tp(0): at(1)}, [], {FLIGHTS: again})
+        with pytest.raises(BadVersion):
+            offsets.forget_deleted_topics(GROUP, [])
+        assert offsets.fetch(GROUP) == {tp(0): at(1)}
+
+
+def test_fetch_sees_what_was_committed_through_another_server() -> None:
+    tree = MemoryTree()
+    with MemoryStore(tree) as store, MemoryStore(tree) as outside:
+        offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
+        topics = {FLIGHTS: put_topic(outside, "flights")}
+        others.write(GROUP, {tp(0): at(5)}, [], topics)
+        store.fall_behind()
+        others.write(GROUP, {tp(0): at(6)}, [], topics)
+        assert offsets.fetch(GROUP) == {tp(0): at(6)}
+
+
+# --- deletion of groups beside their members
+
+
+def test_group_that_a_member_joins_meanwhile_keeps_its_offsets() -> None:
+    tree = MemoryTree()
+    with Contended(tree) as store, MemoryStore(tree) as outside:
+        ensure_cluster(outside)
+        topics = {FLIGHTS: put_topic(outside, "flights", 2_000)}
+        settled = settle_kind(outside, GROUP, GroupKind.ACTORS)
+        for count in (3, 2_000):
+            committed = {tp(index): at(index) for index in range(count)}
+            offsets = RegistryOffsetStore(outside)
+            offsets.write(GROUP, committed, [], topics)
+            store.happens = lambda number: registered(outside, ONE)
+            with pytest.raises(NonEmptyGroup):
+                delete_group(store, GROUP, [settled.check(GROUP)])
+            assert offsets.fetch(GROUP) == committed
+            outside.delete(group_paths.member(GROUP, ONE))
+            store.happens = lambda number: None
+        delete_group(store, GROUP, [settled.check(GROUP)])
+        assert not exists(outside, GROUP)

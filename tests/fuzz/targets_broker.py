@@ -343,7 +343,9 @@ _NODES = (
     ),
     (
         lambda data: group_paths.decode_committed("/o", b"7", data),
-        group_paths.encode_detail(CommittedOffset(Offset(7), LeaderEpoch(2), "meta", TimestampMs(5))),
+        group_paths.encode_detail(
+            CommittedOffset(Offset(7), LeaderEpoch(2), "meta", TimestampMs(5)), TopicId(UUID(int=3))
+        ),
     ),
     (lambda data: group_paths.decode_kind(_GROUP, data), group_paths.encode_kind(GroupKind.ACTORS)),
     (

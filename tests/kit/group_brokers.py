@@ -5,9 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from kit.node import registered_store
 from kit.stores import Counting
+from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
@@ -15,14 +17,17 @@ from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination import paths
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.loops import Loops
+from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.protocol import consumer_protocol
-from raylog.protocol.ids import NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, MonotonicMs
+from raylog.protocol.ids import NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, MonotonicMs, TopicId, TopicName
 
 GROUP = GroupId("billing")
 RULES = GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
 WAIT_S = 10.0
+IDS = {TopicName(name): TopicId(UUID(int=number)) for number, name in enumerate("tu", 1)}
+"""Of the topics that there are."""
 
 
 class Brokers:
@@ -30,6 +35,9 @@ class Brokers:
 
     def __init__(self) -> None:
         self.tree = MemoryTree()
+        with MemoryStore(self.tree) as store:
+            for name, topic_id in IDS.items():
+                put_topic(store, name, new_id=topic_id)
         self.stores: dict[int, Counting] = {}
         self.known: dict[int, set[int]] = {}
         """The brokers that each broker takes for live."""

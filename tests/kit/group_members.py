@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from re import Pattern
-from uuid import uuid4
 
+from kit.topics import put_topic
 from raylog.client.group_changes import Began, Ceased, Dropped
 from raylog.client.group_member import GroupMember
-from raylog.coordination import paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, GroupId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 
 GROUP = GroupId("readers")
 TOPIC = TopicName("flights")
@@ -24,13 +23,8 @@ def tps(*indexes: int, topic: str = TOPIC) -> tuple[TopicPartition, ...]:
 
 
 def make_topic(store: MetadataStore, partitions: int, topic: str = TOPIC) -> None:
-    """Its node alone: for members, who never ask brokers."""
-    assignment = paths.TopicAssignment(TopicId(uuid4()), ((BrokerId(1),),) * partitions)
-    node = paths.topic(TopicName(topic))
-    if store.exists(node) is None:
-        store.create(node, paths.encode_topic(assignment), parents=True)
-    else:
-        store.set(node, paths.encode_topic(assignment))
+    """Its nodes alone: for members, who never ask brokers."""
+    put_topic(store, topic, partitions)
 
 
 class Ledger:

@@ -17,6 +17,7 @@ from typing import Self
 from uuid import uuid4
 
 from kit.stores import Counting
+from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
 from raylog.broker.dynamic_config import group_rules
 from raylog.broker.groups.coordinator import GroupCoordinator
@@ -39,7 +40,6 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
-from raylog.coordination.store import Stat
 from raylog.protocol.errors import (
     ElectionNotNeeded,
     InvalidReplicationFactor,
@@ -71,8 +71,8 @@ def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | No
     store.start()
     store.ensure(paths.broker_epoch(broker))
     store.create(paths.broker(broker), ephemeral=True, parents=True)
-    while store.exists(paths.broker_epoch(broker)) != Stat(epoch, 0):
-        store.set(paths.broker_epoch(broker), b"")
+    while store.set(paths.broker_epoch(broker), b"") < epoch:
+        pass
     return store
 
 
@@ -252,8 +252,17 @@ class Node:
             deleted=tuple(deleted),
             broker_configs=self.broker_configs,
         )
+        self._store_topics(topics, deleted)
         ack = Ack.decode(self.table.control(message.encode()))
         assert ack.status is AckStatus.OK, ack
+
+    def _store_topics(self, topics: Sequence[TopicState], deleted: Sequence[TopicName]) -> None:
+        """What the controller has written before it tells of it."""
+        known = self.table.state().topics
+        for name in (*deleted, *(t.name for t in topics if t.name in known and known[t.name].id != t.id)):
+            drop_topic(self.store, name)
+        for topic in topics:
+            put_topic(self.store, topic.name, len(topic.partitions), topic.id)
 
     # --- the ports that a controller and a store would fill ---
 

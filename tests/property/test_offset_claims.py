@@ -1,6 +1,7 @@
-"""Claims on a partition under any order of what members, sessions, tools and the network do.
+"""Claims on a partition under any order of what members, sessions, tools and the network do, and of its topic's lives.
 
-What is committed is always what its only owner, or a tool, wrote last; who has lost its claim commits nothing.
+What is committed is always what its only owner, or a tool, wrote last for the topic that there is now; who has lost its
+claim, or has one on a former topic, commits nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kit.topics import drop_topic, forget_offsets, put_topic
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, SettledKind, settle_kind, vacancy
 from raylog.coordination.memory_store import MemoryStore
@@ -26,6 +28,7 @@ from raylog.protocol.ids import (
     MemberId,
     Offset,
     PartitionIndex,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -59,6 +62,9 @@ class Claims(RuleBasedStateMachine):
         self.outside = MemoryStore(self.tree)
         self.outside.start()
         ensure_cluster(self.outside)
+        self.topic_id: TopicId | None = put_topic(self.outside, TP.topic)
+        self.topics = [self.topic_id]
+        """All that there have been."""
         self.tool = RegistryOffsetStore(self.outside)
         self.kind: SettledKind = settle_kind(self.outside, GROUP, GroupKind.ACTORS)
         self.members: list[Member] = []
@@ -99,13 +105,14 @@ class Claims(RuleBasedStateMachine):
         member = self.members[who]
         if not member.id:
             return
+        may = self.owner in (None, who) and who in self.registered and self.topic_id is not None
         try:
             claim = member.offsets.claim(GROUP, TP, member.id, [member.guard])
         except StoreError:
-            assert self.owner is not None or who not in self.registered
+            assert not may
             return
-        assert self.owner is None
-        assert who in self.registered
+        assert may
+        assert claim.topic_id == self.topic_id
         assert claim.committed == self.committed
         member.claim, self.owner, self.is_current = claim, who, True
 
@@ -115,7 +122,8 @@ class Claims(RuleBasedStateMachine):
         if member.claim is None:
             return
         offset = self.next_offset()
-        may = who == self.owner and who in self.registered and self.is_current
+        is_of_topic = member.claim.topic_id == self.topic_id
+        may = who == self.owner and who in self.registered and self.is_current and is_of_topic
         if answer_is_lost:
             member.store.lose_next_answer()
         try:
@@ -139,7 +147,8 @@ class Claims(RuleBasedStateMachine):
         try:
             member.claim = member.offsets.renew(member.claim)
         except StoreError:
-            assert who != self.owner
+            assert who != self.owner or (not self.has_node() and member.claim.topic_id != self.topic_id)
+            self.is_current = self.is_current and who != self.owner
             return
         assert who == self.owner
         self.is_current = True
@@ -150,17 +159,47 @@ class Claims(RuleBasedStateMachine):
         if member.claim is None:
             return
         position = self.next_offset() if with_position else None
+        is_of_topic = position is None or member.claim.topic_id == self.topic_id
         try:
             member.offsets.release(member.claim, position)
         except StoreError:
-            assert who != self.owner or not self.is_current
+            assert who != self.owner or not self.is_current or not is_of_topic
             return
+        assert is_of_topic
         assert who == self.owner
         assert self.is_current
         self.owner = None
         self.committed = position or self.committed
 
+    @rule(who=who)
+    def disown(self, who: int) -> None:
+        member = self.members[who]
+        if member.id:
+            assert member.offsets.disown(GROUP, TP, member.id) == (who == self.owner)
+            self.owner = None if who == self.owner else self.owner
+
     # --- the world ---
+
+    def has_node(self) -> bool:
+        return self.outside.exists(group_paths.offset(GROUP, TP)) is not None
+
+    @rule()
+    def topic_is_deleted(self) -> None:
+        if self.topic_id is not None:
+            drop_topic(self.outside, TP.topic)
+            self.topic_id, self.committed = None, None
+
+    @rule()
+    def topic_is_made(self) -> None:
+        if self.topic_id is None:
+            self.topic_id = put_topic(self.outside, TP.topic)
+            self.topics.append(self.topic_id)
+
+    @rule()
+    def deleted_topics_are_cleared_away(self) -> None:
+        """What is claimed meanwhile may lose its node, so that the owner renews its claim."""
+        self.tool.forget_deleted_topics(GROUP, [])
+        self.is_current = self.is_current and self.has_node()
 
     @rule(who=who)
     def session_ends(self, who: int) -> None:
@@ -191,26 +230,28 @@ class Claims(RuleBasedStateMachine):
         node = group_paths.offset(GROUP, TP)
         if self.outside.exists(node) is not None:
             self.outside.set(node, b"%d" % self.count)
-            self.committed, self.is_current = CommittedOffset(Offset(self.count)), False
+            self.is_current = False
+            self.committed = None if self.topic_id is None else CommittedOffset(Offset(self.count))
 
-    @rule()
-    def tool_commits(self) -> None:
+    @rule(of_former=st.booleans())
+    def tool_commits(self, of_former: bool) -> None:
         """Allowed while nobody is registered."""
-        offset = self.next_offset()
+        offset, topic = self.next_offset(), self.topics[0 if of_former else -1]
         try:
-            refused = self.tool.write(GROUP, {TP: offset}, vacancy(self.outside, GROUP, self.kind))
+            refused = self.tool.write(GROUP, {TP: offset}, vacancy(self.outside, GROUP, self.kind), {TP.topic: topic})
         except UnknownMemberId:
             assert self.registered
             return
         assert not self.registered
-        assert not refused
-        self.committed = offset
+        assert bool(refused) == (topic != self.topic_id)
+        if not refused:
+            self.committed, self.is_current = offset, False
 
     @precondition(lambda self: not self.registered)
     @rule()
     def offsets_are_forgotten(self) -> None:
-        self.tool.delete(GROUP, [TP], vacancy(self.outside, GROUP, self.kind))
-        self.committed = None
+        forget_offsets(self.tool, GROUP, [TP], vacancy(self.outside, GROUP, self.kind))
+        self.committed, self.is_current = None, False
 
     @invariant()
     def what_is_committed_is_what_was_written_last(self) -> None:

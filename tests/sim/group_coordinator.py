@@ -24,7 +24,7 @@ from raylog.protocol.ids import BrokerId, GroupId, MemberId, TopicPartition
 from raylog.protocol.settings import Settings
 
 from .engine import Thread
-from .group_invariants import CLIENTS, Settled
+from .group_invariants import CLIENTS, TOPIC, TOPIC_ID, Settled
 from .loops import SimLoops
 from .network import Answer
 
@@ -204,7 +204,7 @@ class Coordinating:
                 groups.delete(group)
                 return ()
             case Commit(who, offsets):
-                results = groups.commit_offsets(group, who, offsets)
+                results = groups.commit_offsets(group, who, offsets, {TOPIC: TOPIC_ID})
                 if not self._has_commits:
                     self._has_commits = True
                     self._engine.at(self._engine.random.choice(LINGERS_MS), self._committing, self._commit)

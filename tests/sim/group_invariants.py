@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
@@ -20,6 +21,7 @@ from raylog.protocol.ids import (
     GroupId,
     MemberId,
     PartitionIndex,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -38,6 +40,7 @@ READ = "an offset that is read was the committed one meanwhile"
 ACTORS = GroupId("actors")
 CLIENTS = GroupId("clients")
 TOPIC = TopicName("rides")
+TOPIC_ID = TopicId(UUID(int=99))
 """What both read. No broker has it: the records that members work on are numbers."""
 PARTITIONS = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in range(6))
 """As there are at first."""
@@ -196,9 +199,10 @@ class GroupChecker:
         number = next(
             (op.data for op in ops if isinstance(op, (Set, Create)) and op.path == group_paths.offset(group, tp)), b""
         )
-        committed = group_paths.decode_committed(path, number, data)
-        if committed is None or not committed.metadata:
+        found = group_paths.decode_committed(path, number, data) if data else None
+        if found is None or not found[0].metadata:
             return
+        committed = found[0]
         author = Author.of(committed.metadata)
         if self._engine.lines is not None:
             self._engine.note(f"zookeeper: {group} commit {committed.offset} of {tp}, {author}")

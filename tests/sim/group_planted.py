@@ -17,6 +17,7 @@ from raylog.coordination.group_events import Event
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
+from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
 from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicPartition
 
@@ -101,9 +102,9 @@ class FetchesFiveBack(GroupCoordinator):
     """OffsetFetch answers what was committed a while ago."""
 
     def fetch_offsets(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        found = super().fetch_offsets(group, partitions)
+        found = super().fetch_offsets(group, partitions, topics)
         return {tp: each._replace(offset=Offset(max(0, each.offset - 5))) for tp, each in found.items()}
 
 

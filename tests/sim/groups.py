@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.coordination import paths
@@ -14,12 +13,12 @@ from raylog.coordination.group import Member
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
 from raylog.coordination.store import Create, Set
-from raylog.protocol.ids import BrokerId, InstanceId, MemberId, Offset, PartitionIndex, TopicId, TopicPartition
+from raylog.protocol.ids import BrokerId, InstanceId, MemberId, Offset, PartitionIndex, TopicPartition
 
 from .engine import Process, Thread
 from .group_clients import SimClient
 from .group_coordinator import coordinator, settled
-from .group_invariants import ACTORS, CLIENTS, PARTITIONS, TOPIC, GroupChecker
+from .group_invariants import ACTORS, CLIENTS, PARTITIONS, TOPIC, TOPIC_ID, GroupChecker
 from .group_members import SimMember
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class SimGroups:
         self._committed_at_heal: dict[tuple[str, TopicPartition], int] = {}
         self.partitions = [*PARTITIONS]
         """What actors share; clients share those that there were at first."""
-        for path in ("/brokers", paths.BROKER_TOPICS):
+        for path in ("/brokers", "/raylog", paths.BROKER_TOPICS, paths.TOPIC_IDS, paths.topic_id(TOPIC_ID)):
             world.ensemble.multi([Create(path)], 0)
         world.ensemble.multi([Create(paths.topic(TOPIC), self._topic())], 0)
         for _ in range(MEMBERS):
@@ -75,7 +74,7 @@ class SimGroups:
 
     def _topic(self) -> bytes:
         replicas = tuple((NOWHERE,) for _ in self.partitions)
-        return paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=99)), replicas))
+        return paths.encode_topic(paths.TopicAssignment(TOPIC_ID, replicas))
 
     def grow(self) -> None:
         """The topic gets one more partition."""

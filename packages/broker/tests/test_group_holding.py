@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
+from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
 from raylog.broker.groups.classic_claims import choose_coordinator, decode_group
 from raylog.broker.groups.classic_messages import Identity, Join, Leaver, Protocol, Sync
@@ -61,7 +61,7 @@ def one(brokers: Brokers) -> GroupCoordinator:
 
 
 def commit(coordinator: GroupCoordinator, who: Identity) -> Mapping[TopicPartition, RaylogError | None]:
-    return coordinator.commit_offsets(GROUP, who, READ).result(WAIT_S)
+    return coordinator.commit_offsets(GROUP, who, READ, IDS).result(WAIT_S)
 
 
 def test_an_assignment_is_stored_before_anyone_hears_of_it(brokers: Brokers, one: GroupCoordinator) -> None:
@@ -110,7 +110,7 @@ def test_an_assignment_by_who_was_replaced_reaches_nobody(brokers: Brokers, one:
 def test_a_commit_waits_and_its_generation_passes_meanwhile(brokers: Brokers) -> None:
     coordinator = brokers.start(1, started=False)  # nothing is written yet
     who = member_of(coordinator)
-    late = coordinator.commit_offsets(GROUP, who, READ)
+    late = coordinator.commit_offsets(GROUP, who, READ, IDS)
     again = joined(coordinator.join(GROUP, wishes(who.member_id)))
     coordinator.start()
     assert isinstance(late.exception(WAIT_S), IllegalGeneration)
@@ -119,7 +119,7 @@ def test_a_commit_waits_and_its_generation_passes_meanwhile(brokers: Brokers) ->
     coordinator.sync(GROUP, Sync(new, ((new.member_id, b"share"),))).result(WAIT_S)
     assert commit(coordinator, new) == {TP: None}
     with pytest.raises(IllegalGeneration):
-        coordinator.commit_offsets(GROUP, who, READ)
+        coordinator.commit_offsets(GROUP, who, READ, IDS)
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
@@ -206,7 +206,7 @@ def test_who_waits_is_told_when_the_broker_stops(one: GroupCoordinator) -> None:
 
 
 def test_what_was_committed_before_a_stop_is_written(one: GroupCoordinator) -> None:
-    answer = one.commit_offsets(GROUP, member_of(one), READ)
+    answer = one.commit_offsets(GROUP, member_of(one), READ, IDS)
     one.stop()
     assert answer.result(0) == {TP: None}
 
@@ -273,7 +273,7 @@ def test_a_group_that_actors_took_is_none_of_clients_for_who_still_holds_it(
         lambda one: one.heartbeat(GROUP, NOBODY),
         lambda one: one.sync(GROUP, Sync(NOBODY)),
         lambda one: one.leave(GROUP, [Leaver(MemberId("m"))]),
-        lambda one: one.commit_offsets(GROUP, Identity(MemberId("m"), Generation(1)), READ),
+        lambda one: one.commit_offsets(GROUP, Identity(MemberId("m"), Generation(1)), READ, IDS),
         lambda one: one.fetch_offsets(GROUP, None),
         lambda one: one.describe(GROUP),
         lambda one: one.delete(GROUP),
@@ -298,7 +298,7 @@ def test_an_empty_name_is_refused(one: GroupCoordinator) -> None:
     for ask in (
         lambda: one.find_coordinator(nameless),
         lambda: one.join(nameless, wishes()),
-        lambda: one.commit_offsets(nameless, NOBODY, READ),
+        lambda: one.commit_offsets(nameless, NOBODY, READ, IDS),
         lambda: one.fetch_offsets(nameless, None),
     ):
         with pytest.raises(InvalidGroupId):
@@ -326,7 +326,7 @@ def test_a_group_in_use_keeps_its_offsets_and_an_empty_one_can_be_forgotten(
 ) -> None:
     who = member_of(one)
     unread = TopicPartition(TopicName("u"), PartitionIndex(0))
-    assert one.commit_offsets(GROUP, who, READ | {unread: CommittedOffset(Offset(1))}).result(WAIT_S)
+    assert one.commit_offsets(GROUP, who, READ | {unread: CommittedOffset(Offset(1))}, IDS).result(WAIT_S)
     with pytest.raises(NonEmptyGroup):
         one.delete(GROUP)
     results = one.delete_offsets(GROUP, [TP, unread])
@@ -348,17 +348,16 @@ def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brok
     assert (before.state, before.protocol, before.members[0].assignment) == ("Stable", "range", b"share")
 
 
-def test_only_what_nobody_reads_is_forgotten_unless_told_otherwise(one: GroupCoordinator) -> None:
+def test_only_what_nobody_reads_is_forgotten(one: GroupCoordinator) -> None:
     who = member_of(one)
     unread = {TopicPartition(TopicName("u"), PartitionIndex(0)): CommittedOffset(Offset(1))}
-    one.commit_offsets(GROUP, who, READ | unread).result(WAIT_S)
+    one.commit_offsets(GROUP, who, READ | unread, IDS).result(WAIT_S)
     assert one.unneeded(GROUP) == unread
-    one.forget(GROUP, READ | unread, even_if_needed=False)
+    [(other, _)] = unread.items()
+    one.forget(GROUP, {other: CommittedOffset(Offset(4))})
+    assert one.fetch_offsets(GROUP, None) == READ | unread, "it was committed anew since"
+    one.forget(GROUP, READ | unread)
     assert one.fetch_offsets(GROUP, None) == READ
-    one.forget(GROUP, {TP: CommittedOffset(Offset(4))}, even_if_needed=True)
-    assert one.fetch_offsets(GROUP, None) == READ, "it was committed anew since"
-    one.forget(GROUP, READ, even_if_needed=True)
-    assert one.fetch_offsets(GROUP, None) == {}
 
 
 def test_bare_group_is_forgotten_when_it_is_empty(one: GroupCoordinator) -> None:
@@ -367,7 +366,7 @@ def test_bare_group_is_forgotten_when_it_is_empty(one: GroupCoordinator) -> None
     commit(one, who)
     one.leave(GROUP, [Leaver(who.member_id)])
     assert not one.forget_bare(GROUP), "it has an offset"
-    one.forget(GROUP, READ, even_if_needed=True)
+    one.forget(GROUP, READ)
     assert one.forget_bare(GROUP)
     assert one.list_groups() == []
 

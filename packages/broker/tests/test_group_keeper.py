@@ -8,7 +8,7 @@ from time import thread_time
 
 import pytest
 
-from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
+from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
 from raylog.broker.groups import keeper
 from raylog.broker.groups.classic_claims import choose_coordinator
@@ -147,7 +147,7 @@ def test_group_that_rebalances_stays_until_that_is_over(brokers: Brokers) -> Non
 def test_commit_that_waits_while_its_group_moves_is_refused(brokers: Brokers) -> None:
     one = brokers.start(1, started=False)  # nothing is written yet
     group = group_of(2, 1, 2)
-    late = one.commit_offsets(group, member_of(one, group), READ)
+    late = one.commit_offsets(group, member_of(one, group), READ, IDS)
     brokers.start(2)
     brokers.all_know(1, 2)
     brokers.keep(1)

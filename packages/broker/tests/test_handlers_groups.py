@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import Node
+from kit.topics import drop_topic, put_topic
 from kit.wire import request
 from raylog.broker.groups.classic_messages import Identity as Who
 from raylog.broker.groups.classic_messages import Join, Joined, Protocol, Sync
@@ -240,13 +241,36 @@ def test_who_may_not_read_a_topic_neither_commits_nor_sees_its_offset(node: Node
     assert ask(node, "ListGroups", 5).groups == ()
 
 
-def test_of_all_offsets_by_id_those_of_topics_that_are_gone_are_left_out(node: Node) -> None:
-    assert commit(node) is ErrorCode.none
-    gone = TopicPartition(TopicName("gone"), PartitionIndex(0))
-    RegistryOffsetStore(node.store).write(GROUP, {gone: CommittedOffset(Offset(3))}, [])
-    for version, topics in ((9, 2), (10, 1)):
+def test_offsets_of_deleted_and_replaced_topics_count_as_none(node: Node) -> None:
+    node.create_topic("other")
+    for topic in (FLIGHTS, "other"):
+        assert commit(node, topic=topic) is ErrorCode.none
+    assert [fetched(node, topic=topic)[0][1] for topic in (FLIGHTS, "other")] == [5, 5]
+    node.replace_topic("other")
+    for version in (9, 10):
         [group] = ask(node, "OffsetFetch", version, groups=[{"group_id": GROUP, "topics": None}]).groups
-        assert len(group.topics) == topics
+        assert len(group.topics) == 1
+    assert fetched(node, topic="other")[0] == (0, -1, "")
+    assert commit(node, 1, topic="other") is ErrorCode.none
+    assert fetched(node, topic="other")[0] == (0, 1, "")
+
+
+def test_commit_of_topic_that_is_replaced_at_that_moment_is_refused(node: Node) -> None:
+    """The broker has not heard of the deletion when the request comes."""
+    topic_id = node.table.state().topics[FLIGHTS].id
+    drop_topic(node.store, FLIGHTS)
+    again = put_topic(node.store, FLIGHTS, 2)
+    assert commit(node, 7) is ErrorCode.unknown_topic_or_partition
+    part = {"partition_index": 0, "committed_offset": 7}
+    topics = [{"topic_id": topic_id, "partitions": [part]}]
+    answer = ask(node, "OffsetCommit", 10, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+    assert fetched(node)[0] == (0, -1, "")
+    RegistryOffsetStore(node.store).write(GROUP, {TP: CommittedOffset(Offset(3))}, [], {FLIGHTS: again})
+    assert fetched(node)[0] == (0, 3, "")
+    asked = [{"group_id": GROUP, "topics": [{"topic_id": topic_id, "partition_indexes": [0]}]}]
+    [group] = ask(node, "OffsetFetch", 10, groups=asked).groups
+    assert group.topics[0].partitions[0].committed_offset == -1
 
 
 def test_the_longest_group_id_works_with_as_much_as_a_commit_may_hold(node: Node) -> None:

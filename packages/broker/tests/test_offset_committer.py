@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kit.stores import Contended
+from kit.topics import forget_offsets, put_topic, replace_topic
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.coordination import group_paths
 from raylog.coordination.loops import Loops
@@ -18,8 +19,8 @@ from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import Check, Op
-from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator
-from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator, UnknownTopicOrPartition
+from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
 GROUP, OTHER = GroupId("readers"), GroupId("others")
 
@@ -60,9 +61,10 @@ class World:
         offsets: dict[TopicPartition, CommittedOffset],
         fence: Callable[[], Sequence[Op]],
         group: GroupId = GROUP,
+        topics: Mapping[TopicName, TopicId] | None = None,
     ) -> Future[Results]:
         answer: Future[Results] = Future()
-        self.committer.submit(Commit(group, offsets, fence, answer))
+        self.committer.submit(Commit(group, offsets, topics or {}, fence, answer))
         return answer
 
     @contextmanager
@@ -77,6 +79,8 @@ def world() -> Iterator[World]:
     tree = MemoryTree()
     with Contended(tree) as store, MemoryStore(tree) as outside:
         ensure_cluster(outside)
+        put_topic(outside, "flights", 20)
+        put_topic(outside, "taken")
         outside.create("/state")
         offsets = RegistryOffsetStore(store)
         lost: list[GroupId] = []
@@ -163,7 +167,7 @@ def test_an_offset_that_is_deleted_meanwhile_is_made_anew(world: World) -> None:
 
     def deletes(number: int) -> None:
         if number == 2:
-            RegistryOffsetStore(world.outside).delete(GROUP, [tp(1)], [])
+            forget_offsets(RegistryOffsetStore(world.outside), GROUP, [tp(1)], [])
 
     world.store.happens = deletes
     answer = world.submit({tp(0): at(2), tp(1): at(2)})
@@ -228,3 +232,18 @@ def test_commit_is_refused_when_the_thread_is_gone(world: World) -> None:
         with pytest.raises(CoordinatorNotAvailable, match="the broker stops"):
             world.submit({tp(0): at(6)}).result(5)
     assert "offset-committer" in world.loops.failure
+
+
+@pytest.mark.parametrize("old_is_first", [True, False])
+def test_commit_for_former_topic_holds_up_none_for_the_new_one(world: World, old_is_first: bool) -> None:
+    """Both came within the linger time, one before the broker knew of the new topic."""
+    old = put_topic(world.outside, "flights", 20)
+    new = replace_topic(world.outside, "flights", 20)
+    answers = {
+        topic: world.submit_asking({tp(0): at(7)}, lambda: (), topics={tp(0).topic: topic})
+        for topic in ((old, new) if old_is_first else (new, old))
+    }
+    with world.running():
+        assert answers[new].result(10) == {tp(0): None}
+        assert isinstance(answers[old].result(10)[tp(0)], UnknownTopicOrPartition)
+    assert world.offsets.fetch(GROUP) == {tp(0): at(7)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from uuid import UUID
+from dataclasses import dataclass, replace
 
 import pytest
 
 from kit.node import registered_store
+from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
@@ -34,7 +34,6 @@ from raylog.protocol.ids import (
     Offset,
     PartitionIndex,
     TimestampMs,
-    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -53,18 +52,12 @@ def at(offset: int, committed_ms: int = 0) -> CommittedOffset:
     return CommittedOffset(Offset(offset), committed_ms=TimestampMs(committed_ms))
 
 
-def topic(name: TopicName, number: int) -> TopicState:
-    return TopicState(name, TopicId(UUID(int=number)), ())
-
-
 @dataclass
 class World:
     """A broker that coordinates all groups, and the time."""
 
     store: MemoryStore
     state: ClusterState
-    deleted: set[TopicName] = field(default_factory=set)
-    """Topics that the metadata store has no more."""
     may_act: bool = True
 
     def __post_init__(self) -> None:
@@ -88,7 +81,6 @@ class World:
             self.coordinator,
             retention_ms=lambda: RETENTION_MS,
             state=lambda: self.state,
-            is_deleted=lambda name, topic_id: name in self.deleted,
         )
 
     def check(self, *times_ms: int) -> None:
@@ -96,8 +88,16 @@ class World:
             self.retention.check(TimestampMs(now_ms))
 
     def commit(self, offsets: dict[TopicPartition, CommittedOffset], who: Identity = NOBODY) -> None:
-        results = self.coordinator.commit_offsets(GROUP, who, offsets).result(10)
+        topics = {name: self.state.topics[name].id for name in {tp.topic for tp in offsets}}
+        results = self.coordinator.commit_offsets(GROUP, who, offsets, topics).result(10)
         assert results == dict.fromkeys(offsets)
+
+    def delete_topic(self, name: TopicName) -> None:
+        drop_topic(self.store, name)
+        self.state = self.state.without_topics(name)
+
+    def make_topic(self, name: TopicName) -> None:
+        self.state = self.state.with_topics(TopicState(name, put_topic(self.store, name), ()))
 
     def wishes(self, *topics: TopicName) -> Join:
         wants = (Protocol("range", consumer_protocol.encode_subscription(topics)),)
@@ -118,7 +118,10 @@ def world() -> Iterator[World]:
     store = registered_store(BrokerId(1), BrokerEpoch(1))
     broker = BrokerInfo(BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "h", 1),))
     state = replace(ClusterState("test"), brokers={BrokerId(1): broker})
-    world = World(store, state.with_topics(topic(FLIGHTS, 1), topic(OLD, 2)))
+    world = World(store, state)
+    world.make_topic(FLIGHTS)
+    world.make_topic(OLD)
+    world.retention.forget_deleted_topics()
     world.coordinator.start()
     yield world
     world.coordinator.stop()
@@ -225,23 +228,22 @@ def test_offsets_of_a_deleted_topic_go_at_once_also_where_members_read_it(world:
     who = world.join(FLIGHTS, OLD)
     world.commit({tp(): at(5), tp(OLD): at(7)}, who)
     world.retention.forget_deleted_topics()
-    world.deleted.add(OLD)
-    world.state = world.state.without_topics(OLD)
+    world.delete_topic(OLD)
     world.may_act = False
     with pytest.raises(NotCoordinator):
         world.retention.forget_deleted_topics()
     world.may_act = True
     world.retention.forget_deleted_topics()
-    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    assert world.offsets.partitions(GROUP) == [tp()]
     world.commit({tp(): at(6)}, who)
 
 
 def test_a_topic_made_anew_under_the_same_name_is_another_one(world: World) -> None:
     world.commit({tp(): at(5), tp(OLD): at(7)})
-    world.deleted.add(OLD)
-    world.state = world.state.with_topics(topic(OLD, 3))
+    world.delete_topic(OLD)
+    world.make_topic(OLD)
     world.retention.forget_deleted_topics()
-    assert world.offsets.fetch(GROUP) == {tp(): at(5)}
+    assert world.offsets.partitions(GROUP) == [tp()]
     world.commit({tp(OLD): at(1)})
     world.retention.forget_deleted_topics()
     assert world.offsets.fetch(GROUP, [tp(OLD)]) == {tp(OLD): at(1)}
@@ -251,15 +253,20 @@ def test_a_group_that_cannot_be_read_holds_up_no_other_and_costs_none_what_it_co
     odd = group_paths.offset(GroupId("odd"), tp(OLD))
     world.commit({tp(OLD): at(7)})
     world.store.create(odd, b"no number", parents=True)
-    world.deleted.add(OLD)
-    world.state = world.state.with_topics(topic(OLD, 3))
+    world.delete_topic(OLD)
+    world.make_topic(OLD)
     world.retention.forget_deleted_topics()
-    assert world.offsets.fetch(GROUP) == {}
+    assert world.offsets.partitions(GROUP) == []
     world.commit({tp(OLD): at(1)})
     world.store.set(odd, b"7", version=-1)
+    world.delete_topic(FLIGHTS)
     world.retention.forget_deleted_topics()
     assert world.offsets.fetch(GROUP) == {tp(OLD): at(1)}
-    assert world.offsets.fetch(GroupId("odd")) == {}
+    of_old_tool = CommittedOffset(Offset(7))  # for the topic that is there
+    assert world.offsets.fetch(GroupId("odd")) == {tp(OLD): of_old_tool}
+    world.delete_topic(OLD)
+    world.retention.forget_deleted_topics()
+    assert world.offsets.partitions(GroupId("odd")) == []
 
 
 def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World) -> None:
@@ -267,3 +274,10 @@ def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World)
     world.state = world.state.without_topics(OLD)
     world.retention.forget_deleted_topics()
     assert world.offsets.fetch(GROUP) == {tp(OLD): at(7)}
+
+
+def test_check_clears_away_what_a_deletion_that_nobody_saw_left(world: World) -> None:
+    world.commit({tp(): at(5), tp(OLD): at(7)})
+    drop_topic(world.store, OLD)
+    world.check(0)
+    assert world.offsets.partitions(GROUP) == [tp()]

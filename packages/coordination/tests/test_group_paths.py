@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.protocol.ids import (
+    NO_TOPIC_ID,
     Generation,
     GroupId,
     LeaderEpoch,
@@ -21,6 +23,7 @@ from raylog.protocol.ids import (
     Offset,
     PartitionIndex,
     TimestampMs,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -73,10 +76,13 @@ def test_a_member_is_registered_in_kafkas_words() -> None:
 
 def test_what_was_committed_beside_another_offset_is_not_this_ones() -> None:
     committed = CommittedOffset(Offset(12), LeaderEpoch(3), 'beside "it" 🙂', TimestampMs(77))
-    detail = group_paths.encode_detail(committed)
-    assert group_paths.decode_committed("/o", b"12", detail) == committed
-    assert group_paths.decode_committed("/o", b"13", detail) == CommittedOffset(Offset(13))
-    assert group_paths.decode_committed("/o", b"12", b"") == CommittedOffset(Offset(12))
+    topic = TopicId(UUID(int=7))
+    detail = group_paths.encode_detail(committed, topic)
+    assert group_paths.decode_committed("/o", b"12", detail) == (committed, topic)
+    assert group_paths.decode_committed("/o", b"13", detail) == (CommittedOffset(Offset(13)), NO_TOPIC_ID)
+    assert group_paths.decode_committed("/o", b"12", b"") == (CommittedOffset(Offset(12)), NO_TOPIC_ID)
+    detail = group_paths.encode_detail(committed, NO_TOPIC_ID)
+    assert group_paths.decode_committed("/o", b"12", detail) == (committed, NO_TOPIC_ID)
 
 
 @pytest.mark.parametrize("none", [b"", b"-1", b"-5"])

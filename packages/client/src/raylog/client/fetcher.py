@@ -156,6 +156,9 @@ class Fetcher:
     def _leader(self, tp: TopicPartition, now_ms: int) -> Address | None:
         """Where to ask for the partition. Tells the user of a topic that is gone, again and again."""
         address = self._network.leader_address(tp)
+        if self._is_another(tp):
+            self._network.metadata.need_update()  # what is known of its leader is of a topic that had the name before
+            return None
         unknown = self._network.metadata.view.errors.get(tp.topic)
         if address is not None or not isinstance(unknown, UnknownTopicOrPartition):
             self._missing.pop(tp.topic, None)
@@ -165,6 +168,11 @@ class Fetcher:
                 UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
             )
         return address
+
+    def _is_another(self, tp: TopicPartition) -> bool:
+        """Whether the topic that the metadata tells of is not the one to be read."""
+        place, known = self._subscription.get(tp), self._network.metadata.view.topics.get(tp.topic)
+        return place is not None and known is not None and NO_TOPIC_ID != place.topic_id != known.topic_id
 
     def _rests(self, tp: TopicPartition, now_ms: int) -> bool:
         until_ms = self._resting.get(tp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raylog.coordination.group_model import CommittedOffset
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class Began:
 
     tp: TopicPartition
     committed: CommittedOffset | None
+    topic_id: TopicId = NO_TOPIC_ID
+    """The topic that it was claimed of; NO_TOPIC_ID when it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ class GroupCore:
 
     def _begin(self, began: Began) -> None:
         place: Place = self._subscription.add(began.tp)
+        place.topic_id = began.topic_id
         if began.committed is not None:
             place.seek(began.committed.offset, began.committed.leader_epoch)
             self._committed[began.tp] = began.committed.offset

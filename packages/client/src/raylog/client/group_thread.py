@@ -256,7 +256,8 @@ class MemberThread:
                 self._tenure += 1
                 self._tenures[tp] = self._tenure
                 self._working.add(tp)
-                self.changes.tell(Began(tp, claim.committed if claim is not None else None), self._tenure)
+                began = Began(tp, None) if claim is None else Began(tp, claim.committed, claim.topic_id)
+                self.changes.tell(began, self._tenure)
                 return None
             case core.Cease(tp):
                 return self._cease(tp)
@@ -337,10 +338,9 @@ class MemberThread:
             self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
         except RaylogError as error:
             done.set_exception(error)
-            if isinstance(error, IllegalGeneration):
-                for tp in self._working & offsets.keys():
-                    if self._registry.claims.get(tp) is None:
-                        self._do(core.ClaimLost(tp))
+            for tp in self._working & offsets.keys():
+                if self._registry.claims.get(tp) is None:
+                    self._do(core.ClaimLost(tp))
         else:
             done.set_result(None)
 
@@ -370,6 +370,8 @@ class MemberThread:
 
     def _do_what_is_due(self) -> None:
         self._renew_lease_if_due()
+        for tp in self._registry.of_deleted_topics():
+            self._do(core.ClaimLost(tp))
         now = monotonic_ms()
         if (tick := self._machine.next_tick_ms()) is not None and tick <= now:
             self._do(core.Tick())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from raylog.client.results import LogTruncated, PositionLost
 from raylog.protocol.errors import OffsetOutOfRange
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 EARLIEST = -2
 LATEST = -1
@@ -29,7 +29,9 @@ class Jump(NamedTuple):
 class Place:
     """Where one assigned partition is being read."""
 
-    __slots__ = ("_bounds", "_lost_at", "_target", "_truncated", "epoch", "generation", "paused", "position", "tp")
+    __slots__ = (
+        "_bounds", "_lost_at", "_target", "_truncated", "epoch", "generation", "paused", "position", "topic_id", "tp",
+    )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
@@ -38,6 +40,8 @@ class Place:
         """The leader epoch of the last batch before the position, or of a later one; -1: not known."""
         self.generation = 0
         """Grows with every jump: what was fetched or asked for an older one is void."""
+        self.topic_id = NO_TOPIC_ID
+        """The topic to read, while it is not known to be another; NO_TOPIC_ID: whichever has the name."""
         self.paused = False
         """True while nothing of it is handed out or fetched; the position stays."""
         self._target: int | None = None

@@ -64,6 +64,7 @@ class Writes:
     def creation(self, topic: TopicState, state: ClusterState) -> list[Multi]:
         """A new topic: its nodes and the first partitions in one multi, the others in further ones."""
         head: list[Op] = [
+            Create(paths.topic_id(topic.id), topic.name.encode()),
             Create(paths.topic(topic.name), paths.encode_topic(paths.TopicAssignment.of(topic))),
             Create(paths.topic_partitions(topic.name)),
             Create(paths.topic_config(topic.name), paths.encode_config(topic.configs)),

@@ -178,7 +178,7 @@ class Member:
                     del self._held[tp]
                     self._follow(self.mine)  # perhaps it was assigned to us again
             case ClaimLost(tp):
-                self._drop(tp)
+                self._lose(tp)
                 self._look()
             case SessionLost():
                 self._registered = self._in_doubt = self._signing_off = False
@@ -308,6 +308,16 @@ class Member:
         held = self._held.pop(tp, None)
         if held is not None and held.phase in (_Phase.OWNED, _Phase.CEASING):
             self._effects.append(Drop(tp))
+
+    def _lose(self, tp: TopicPartition) -> None:
+        """Its claim holds no more. What is left of it, an owner's node, has to be given up all the same."""
+        held = self._held.get(tp)
+        if held is None or held.phase is _Phase.RELEASING:
+            self._drop(tp)
+            return
+        if held.phase in (_Phase.OWNED, _Phase.CEASING):
+            self._effects.append(Drop(tp))
+        self._release(tp, None)
 
     # --- again ---
 

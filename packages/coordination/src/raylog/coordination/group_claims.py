@@ -4,14 +4,20 @@ A claim holds as long as nobody else has claimed the partition; each write with 
 ``offsets``). A write whose answer was lost may have been made: then the registry is read, first the version of the
 offset, then the owner's node. If that is of our session, nobody else has claimed since, and the version is good to go
 on with.
+
+A claim ends in one of three ways. It is given up, with a last commit; or another has the partition; or the topic is
+deleted, though another may have its name already. In each the owner's node of this session goes: left behind it would
+keep everybody from the partition as long as this process lives.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from raylog.coordination import group_paths
+from raylog.coordination import group_paths, paths
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_events import (
     Claimed,
     ClaimInDoubt,
@@ -23,35 +29,62 @@ from raylog.coordination.group_events import (
 )
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offsets import Claim, RegistryOffsetStore, parts_of_claimed
+from raylog.coordination.offset_nodes import parts_of_claimed
+from raylog.coordination.offsets import Claim, RegistryOffsetStore
 from raylog.coordination.store import (
-    ANY_VERSION,
     BadVersion,
     Check,
+    EventSink,
     MetadataStore,
     NodeExists,
+    NoNode,
     StoreError,
     StoreUnavailable,
 )
-from raylog.protocol.errors import IllegalGeneration, RequestTimedOut
-from raylog.protocol.ids import GroupId, MemberId, TopicPartition
+from raylog.coordination.topic_ids import TopicGone, check_topic
+from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownTopicOrPartition
+from raylog.protocol.ids import NO_TOPIC_ID, GroupId, MemberId, MonotonicMs, TopicId, TopicPartition
 
 __all__ = ["GroupClaims"]
 
 log = logging.getLogger(__name__)
 
+REFUSED_TOLD_AFTER_MS = 5_000
+REFUSED_TOLD_EVERY_MS = 60_000
+"""While a claim is refused, the log tells so this often: a rebalance refuses some for a moment."""
+
+
+class _Refused(NamedTuple):
+    """A claim that is tried in vain."""
+
+    since_ms: MonotonicMs
+    tell_ms: MonotonicMs
+
 
 class GroupClaims:
     """The claims of one member, made while it is registered. One thread calls it."""
 
-    def __init__(self, store: MetadataStore, group: GroupId, member_id: MemberId) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        group: GroupId,
+        member_id: MemberId,
+        now_ms: Callable[[], MonotonicMs] = monotonic_ms,
+    ) -> None:
+        self._store = store
         self._group = group
         self._id = member_id
+        self._now_ms = now_ms
         self._offsets = RegistryOffsetStore(store)
         self.registration = Check(group_paths.member(group, member_id), 0)
         """Fails once the member's node is gone, which was made in this very session."""
         self._claims: dict[TopicPartition, Claim] = {}
         self._in_doubt: set[TopicPartition] = set()
+        self._refused: dict[TopicPartition, _Refused] = {}
+        self._watched: set[TopicId] = set()
+        """Topics whose deletion a watch will tell."""
+        self._has_unwatched = False
+        """There may be a claim on another topic."""
 
     def get(self, tp: TopicPartition) -> Claim | None:
         """The claim on ``tp``, if it is held."""
@@ -61,16 +94,12 @@ class GroupClaims:
         """All of them ended with the session."""
         self._claims.clear()
         self._in_doubt.clear()
+        self._watched.clear()
 
     def claim(self, tp: TopicPartition) -> Event:
         """Claimed, ClaimRefused or ClaimInDoubt."""
         try:
-            try:
-                claim: Claim | None = self._offsets.claim(self._group, tp, self._id, (self.registration,))
-            except NodeExists:
-                claim = self._renewed(tp)  # ours, if the answer to an earlier try was lost
-                if claim is not None:
-                    claim = claim._replace(committed=self._offsets.fetch(self._group, [tp]).get(tp))
+            claim = self._offsets.claim(self._group, tp, self._id, (self.registration,))
         except StoreUnavailable:
             self._in_doubt.add(tp)
             return ClaimInDoubt(tp)
@@ -78,44 +107,82 @@ class GroupClaims:
             log.error("group %s cannot read %s: %s; reset its offset", self._group, tp, error)
             self._in_doubt.add(tp)
             return ClaimInDoubt(tp)
-        except StoreError:
+        except StoreError as error:
+            self._tell_refused(tp, error)
+            if tp in self._in_doubt and not isinstance(error, NodeExists):
+                return ClaimInDoubt(tp)  # what an earlier try may have made is there still
             self._forget(tp)
             return ClaimRefused(tp)
         self._forget(tp)
-        if claim is None:
-            return ClaimRefused(tp)
+        self._refused.pop(tp, None)
         self._claims[tp] = claim
+        self._has_unwatched = True
         return Claimed(tp)
 
-    def release(self, tp: TopicPartition, position: CommittedOffset | None) -> Event:
-        """Released, ReleaseFailed or ClaimLost; ``position`` is committed in the same write."""
+    def _tell_refused(self, tp: TopicPartition, error: StoreError) -> None:
+        now_ms = self._now_ms()
+        refused = self._refused.setdefault(tp, _Refused(now_ms, MonotonicMs(now_ms + REFUSED_TOLD_AFTER_MS)))
+        if now_ms < refused.tell_ms:
+            return
+        self._refused[tp] = refused._replace(tell_ms=MonotonicMs(now_ms + REFUSED_TOLD_EVERY_MS))
+        log.warning(
+            "group %s: member %s has tried to claim %s for %d s in vain, %s (%s): it goes on trying",
+            self._group, self._id, tp, (now_ms - refused.since_ms) // 1000, self._owner_of(tp), error,
+        )  # fmt: skip
+
+    def _owner_of(self, tp: TopicPartition) -> str:
         try:
-            claim = self._claims.get(tp) or self._renewed(tp)
-            if claim is not None and not self._released(claim, position):
-                claim = self._renewed(tp)
-                if claim is not None and not self._released(claim, position):
-                    claim = None
+            found = self._store.get(group_paths.owner(self._group, tp))
+        except StoreError:
+            return "its owner cannot be read"
+        return "nobody owns it" if found is None else f"{found.data.decode(errors='replace')} owns it"
+
+    def release(self, tp: TopicPartition, position: CommittedOffset | None) -> Event:
+        """Released, ReleaseFailed or ClaimLost; ``position`` is committed in the same write.
+
+        ClaimLost: it was not ours any more, and ``position`` was not committed.
+        """
+        try:
+            is_released = self._given_up(tp, position)
         except StoreError:
             return ReleaseFailed(tp)
         self._forget(tp)
-        return ClaimLost(tp) if claim is None else Released(tp)
+        self._refused.pop(tp, None)
+        return Released(tp) if is_released else ClaimLost(tp)
 
-    def _released(self, claim: Claim, position: CommittedOffset | None) -> bool:
+    def _given_up(self, tp: TopicPartition, position: CommittedOffset | None) -> bool:
+        claim = self._claims.get(tp)
+        for _ in range(2):
+            if claim is None:
+                break
+            try:
+                self._offsets.release(claim, position)
+            except TopicGone:
+                break  # what was read of it matters to nobody
+            except BadVersion:
+                claim = self._renewed(claim)
+            else:
+                return True
+        return self._disown(tp)
+
+    def _disown(self, tp: TopicPartition) -> bool:
+        """Delete the owner's node, if it is this member's; False when it is not."""
         try:
-            self._offsets.release(claim, position)
-        except BadVersion:
-            return False
-        return True
+            return self._offsets.disown(self._group, tp, self._id, (self.registration,))
+        except (BadVersion, NoNode) as error:
+            if error.index:
+                raise
+        return self._offsets.disown(self._group, tp, self._id)  # evicted: nobody else deletes what is left of it
 
     def _forget(self, tp: TopicPartition) -> None:
         self._claims.pop(tp, None)
         self._in_doubt.discard(tp)
 
-    def _renewed(self, tp: TopicPartition) -> Claim | None:
-        """The claim with its version in the registry; None when the owner's node is not of our session."""
+    def _renewed(self, claim: Claim) -> Claim | None:
+        """The claim with its version in the registry; None when it holds no more."""
         try:
-            return self._offsets.renew(Claim(self._group, tp, None, ANY_VERSION, (self.registration,)))
-        except BadVersion:
+            return self._offsets.renew(claim)
+        except (BadVersion, TopicGone, NodeExists):
             return None
 
     def abandon(self) -> None:
@@ -124,13 +191,34 @@ class GroupClaims:
         Raises StoreError.
         """
         for tp in [*self._claims, *self._in_doubt]:
-            claim = self._renewed(tp)
-            if claim is not None:
-                try:
-                    self._offsets.release(claim._replace(guards=()))
-                except BadVersion:
-                    pass  # evicted just now, and claimed by another
+            self._disown(tp)
             self._forget(tp)
+
+    # --- topics that are deleted ---
+
+    def of_deleted_topics(self, sink: EventSink) -> list[TopicPartition]:
+        """What is claimed of topics that are deleted, and has to be given up; ``sink`` hears when there is more.
+
+        Raises StoreError.
+        """
+        if not self._has_unwatched:
+            return []
+        topics = {claim.topic_id for claim in self._claims.values()} - {NO_TOPIC_ID}
+        self._watched &= topics
+        gone = {topic for topic in sorted(topics - self._watched) if self._is_gone(topic, sink)}
+        self._has_unwatched = False
+        return [tp for tp, claim in self._claims.items() if claim.topic_id in gone]
+
+    def _is_gone(self, topic: TopicId, sink: EventSink) -> bool:
+        if self._store.exists(paths.topic_id(topic), sink) is None:
+            return True
+        self._watched.add(topic)
+        return False
+
+    def topics_may_be_gone(self, path: str | None = None) -> None:
+        """The watch of this node has told something; None: all watches are lost."""
+        self._watched = {topic for topic in self._watched if path not in (None, paths.topic_id(topic))}
+        self._has_unwatched = True
 
     # --- commits ---
 
@@ -138,7 +226,8 @@ class GroupClaims:
         """Commit by the claims that are held, all or none (of 500 partitions with 1 KB of metadata each).
 
         Raises IllegalGeneration for a partition that the member does not own or that another has claimed,
-        RequestTimedOut when the store does not answer: it may have been committed.
+        UnknownTopicOrPartition for one whose topic is deleted, RequestTimedOut when the store does not answer: it may
+        have been committed.
         """
         self._check_owned(offsets)
         for part in parts_of_claimed(self._group, offsets):
@@ -148,10 +237,21 @@ class GroupClaims:
                     self._check_owned(part)
                     if not self._committed(part):
                         raise BadVersion(f"{', '.join(map(str, part))} changed twice meanwhile")
+            except TopicGone as error:
+                lost = sorted(tp for tp in part if self._is_of(error, tp))
+                for tp in lost:
+                    del self._claims[tp]
+                raise UnknownTopicOrPartition(
+                    f"{', '.join(map(str, lost))}: the topic that member {self._id} of group {self._group} read is "
+                    "deleted, also if another of its name is there: nothing was committed"
+                ) from error
             except StoreError as error:
                 raise RequestTimedOut(
                     f"what was committed in group {self._group} may have been written or not: {error}; commit again"
                 ) from error
+
+    def _is_of(self, error: TopicGone, tp: TopicPartition) -> bool:
+        return any(check.path == error.path for check in check_topic(self._claims[tp].topic_id))
 
     def _check_owned(self, offsets: Iterable[TopicPartition]) -> None:
         if lost := sorted(tp for tp in offsets if tp not in self._claims):
@@ -172,7 +272,7 @@ class GroupClaims:
     def _renew(self, partitions: Iterable[TopicPartition]) -> None:
         """Find out which of the claims still stand."""
         for tp in partitions:
-            claim = self._renewed(tp)
+            claim = self._renewed(self._claims[tp])
             if claim is None:
                 self._forget(tp)
             else:

@@ -115,7 +115,7 @@ class ReleaseFailed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimLost:
-    """A commit or a release was refused: another has claimed the partition."""
+    """A commit or a release was refused, for another has claimed the partition; or its topic is deleted."""
 
     tp: TopicPartition
 

@@ -98,11 +98,14 @@ def vacancy(store: MetadataStore, group: GroupId, settled: SettledKind) -> Seque
     """
     if store.children(group_paths.members(group)):
         raise UnknownMemberId(f"group {group} has members, which are actors: only they commit its offsets")
-    return settled.check(group), *_no_members(group)
+    return settled.check(group), *no_members(group)
 
 
-def _no_members(group: GroupId) -> tuple[Op, Op]:
-    """A node's version does not tell whether it has children; but a node that has some cannot be deleted."""
+def no_members(group: GroupId) -> tuple[Op, Op]:
+    """Operations that fail while an actor is registered.
+
+    A node's version does not tell whether it has children; but a node that has some cannot be deleted.
+    """
     registry = group_paths.members(group)
     return Delete(registry), Create(registry)
 
@@ -119,7 +122,7 @@ def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> 
     store.ensure(group_paths.members(group))
     becomes = Set(group_paths.group(group), group_paths.encode_kind(GroupKind.CLIENTS), settled.version)
     try:
-        store.multi([becomes, *_no_members(group)])
+        store.multi([becomes, *no_members(group)])
     except NotEmpty as error:
         raise InconsistentGroupProtocol(
             f"group {group} is one of actors (Consumer(group_id=…), raylog.client.group), and some are in it: a Kafka "

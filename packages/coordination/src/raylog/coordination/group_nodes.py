@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import read_kind
-from raylog.coordination.offsets import RegistryOffsetStore, partitions_below
-from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op
+from raylog.coordination.group_kinds import no_members, read_kind
+from raylog.coordination.offset_nodes import OP_BYTES, partitions_below
+from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.store import BadVersion, Delete, MetadataStore, NoNode, NotEmpty, Op
 from raylog.coordination.unreadable import skipping
 from raylog.protocol.errors import NonEmptyGroup
 from raylog.protocol.ids import GroupId
 
 _ATTEMPTS = 3
 """Commits may come between."""
+_BYTES_AT_ONCE = 900_000
+"""What one multi deletes at most: some 3,000 nodes. A group is rarely deleted, so it may hold up others a moment."""
 
 
 def group_ids(store: MetadataStore) -> list[GroupId]:
@@ -57,18 +60,32 @@ def exists(store: MetadataStore, group: GroupId) -> bool:
 def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> None:
     """Forget the group, its kind, state and offsets; nothing happens to a group that there is not.
 
-    ``guards`` come first in every multi. Raises NonEmptyGroup while an actor is registered. Who dies half-way leaves a
-    group without offsets, perhaps, which can be deleted again.
+    All of it is one multi, which fails while an actor is registered: then nothing is deleted. Only the offsets of more
+    than a thousand partitions go before, in parts that fail alike. ``guards`` come first in every multi. Raises
+    NonEmptyGroup.
     """
     offsets = RegistryOffsetStore(store)
     for attempt in range(_ATTEMPTS):
-        offsets.delete(group, offsets.partitions(group), guards)
-        error = _delete_skeleton(store, group, guards)
-        if error is None:
+        seen = offsets.look(group)
+        skeleton = _skeleton(store, group)
+        nodes = [*(path for path, found in seen.nodes.items() if found is not None), *skeleton]
+        try:
+            if sum(len(node) + OP_BYTES for node in nodes) > _BYTES_AT_ONCE:
+                offsets.forget(group, seen, seen.partitions, [*guards, *_vacancy(skeleton, group)])
+                nodes = _skeleton(store, group)
+            store.multi([*guards, *map(Delete, nodes)])
             return
-        in_use = error.path.startswith((group_paths.members(group), group_paths.owners(group)))
-        if in_use or attempt == _ATTEMPTS - 1:
-            raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
+        except (NotEmpty, NoNode, BadVersion) as error:
+            if error.index < len(guards):
+                raise
+            in_use = error.path.startswith((group_paths.members(group), group_paths.owners(group)))
+            if in_use or attempt == _ATTEMPTS - 1:
+                raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
+
+
+def _vacancy(skeleton: Sequence[str], group: GroupId) -> Sequence[Op]:
+    """Nobody is registered, or this fails."""
+    return no_members(group) if group_paths.members(group) in skeleton else ()
 
 
 def delete_if_bare(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> bool:

@@ -14,7 +14,7 @@ What Kafka kept elsewhere or not at all is raylog's:
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
     /raylog/groups/G/claim                 which broker that is, in which incarnation
     /raylog/empty_groups/G                 since when the group has no members
-    /raylog/groups/G/offsets/T/P           what was committed beside the offset
+    /raylog/groups/G/offsets/T/P           what was committed beside the offset, and the topic's id
 
 Group and member ids may hold any character, and clients may ask for topics by any name; names of nodes may not: what
 ZooKeeper or a path cannot bear is written as in URLs, "a/b" as "a%2Fb". A value that cannot be read raises
@@ -35,7 +35,9 @@ from raylog.coordination.node_json import (
     Reading,
     array,
     decimal,
+    decode_topic_id,
     dump,
+    encode_topic_id,
     fields,
     host,
     integer,
@@ -46,6 +48,7 @@ from raylog.coordination.node_json import (
 )
 from raylog.protocol.ids import (
     NO_OFFSET,
+    NO_TOPIC_ID,
     Generation,
     GroupId,
     LeaderEpoch,
@@ -53,6 +56,7 @@ from raylog.protocol.ids import (
     Offset,
     PartitionIndex,
     TimestampMs,
+    TopicId,
     TopicName,
     TopicPartition,
 )
@@ -215,34 +219,38 @@ def decode_offset(path: str, data: bytes) -> Offset:
     return Offset(max(NO_OFFSET, number(path, data))) if data else NO_OFFSET
 
 
-def encode_detail(committed: CommittedOffset) -> bytes:
+def encode_detail(committed: CommittedOffset, topic_id: TopicId) -> bytes:
     """It names the offset, too: beside another one, which an old tool wrote, it says nothing."""
-    return dump(
-        {
-            "version": 1,
-            "offset": committed.offset,
-            "leader_epoch": committed.leader_epoch,
-            "metadata": committed.metadata,
-            "timestamp": committed.committed_ms,
-        }
-    )
+    value = {
+        "version": 1,
+        "offset": committed.offset,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "timestamp": committed.committed_ms,
+    }
+    return dump(value if topic_id == NO_TOPIC_ID else value | {"topic_id": encode_topic_id(topic_id)})
 
 
-def decode_committed(path: str, data: bytes, detail_data: bytes) -> CommittedOffset | None:
-    """What was committed, from the node at ``path`` and the one with the details; None: nothing was."""
+def decode_committed(path: str, data: bytes, detail_data: bytes) -> tuple[CommittedOffset, TopicId] | None:
+    """What was committed, and for which topic, from the node at ``path`` and the one with the details.
+
+    None: nothing was. NO_TOPIC_ID: of the topic no more is known than its name, for an old tool wrote the offset, or
+    the topic has no id.
+    """
     committed = decode_offset(path, data)
     if committed == NO_OFFSET:
         return None
     value = load(path, detail_data) if detail_data else {}
     with Reading(path):
         if value.get("offset") != committed:
-            return CommittedOffset(committed)
-        return CommittedOffset(
+            return CommittedOffset(committed), NO_TOPIC_ID
+        found = CommittedOffset(
             committed,
             LeaderEpoch(integer(value["leader_epoch"], -1)),
             text(value["metadata"]),
             TimestampMs(integer(value["timestamp"], -1, INT64)),
         )
+        return found, TopicId(decode_topic_id(value["topic_id"])) if "topic_id" in value else NO_TOPIC_ID
 
 
 def encode_member(registered: Registered, now_ms: TimestampMs) -> bytes:

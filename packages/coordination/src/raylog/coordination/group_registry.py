@@ -15,10 +15,10 @@ there and writes the assignment, and the share of each member whose share has ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
-from raylog.coordination import group_paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import (
     ClaimPartition,
@@ -42,7 +42,7 @@ from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered as Member
 from raylog.coordination.group_view import GroupView
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offsets import OP_BYTES, partitions_below
+from raylog.coordination.offset_nodes import OP_BYTES, partitions_below
 from raylog.coordination.store import (
     BadVersion,
     Check,
@@ -88,6 +88,7 @@ class GroupRegistry:
         self._group = group
         self._id = member_id
         self._member = member
+        self._sink = sink
         self._wall_ms = wall_ms
         self.claims = GroupClaims(store, group, member_id)
         self._node = group_paths.member(group, member_id)
@@ -111,11 +112,25 @@ class GroupRegistry:
 
     def noticed(self, event: NodeEvent) -> None:
         """A watch has told something: what was read of that node is old."""
-        self._view.noticed(event)
+        if event.path.startswith(f"{paths.TOPIC_IDS}/"):
+            self.claims.topics_may_be_gone(event.path)
+        else:
+            self._view.noticed(event)
 
     def watches_lost(self) -> None:
         """The connection was down meanwhile: all that was read is old."""
         self._view.watches_lost()
+        self.claims.topics_may_be_gone()
+
+    def of_deleted_topics(self) -> Sequence[TopicPartition]:
+        """What is claimed of topics that are deleted: each is a ClaimLost. Ask again: the store may not answer."""
+        try:
+            deleted = self.claims.of_deleted_topics(self._sink)
+        except StoreError:
+            return ()
+        for tp in deleted:
+            log.warning("group %s: the topic of %s is deleted: it is given up", self._group, tp)
+        return deleted
 
     def session_lost(self) -> None:
         """The session has ended, with all that the member claimed in it."""

@@ -53,7 +53,9 @@ class _Node:
     version: int = 0
     owner: int = 0
     children: set[str] = field(default_factory=set)
-    created: int = 0  # children ever made: numbers the sequential ones
+    children_made: int = 0  # numbers the sequential ones
+    created: int = 0
+    changed: int = 0
 
 
 _Saved = tuple[str, _Node | None]
@@ -188,7 +190,7 @@ class MemoryTree:
 
     def stat(self, path: str, store: Client | None = None) -> Stat | None:
         node = self._seen(path, store)
-        return None if node is None else Stat(node.version, node.owner)
+        return None if node is None else Stat(node.version, node.owner, node.created, node.changed)
 
     def children(self, path: str, store: Client | None = None) -> list[str] | None:
         node = self._seen(path, store)
@@ -238,7 +240,7 @@ class MemoryTree:
             case Set():
                 node = self._at_version(op.path, op.version)
                 saved.append(self._copy(op.path))
-                node.data, node.version = op.data, node.version + 1
+                node.data, node.version, node.changed = op.data, node.version + 1, self._writes + 1
                 events.append((NodeChange.CHANGED, op.path))
                 return node.version
             case Delete():
@@ -293,12 +295,13 @@ class MemoryTree:
             raise NoNode(f"{op.path} has no parent node", op.path)
         if parent.owner:
             raise NoChildrenForEphemerals(f"the parent of {op.path} is ephemeral", op.path)
-        path = f"{op.path}{parent.created:010d}" if op.sequence else op.path
+        path = f"{op.path}{parent.children_made:010d}" if op.sequence else op.path
         if path in self._nodes:
             raise NodeExists(f"{path} exists", path)
         self._save(path, saved)
-        self._place(path, _Node(op.data, owner=session_id if op.ephemeral else 0))
-        parent.created += 1
+        made = self._writes + 1
+        self._place(path, _Node(op.data, owner=session_id if op.ephemeral else 0, created=made, changed=made))
+        parent.children_made += 1
         events.append((NodeChange.CREATED, path))
         return path
 

@@ -6,10 +6,12 @@ brokers, and a text is one that UTF-8 can hold. So what was read can be written,
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId
@@ -140,3 +142,13 @@ def host(value: Any) -> str:
 def port(value: Any) -> int:
     """A TCP port."""
     return integer(value, 0, 65_535)
+
+
+def encode_topic_id(topic_id: UUID) -> str:
+    """Kafka's way to write a UUID: base64 for URLs, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_topic_id(encoded: str) -> UUID:
+    """Raises ValueError when it is none."""
+    return UUID(bytes=base64.urlsafe_b64decode(encoded + "=="))

@@ -9,115 +9,70 @@ A broker commits for the members of a group of clients, whom it knows: without c
 operations that fail when it is not the group's coordinator any more (``guards``). A member's claims are guarded, too,
 by the node of its registration: an offset's node that was deleted and made anew has old versions again.
 
-The offset stands in Kafka's node as a bare number, what was committed beside it in a node of ours. Both are written at
-once; where only the number changed, an old tool wrote it, and nothing else is known of that commit.
+The offset stands in Kafka's node as a bare number, what was committed beside it in a node of ours, with the id of the
+topic. Both are written at once; where only the number changed, an old tool wrote it, and nothing else is known of that
+commit. A topic that is deleted and made anew is another topic:
+
+* An offset counts only for the topic whose id stands beside it. A number without an id counts for the topic of that
+  name if it was written after that topic was made; old tools know topics by name alone.
+* A claim is for one topic, and a commit names one. Both check in their multi that this topic is there still
+  (``topic_ids``): after its deletion they get TopicGone, also when another has its name already.
+* Offsets are forgotten by the versions that were read. Each deletion also raises the version of the node above the
+  details: between two reads of it no node was deleted, so none has an old version again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
-from raylog.coordination import group_paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset as CommittedOffset
+from raylog.coordination.offset_nodes import (
+    OP_BYTES,
+    decode,
+    packed,
+    pair,
+    pair_above,
+    partitions_below,
+    read_nodes,
+    read_stored,
+    values,
+)
+from raylog.coordination.offset_store import BY_NAME, Topics
+from raylog.coordination.offset_store import Claim as Claim
+from raylog.coordination.offset_store import OffsetStore as OffsetStore
+from raylog.coordination.offset_store import Seen as Seen
+from raylog.coordination.offset_store import Staged as Staged
 from raylog.coordination.store import (
     BadVersion,
+    Check,
     Create,
     Delete,
     MetadataStore,
+    NodeExists,
     NoNode,
     NotEmpty,
     Op,
+    OpResult,
     Set,
     StoreError,
     StoreUnavailable,
-    Versioned,
 )
-from raylog.coordination.unreadable import skipping
-from raylog.protocol.ids import NO_OFFSET, GroupId, MemberId, PartitionIndex, TopicName, TopicPartition
+from raylog.coordination.topic_ids import TopicGone, can_exist, check_topic, present_topics
+from raylog.protocol.ids import (
+    NO_OFFSET,
+    NO_TOPIC_ID,
+    GroupId,
+    MemberId,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
-MULTI_BYTES = 512 << 10
-"""How much one multi may hold: half of what ZooKeeper takes (jute.maxbuffer), for there are the guards, too."""
-OP_BYTES = 64
-"""What an operation takes beside its path and data, at most."""
 _PAIR_BYTES = 400
-"""What the two operations of one offset take beside their paths and the metadata."""
-_MULTI_OPS = 2_000
-"""More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
-
-_CLAIMED_BYTES = 900_000
-_CLAIMED_AT_ONCE = 500
-"""So many partitions an owner commits all or none; with metadata of 1 KB each they stay below the bytes."""
-
-_Item = TypeVar("_Item")
-
-
-class Claim(NamedTuple):
-    """An owner's right to commit; every commit makes a new one."""
-
-    group: GroupId
-    tp: TopicPartition
-    committed: CommittedOffset | None
-    """Where to begin; None when nothing was committed."""
-    version: int
-    """The version of the offset node that the next commit names."""
-    guards: tuple[Op, ...] = ()
-    """What was checked when it was made, and is again with every write by it."""
-
-
-class Staged(NamedTuple):
-    """Offsets that a transaction, or a single commit, will make visible all at once."""
-
-    offsets: tuple[tuple[Claim, CommittedOffset], ...]
-
-
-class OffsetStore(Protocol):
-    """Committed offsets of consumer groups.
-
-    ``guards`` are operations that come first in the same multi: one that fails raises its error, and nothing was done.
-    Every method raises StoreUnavailable when the store does not answer: then it may have been done or not.
-    """
-
-    def fetch(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None
-    ) -> Mapping[TopicPartition, CommittedOffset]:
-        """The committed offsets of these partitions, or of all, without those that have none."""
-
-    def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
-        """Become the partition's owner in the group.
-
-        Raises NodeExists while another one is, BadVersion when a commit came between: try again.
-        """
-
-    def renew(self, claim: Claim) -> Claim:
-        """The claim with the version of now, when this session owns the partition still; else BadVersion.
-
-        For an owner that has not heard what became of its commit: the offset node's version is read before the owner's
-        session, so nobody else claimed before that version. What was committed is not looked at.
-        """
-
-    def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
-        """Give the ownership up, committing ``position`` if there is one; BadVersion when the claim is stale."""
-
-    def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
-        """Prepare a commit; nothing is visible yet."""
-
-    def commit(self, staged: Staged) -> tuple[Claim, ...]:
-        """Make all of them visible, or none: BadVersion when a claim is stale. Answers the claims to go on with."""
-
-    def abort(self, staged: Staged) -> None:
-        """Forget what was staged."""
-
-    def write(
-        self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]
-    ) -> Mapping[TopicPartition, StoreError]:
-        """Commit without claims; answers those that could not be, with the reason: they hold up no others."""
-
-    def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
-        """Forget what was committed for these; a partition without an offset is none the worse for it."""
-
-    def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
-        """Forget these very commits: a newer one of a partition stays, be it made at this moment (BadVersion)."""
+"""What the two operations of one offset take beside their paths and the metadata, with the check of its topic."""
+_ATTEMPTS = 3
 
 
 class RegistryOffsetStore:
@@ -129,16 +84,23 @@ class RegistryOffsetStore:
     # --- reading ---
 
     def fetch(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None, topics: Topics = BY_NAME
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        tps = self.partitions(group) if partitions is None else partitions
-        nodes = self._nodes(group, tps)
-        committed = {tp: found for tp in tps if (found := _decode(group, tp, nodes)) is not None}
-        torn = [tp for tp, found in committed.items() if found == CommittedOffset(found.offset)]
-        if torn:  # perhaps a commit came between the reads of the two nodes
-            nodes = self._nodes(group, torn)
-            committed |= {tp: found for tp in torn if (found := _decode(group, tp, nodes)) is not None}
-        return committed
+        self._store.heartbeat()  # the server that answers may lag behind the one that took a commit
+        stored = read_stored(self._store, group, self.partitions(group) if partitions is None else partitions)
+        there = present_topics(self._store, {tp.topic for tp in stored})
+        there = {name: topic for name, topic in there.items() if topics.get(name, topic) == topic}
+        return {tp: found.committed for tp, found in stored.items() if self._counts(group, tp, found.topic_id, there)}
+
+    def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
+        """Whether an offset is one of the topic of that name that there is now (see the module)."""
+        present = topics.get(tp.topic)
+        if present is None or present == committed_for:
+            return present is not None
+        if committed_for != NO_TOPIC_ID:
+            return False
+        number, topic = self._store.exists(group_paths.offset(group, tp)), self._store.exists(paths.topic(tp.topic))
+        return number is not None and topic is not None and number.changed > topic.created
 
     def partitions(self, group: GroupId) -> list[TopicPartition]:
         """Those that have a node for their offset, in order."""
@@ -147,36 +109,60 @@ class RegistryOffsetStore:
     # --- with claims ---
 
     def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
-        node, detail_node = _pair(group, tp)
-        needed = (node, detail_node, group_paths.owners_of_topic(group, tp.topic))
-        found, detail, owners = self._store.get_many(needed)
-        if found is None or detail is None or owners is None:
+        topic_node = paths.topic(tp.topic)
+        needed = (*pair(group, tp), group_paths.owners_of_topic(group, tp.topic))
+        topic, *found = self._store.get_many((topic_node, *needed)) if can_exist(tp.topic) else [None]
+        if topic is None:
+            raise TopicGone(f"{owner} cannot claim {tp}: there is no topic {tp.topic}", topic_node)
+        if None in found:
             for path in needed:
                 self._store.ensure(path)
-            found, detail = self._store.get_many([node, detail_node])
-        if found is None or detail is None:
-            raise BadVersion(f"{node} was deleted while {owner} claimed it: try again", node)
-        *_, version = self._store.multi(
-            [
-                *guards,
-                Create(group_paths.owner(group, tp), group_paths.encode_owner(owner), ephemeral=True),
-                Set(node, found.data or group_paths.encode_offset(NO_OFFSET), found.version),
-            ]
-        )
-        committed = group_paths.decode_committed(node, found.data, detail.data)
-        return Claim(group, tp, committed, _version(version), tuple(guards))
+            found = self._store.get_many(needed)
+        nodes = dict(zip(needed, found, strict=True))
+        number = found[0]
+        if number is None:
+            raise BadVersion(f"{needed[0]} was deleted while {owner} claimed it: try again", needed[0])
+        topic_id = paths.decode_topic(tp.topic, topic.data).topic_id
+        stored = decode(group, tp, nodes)
+        if stored is not None and not self._counts(group, tp, stored.topic_id, {tp.topic: topic_id}):
+            stored = None
+        data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
+        owner_node = group_paths.owner(group, tp)
+        takes: Op = Create(owner_node, group_paths.encode_owner(owner), ephemeral=True)
+        for attempt in range(2):
+            try:
+                _, version = self._multi(guards, check_topic(topic_id), [takes, Set(needed[0], data, number.version)])
+            except NodeExists:
+                if attempt or not self._owns(group, tp, owner):
+                    raise
+                takes = Check(owner_node, 0)  # the version of the offset is older than this look at the owner
+            else:
+                break
+        committed = None if stored is None else stored.committed
+        return Claim(group, tp, owner, topic_id, committed, _version(version), tuple(guards))
+
+    def _owns(self, group: GroupId, tp: TopicPartition, owner: MemberId) -> bool:
+        node = group_paths.owner(group, tp)
+        found, stat = self._store.get(node), self._store.exists(node)
+        is_ours = stat is not None and stat.ephemeral_owner == self._store.session.id
+        return is_ours and found is not None and found.data == group_paths.encode_owner(owner)
 
     def renew(self, claim: Claim) -> Claim:
         node = group_paths.offset(claim.group, claim.tp)
         found = self._store.get(node)
-        owner = self._store.exists(group_paths.owner(claim.group, claim.tp))
-        if found is None or owner is None or owner.ephemeral_owner != self._store.session.id:
+        if not self._owns(claim.group, claim.tp, claim.owner):
             raise BadVersion(f"{claim.tp} of group {claim.group} is owned by another now, or by nobody", node)
-        return claim._replace(version=found.version)
+        if found is not None:
+            return claim._replace(version=found.version)
+        again = self.claim(claim.group, claim.tp, claim.owner, claim.guards)
+        if again.topic_id != claim.topic_id:
+            raise TopicGone(f"{claim.tp} of group {claim.group} was claimed of a topic that is deleted", node)
+        return again
 
     def release(self, claim: Claim, position: CommittedOffset | None = None) -> None:
         ops = self._as_it_is(claim) if position is None else _commit(claim, position)
-        self._multi_of_claims([*claim.guards, *ops, Delete(group_paths.owner(claim.group, claim.tp))])
+        topic = () if position is None else check_topic(claim.topic_id)
+        self._multi_of_claims(claim.guards, topic, [*ops, Delete(group_paths.owner(claim.group, claim.tp))])
 
     def _as_it_is(self, claim: Claim) -> Sequence[Op]:
         """A write that changes nothing but the version: the claim must end with it, or it could commit still."""
@@ -186,79 +172,109 @@ class RegistryOffsetStore:
             raise BadVersion(f"{claim.tp} of group {claim.group} has changed since it was claimed", node)
         return [Set(node, found.data, claim.version)]
 
+    def disown(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> bool:
+        node, owner_node = group_paths.offset(group, tp), group_paths.owner(group, tp)
+        for attempt in range(_ATTEMPTS):
+            found = self._store.get(node)
+            if not self._owns(group, tp, owner):
+                return False
+            ends = [] if found is None else [Set(node, found.data, found.version)]
+            try:
+                self._store.multi([*guards, *ends, Delete(owner_node)])
+            except (BadVersion, NoNode) as error:
+                if error.index < len(guards) or attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                break
+        self._delete_empty(group_paths.owners_of_topic(group, tp.topic))
+        return True
+
     def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
         return Staged(tuple(offsets))
 
     def commit(self, staged: Staged) -> tuple[Claim, ...]:
         guards = dict.fromkeys(guard for claim, _ in staged.offsets for guard in claim.guards)
-        results = self._multi_of_claims(
-            [*guards, *(op for claim, committed in staged.offsets for op in _commit(claim, committed))]
-        )
+        topics = dict.fromkeys(check for claim, _ in staged.offsets for check in check_topic(claim.topic_id))
+        ops = [op for claim, committed in staged.offsets for op in _commit(claim, committed)]
+        results = self._multi_of_claims(tuple(guards), tuple(topics), ops)
         return tuple(
             claim._replace(committed=committed, version=_version(version))
-            for (claim, committed), version in zip(staged.offsets, results[len(guards) :: 2], strict=True)
+            for (claim, committed), version in zip(staged.offsets, results[::2], strict=True)
         )
 
     def abort(self, staged: Staged) -> None:
         """Nothing to undo: nothing was written."""
 
-    def _multi_of_claims(self, ops: Sequence[Op]) -> list[str | int | None]:
+    def _multi_of_claims(self, guards: Sequence[Op], topics: Sequence[Check], ops: Sequence[Op]) -> list[OpResult]:
         try:
-            return self._store.multi(ops)
+            return self._multi(guards, topics, ops)
         except NoNode as error:
             raise BadVersion(f"{error}: the group's offsets were deleted", error.path, error.index) from error
+
+    def _multi(self, guards: Sequence[Op], topics: Sequence[Check], ops: Sequence[Op]) -> list[OpResult]:
+        """The results of ``ops``, done only while these topics are there. Raises TopicGone."""
+        try:
+            return self._store.multi([*guards, *topics, *ops])[len(guards) + len(topics) :]
+        except NoNode as error:
+            if 0 <= error.index - len(guards) < len(topics):
+                raise TopicGone(f"the topic is deleted: {error}", error.path, error.index) from error
+            raise
 
     # --- with guards ---
 
     def write(
-        self, group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]
+        self,
+        group: GroupId,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        guards: Sequence[Op],
+        topics: Topics = BY_NAME,
     ) -> Mapping[TopicPartition, StoreError]:
         refused: dict[TopicPartition, StoreError] = {}
         path_bytes = len(group_paths.detail(group, TopicPartition(TopicName(""), PartitionIndex(0))))
-        for part in _packed(
+        for part in packed(
             offsets.items(),
             lambda item: 2 * (path_bytes + len(item[0].topic)) + 12 * len(item[1].metadata) + _PAIR_BYTES,
         ):
-            refused |= self._write_part(group, dict(part), guards)
+            refused |= self._write_part(group, dict(part), guards, topics)
         return refused
 
     def _write_part(
-        self, group: GroupId, part: dict[TopicPartition, CommittedOffset], guards: Sequence[Op]
+        self, group: GroupId, left: dict[TopicPartition, CommittedOffset], guards: Sequence[Op], topics: Topics
     ) -> dict[TopicPartition, StoreError]:
-        """As one multi, and nearly always at once: the nodes are there, but for a partition's first commit."""
-        try:
-            self._store.multi([*guards, *(Set(node, data) for node, data in _values(group, part).items())])
-        except NoNode as error:
-            if error.index < len(guards):
-                raise
-            return self._write_looking(group, part, guards)
-        return {}
+        """As one multi, and nearly always at once: the nodes are there, but for a partition's first commit.
 
-    def _write_looking(
-        self, group: GroupId, left: dict[TopicPartition, CommittedOffset], guards: Sequence[Op]
-    ) -> dict[TopicPartition, StoreError]:
-        """As one multi without those that it fails by: one that fails for the second time is left out.
-
-        The first time its nodes may have been made or deleted since they were looked at.
+        One that the multi fails by for the second time is left out: the first time its nodes may have been made or
+        deleted since they were looked at.
         """
-        refused = self._make_room(group, left)
+        refused: dict[TopicPartition, StoreError] = {}
         failed: set[TopicPartition] = set()
+        is_looking = False
         while left:
-            values = _values(group, left)
-            there = zip(values.items(), self._store.get_many(list(values)), strict=True)
-            ops = [Create(node, data) if found is None else Set(node, data) for (node, data), found in there]
+            checks = {tp.topic: check for tp in left for check in check_topic(topics.get(tp.topic, NO_TOPIC_ID))}
+            nodes = values(group, left, topics)
+            ops: list[Op] = [Set(node, data) for node, data in nodes.items()]
+            if is_looking:
+                there = zip(ops, self._store.get_many(list(nodes)), strict=True)
+                ops = [Create(op.path, nodes[op.path]) if found is None else op for op, found in there]
             try:
-                self._store.multi([*guards, *ops])
+                self._multi(guards, list(checks.values()), ops)
             except StoreUnavailable:
                 raise
+            except TopicGone as error:
+                gone = next(topic for topic, check in checks.items() if check.path == error.path)
+                refused |= _taken_out(left, error, [tp for tp in left if tp.topic == gone])
             except StoreError as error:
                 if error.index < len(guards):
                     raise
-                tp = list(left)[(error.index - len(guards)) // 2]
+                if not is_looking and isinstance(error, NoNode):
+                    is_looking = True
+                    refused |= self._make_room(group, left)
+                    continue
+                tp = list(left)[(error.index - len(guards) - len(checks)) // 2]
                 if tp in failed:
-                    refused[tp] = error
-                    del left[tp]
+                    refused |= _taken_out(left, error, [tp])
                 failed.add(tp)
+                is_looking = True
             else:
                 break
         return refused
@@ -269,7 +285,7 @@ class RegistryOffsetStore:
         """See that the nodes above those of the offsets exist; takes out of ``offsets`` those that can have none."""
         refused: dict[TopicPartition, StoreError] = {}
         topics = sorted({tp.topic for tp in offsets})
-        above = [node for topic in topics for node in _pair_above(group, topic)]
+        above = [node for topic in topics for node in pair_above(group, topic)]
         found = self._store.get_many(above)
         for topic, node, there in zip((t for t in topics for _ in range(2)), above, found, strict=True):
             if there is None:
@@ -278,115 +294,74 @@ class RegistryOffsetStore:
                 except StoreUnavailable:
                     raise
                 except StoreError as error:
-                    refused |= {tp: error for tp in offsets if tp.topic == topic}
-        for tp in refused:
-            del offsets[tp]
+                    refused |= _taken_out(offsets, error, [tp for tp in offsets if tp.topic == topic])
         return refused
 
-    def delete(self, group: GroupId, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
-        tps = list(partitions)
-        nodes = self._nodes(group, tps)
-        ops = {node: Delete(node) for node, found in nodes.items() if found is not None}
-        topics = {tp.topic for tp in tps if any(node in ops for node in _pair(group, tp))}
-        self._delete(group, topics, list(ops.values()), guards)
+    # --- forgetting ---
 
-    def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Op]) -> None:
-        nodes, ops = self._nodes(group, list(commits)), []
-        for tp, committed in commits.items():
-            if _decode(group, tp, nodes) == committed:
-                ops += [Delete(path, found.version) for path in _pair(group, tp) if (found := nodes[path]) is not None]
-        self._delete(group, {tp.topic for tp in commits}, ops, guards)
+    def look(self, group: GroupId, partitions: Sequence[TopicPartition] | None = None) -> Seen:
+        above = self._store.exists(group_paths.details(group))
+        tps = tuple(self.partitions(group) if partitions is None else partitions)
+        return Seen(tps, read_nodes(self._store, ((group, tp) for tp in tps)), None if above is None else above.version)
 
-    def _nodes(self, group: GroupId, partitions: Sequence[TopicPartition]) -> dict[str, Versioned | None]:
-        """The two nodes of each, in order."""
-        paths = [node for tp in partitions for node in _pair(group, tp)]
-        return dict(zip(paths, self._store.get_many(paths), strict=True))
+    def forget(self, group: GroupId, seen: Seen, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
+        tps = set(partitions)
+        ops = [
+            Delete(path, found.version)
+            for tp in sorted(tps)
+            for path in pair(group, tp)
+            if (found := seen.nodes[path]) is not None
+        ]
+        deletions = seen.deletions
+        for part in packed(ops, lambda op: len(op.path) + OP_BYTES):
+            counted = [] if deletions is None else [Set(group_paths.details(group), b"", deletions)]
+            self._store.multi([*guards, *counted, *part])
+            deletions = None if deletions is None else deletions + 1
+        for topic in sorted({tp.topic for tp in tps}):
+            self._delete_above(group, topic)
 
-    def _delete(self, group: GroupId, topics: Iterable[TopicName], ops: Sequence[Delete], guards: Sequence[Op]) -> None:
-        for part in _packed(ops, lambda op: len(op.path) + OP_BYTES):
-            self._store.multi([*guards, *part])
-        for topic in sorted(topics):
-            for node in _pair_above(group, topic):
-                try:
-                    self._store.delete(node)
-                except (NoNode, NotEmpty):
-                    pass
+    def _delete_above(self, group: GroupId, topic: TopicName) -> None:
+        """What is empty of the nodes above a topic's offsets and owners."""
+        for node in (*pair_above(group, topic), group_paths.owners_of_topic(group, topic)):
+            self._delete_empty(node)
 
+    def _delete_empty(self, node: str) -> None:
+        try:
+            self._store.delete(node)
+        except (NoNode, NotEmpty):
+            pass
 
-def partitions_below(store: MetadataStore, path: str) -> list[TopicPartition]:
-    """Those that have a node there, each below that of its topic, in order."""
-    partitions = []
-    for topic in store.children(path):
-        for index in store.children(f"{path}/{topic}"):
-            with skipping():
-                partitions.append(group_paths.partition_named(topic, index, path))
-    return sorted(partitions)
-
-
-def _pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:
-    """Where one offset stands: Kafka's node and ours."""
-    return group_paths.offset(group, tp), group_paths.detail(group, tp)
-
-
-def _pair_above(group: GroupId, topic: TopicName) -> tuple[str, str]:
-    """The two nodes above those of a topic's offsets."""
-    return group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)
-
-
-def _decode(group: GroupId, tp: TopicPartition, nodes: Mapping[str, Versioned | None]) -> CommittedOffset | None:
-    path, detail_path = _pair(group, tp)
-    number, detail = nodes[path], nodes[detail_path]
-    if number is None:
-        return None
-    return group_paths.decode_committed(path, number.data, b"" if detail is None else detail.data)
+    def forget_deleted_topics(self, group: GroupId, guards: Sequence[Op]) -> Sequence[TopicPartition]:
+        self._store.heartbeat()
+        seen = self.look(group)
+        owned = set(map(group_paths.topic_of, self._store.children(group_paths.owners(group))))
+        topics = present_topics(self._store, {tp.topic for tp in seen.partitions} | owned)  # later than the offsets
+        gone: list[TopicPartition] = []
+        for tp in seen.partitions:
+            stored = decode(group, tp, seen.nodes)
+            of_topic = stored is None or self._counts(group, tp, stored.topic_id, topics)
+            if tp.topic not in topics or not of_topic:
+                gone.append(tp)
+        self.forget(group, seen, gone, guards)
+        for topic in sorted(owned - topics.keys()):
+            self._delete_empty(group_paths.owners_of_topic(group, topic))
+        return gone
 
 
-def _values(group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[str, bytes]:
-    """What each node is to hold, two for each offset, in order."""
-    values: dict[str, bytes] = {}
-    for tp, committed in offsets.items():
-        node, detail_node = _pair(group, tp)
-        values[node] = group_paths.encode_offset(committed.offset)
-        values[detail_node] = group_paths.encode_detail(committed)
-    return values
-
-
-def parts_of_claimed(
-    group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> Iterator[dict[TopicPartition, CommittedOffset]]:
-    """What an owner commits, in order, each part for one multi."""
-
-    def size(item: tuple[TopicPartition, CommittedOffset]) -> int:
-        return sum(len(node) + len(data) + OP_BYTES for node, data in _values(group, dict([item])).items())
-
-    return map(dict, _packed(offsets.items(), size, _CLAIMED_BYTES, _CLAIMED_AT_ONCE))
-
-
-def _packed(
-    items: Iterable[_Item],
-    size: Callable[[_Item], int],
-    most_bytes: int = MULTI_BYTES,
-    most: int = _MULTI_OPS // 2,
-) -> Iterator[list[_Item]]:
-    """In order, each part small enough for one multi."""
-    part: list[_Item] = []
-    total = 0
-    for item in items:
-        item_bytes = size(item)
-        if part and (total + item_bytes > most_bytes or len(part) >= most):
-            yield part
-            part, total = [], 0
-        part.append(item)
-        total += item_bytes
-    if part:
-        yield part
+def _taken_out(
+    offsets: dict[TopicPartition, CommittedOffset], error: StoreError, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, StoreError]:
+    for tp in partitions:
+        del offsets[tp]
+    return dict.fromkeys(partitions, error)
 
 
 def _commit(claim: Claim, committed: CommittedOffset) -> tuple[Op, Op]:
-    (node, number), (detail_node, detail) = _values(claim.group, {claim.tp: committed}).items()
+    topics = {claim.tp.topic: claim.topic_id}
+    (node, number), (detail_node, detail) = values(claim.group, {claim.tp: committed}, topics).items()
     return Set(node, number, claim.version), Set(detail_node, detail)
 
 
-def _version(result: str | int | None) -> int:
+def _version(result: OpResult) -> int:
     assert isinstance(result, int)
     return result

@@ -7,7 +7,6 @@ releases may add some. A value that cannot be read raises CorruptMetadata, which
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -40,6 +39,8 @@ from raylog.coordination.node_json import (
     texts,
 )
 from raylog.coordination.node_json import CorruptMetadata as CorruptMetadata
+from raylog.coordination.node_json import decode_topic_id as decode_topic_id
+from raylog.coordination.node_json import encode_topic_id as encode_topic_id
 from raylog.protocol.ids import (
     NO_LEADER,
     NO_TOPIC_ID,
@@ -68,6 +69,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 BROKER_EPOCHS = "/raylog/broker_epochs"
 RAYLOG_BROKERS = "/raylog/brokers"
+TOPIC_IDS = "/raylog/topic_ids"
 FEATURE_LEVEL = "/raylog/feature_level"
 ACL_OWNER = "/raylog/acl_owner"
 """Whose alone all znodes are (zk_auth)."""
@@ -85,6 +87,7 @@ BASE_PATHS = (
     CONSUMERS,
     BROKER_EPOCHS,
     RAYLOG_BROKERS,
+    TOPIC_IDS,
     GROUPS,
 )
 """Persistent nodes without a value of their own, made when a cluster is."""
@@ -105,6 +108,13 @@ def broker_epoch(broker_id: BrokerId) -> str:
 
 def topic(name: TopicName) -> str:
     return f"{BROKER_TOPICS}/{name}"
+
+
+def topic_id(id_: TopicId) -> str:
+    """There while the topic with this id is: a write about that topic checks it. The topic's own node proves nothing,
+    for one made anew begins with version 0 again.
+    """
+    return f"{TOPIC_IDS}/{encode_topic_id(id_)}"
 
 
 def topic_partitions(name: TopicName) -> str:
@@ -196,16 +206,6 @@ def decode_controller(data: bytes) -> BrokerId:
     value = load(CONTROLLER, data)
     with Reading(CONTROLLER):
         return BrokerId(integer(value["brokerid"]))
-
-
-def encode_topic_id(topic_id: UUID) -> str:
-    """Kafka's way to write a UUID: base64 for URLs, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def decode_topic_id(encoded: str) -> UUID:
-    """Raises ValueError when it is none."""
-    return UUID(bytes=base64.urlsafe_b64decode(encoded + "=="))
 
 
 def encode_broker(info: BrokerInfo, now_ms: TimestampMs) -> bytes:

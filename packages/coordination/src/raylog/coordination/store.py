@@ -90,6 +90,10 @@ class Stat(NamedTuple):
     version: int
     ephemeral_owner: int
     """The id of the session that keeps it; 0 for a persistent node."""
+    created: int = 0
+    """The number of the write that made it. A later write, of any node, has a higher number."""
+    changed: int = 0
+    """The number of the write that last set its data."""
 
 
 class Session(NamedTuple):

@@ -316,7 +316,7 @@ class ZkStore:
         if not is_path(path):
             return None
         stat = self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch)))
-        return None if stat is None else Stat(stat.version, stat.ephemeralOwner)
+        return None if stat is None else Stat(stat.version, stat.ephemeralOwner, stat.czxid, stat.mzxid)
 
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         while is_path(path):

@@ -9,7 +9,7 @@ checked in the same multi. An offset that the store refuses is told to whom it c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -18,8 +18,9 @@ from raylog.broker.events import EventLog
 from raylog.coordination.loops import Loops
 from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import Op, StoreError, StoreUnavailable
-from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
-from raylog.protocol.ids import GroupId, TopicPartition
+from raylog.coordination.topic_ids import TopicGone
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownTopicOrPartition
+from raylog.protocol.ids import GroupId, TopicId, TopicName, TopicPartition
 
 __all__ = ["Commit", "OffsetCommitter"]
 
@@ -37,6 +38,8 @@ class Commit:
 
     group: GroupId
     offsets: Mapping[TopicPartition, CommittedOffset]
+    topics: Mapping[TopicName, TopicId]
+    """The topics that they are of, as they were known when it came."""
     fence: Callable[[], Sequence[Op]]
     """Asked in the committer's thread when the write is at hand, and again when the store refused it: operations that
     fail once this commit must not happen any more. Raises the error for the member when it must not already.
@@ -109,11 +112,8 @@ class OffsetCommitter:
         self._at_hand = [] if first is None else [first]
         self._closing.wait(self._linger_s())
         self._at_hand += self._waiting()
-        by_group: dict[GroupId, list[Commit]] = {}
-        for commit in self._at_hand:
-            by_group.setdefault(commit.group, []).append(commit)
-        for group, commits in by_group.items():
-            self._write(group, commits)
+        for commits in _together(self._at_hand):
+            self._write(commits[0].group, commits)
         self._at_hand = []
         return not (self._closing.is_set() and self._queue.empty())
 
@@ -139,7 +139,8 @@ class OffsetCommitter:
                 break
             offsets = {tp: committed for commit in commits for tp, committed in commit.offsets.items()}
             try:
-                refused = self._offsets.write(group, offsets, guards)
+                topics = {name: topic for commit in commits for name, topic in commit.topics.items()}
+                refused = self._offsets.write(group, offsets, guards, topics)
             except StoreUnavailable:
                 raise
             except StoreError as error:
@@ -164,14 +165,31 @@ class OffsetCommitter:
         return list(guards)
 
     def _answer(self, commits: list[Commit], refused: Mapping[TopicPartition, StoreError]) -> None:
-        errors: dict[TopicPartition, RaylogError] = {
-            tp: RaylogError(f"the offset of {tp} could not be committed: {error}") for tp, error in refused.items()
-        }
+        errors = {tp: _refusal(tp, error) for tp, error in refused.items()}
         for tp, error in errors.items():
             log.warning("an offset could not be committed", partition=str(tp), reason=str(error))
         while commits:
             commit = commits.pop()
             commit.answer.set_result({tp: errors.get(tp) for tp in commit.offsets})
+
+
+def _together(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
+    """Those of one group, in order, which can be one write: they mean the same topic by a name."""
+    writes: dict[GroupId, list[Commit]] = {}
+    topics: dict[GroupId, dict[TopicName, TopicId]] = {}
+    for commit in commits:
+        known = topics.setdefault(commit.group, {})
+        if any(known.get(name, topic) != topic for name, topic in commit.topics.items()):
+            yield writes.pop(commit.group)
+            known.clear()
+        known.update(commit.topics)
+        writes.setdefault(commit.group, []).append(commit)
+    yield from writes.values()
+
+
+def _refusal(tp: TopicPartition, error: StoreError) -> RaylogError:
+    why = f"the offset of {tp} could not be committed: {error}"
+    return UnknownTopicOrPartition(why) if isinstance(error, TopicGone) else RaylogError(why)
 
 
 def _refuse(commits: Sequence[Commit], why: str) -> None:

@@ -33,8 +33,9 @@ from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.store import MetadataStore, Op
+from raylog.coordination.store import BadVersion, MetadataStore, NoNode, Op
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
@@ -52,12 +53,15 @@ from raylog.protocol.ids import (
     MemberId,
     MonotonicMs,
     TimestampMs,
+    TopicId,
     TopicName,
     TopicPartition,
 )
 from raylog.protocol.settings import Settings
 
 __all__ = ["GroupCoordinator"]
+
+_ATTEMPTS = 3
 
 
 def _new_member_id(join: Join) -> MemberId:
@@ -177,7 +181,11 @@ class GroupCoordinator:
     # --- offsets ---
 
     def commit_offsets(
-        self, group: GroupId, who: Identity, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group: GroupId,
+        who: Identity,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        topics: Mapping[TopicName, TopicId],
     ) -> Future[Results]:
         def fence() -> Sequence[Op]:
             with self._holder.enter(group) as entry:
@@ -185,32 +193,38 @@ class GroupCoordinator:
 
         fence()
         answer: Future[Results] = Future()
-        self._committer.submit(Commit(group, offsets, fence, answer))
+        self._committer.submit(Commit(group, offsets, topics, fence, answer))
         return answer
 
     def fetch_offsets(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
     ) -> Mapping[TopicPartition, CommittedOffset]:
         with self._holder.enter(group) as entry:
             self._holder.check_coordinates(entry, group)
         with store_answers():
-            return self._offsets.fetch(group, partitions)
+            return self._offsets.fetch(group, partitions, topics)
 
     def delete_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, RaylogError | None]:
         with self._holder.enter(group) as entry:
-            described = self._describe(entry, group)
-            if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
-                raise NonEmptyGroup(f"nobody but the members of group {group} knows what they read: stop them first")
-            subscribed = _subscribed(described)
-            results: dict[TopicPartition, RaylogError | None] = dict.fromkeys(partitions)
-            for tp in partitions:
-                if subscribed is None or tp.topic in subscribed:
-                    results[tp] = GroupSubscribedToTopic(f"group {group} reads {tp.topic}: stop its members first")
-            free = [tp for tp, error in results.items() if error is None]
-            self._offsets.delete(group, free, self._fence(entry, group))
-        return results
+            for _ in range(_ATTEMPTS):
+                seen = self._offsets.look(group, partitions)  # before the members: who comes later claims what was seen
+                described = self._describe(entry, group)
+                if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
+                    raise NonEmptyGroup(f"only the members of group {group} know what they read: stop them first")
+                subscribed = _subscribed(described)
+                results: dict[TopicPartition, RaylogError | None] = dict.fromkeys(partitions)
+                for tp in partitions:
+                    if subscribed is None or tp.topic in subscribed:
+                        results[tp] = GroupSubscribedToTopic(f"group {group} reads {tp.topic}: stop its members first")
+                free = [tp for tp, error in results.items() if error is None]
+                try:
+                    self._offsets.forget(group, seen, free, self._fence(entry, group))
+                except (BadVersion, NoNode):
+                    continue  # claimed or committed meanwhile: ask again who reads it
+                return results
+        raise CoordinatorNotAvailable(f"offsets of group {group} change all the time: stop who commits them")
 
     # --- offsets that nobody needs (see retention) ---
 
@@ -219,14 +233,19 @@ class GroupCoordinator:
         with self._holder.enter(group) as entry:
             return self._unneeded(entry, group)
 
-    def forget(
-        self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset], *, even_if_needed: bool
-    ) -> None:
+    def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Forget those of the commits that stand still and are not needed now, either."""
         with self._holder.enter(group) as entry:
-            unneeded = commits if even_if_needed else self._unneeded(entry, group)
-            still = {tp: committed for tp, committed in commits.items() if tp in unneeded}
-            self._offsets.forget(group, still, self._fence(entry, group))
+            seen = self._offsets.look(group, list(commits))
+            unneeded = self._unneeded(entry, group)
+            still = [tp for tp, committed in commits.items() if unneeded.get(tp) == committed]
+            self._offsets.forget(group, seen, still, self._fence(entry, group))
+
+    def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
+        """Forget the offsets that the group has for topics that are deleted; answers which."""
+        with self._holder.enter(group) as entry:
+            self._holder.check_coordinates(entry, group)
+            return self._offsets.forget_deleted_topics(group, self._fence(entry, group))
 
     def empty_since(self, group: GroupId, now_ms: TimestampMs) -> TimestampMs | None:
         """When the group was found without members first, by the wall clock; None when it has some."""

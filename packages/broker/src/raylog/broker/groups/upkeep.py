@@ -11,13 +11,11 @@ from raylog.broker.config import OFFSETS_RETENTION_CHECK_INTERVAL_MS, OFFSETS_RE
 from raylog.broker.events import EventLog
 from raylog.broker.groups.lag import GroupLags, Led
 from raylog.broker.groups.retention import OffsetRetention, RetainedGroups
-from raylog.coordination import paths
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
-from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import MonotonicMs, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import MonotonicMs, TimestampMs, TopicPartition
 from raylog.protocol.settings import Settings
 
 __all__ = ["GroupUpkeep"]
@@ -61,9 +59,8 @@ class GroupUpkeep:
         loops: Loops,
     ) -> None:
         """``age_ms``: the wall clock for the age of commits, which does not jump ahead."""
-        self._store = store
         self._loops = loops
-        self.lags = GroupLags(store, led, now_ms)
+        self.lags = GroupLags(store, led, state, now_ms)
         self._settings = settings
         self._stopping = threading.Event()
         self._now_ms = now_ms
@@ -74,7 +71,6 @@ class GroupUpkeep:
             cast(RetainedGroups, _UntilStopped(groups, lambda: self._stopping.is_set())),
             retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
             state=state,
-            is_deleted=self._is_deleted,
         )
 
     def turn(self, stopping: threading.Event) -> bool:
@@ -102,11 +98,3 @@ class GroupUpkeep:
                 log.warning("looking after committed offsets failed", reason=error)
 
         self._loops.guarded("group-upkeep", tell_what_is_foreseen)
-
-    def _is_deleted(self, name: TopicName, topic_id: TopicId) -> bool:
-        """A topic whose node cannot be read is not deleted."""
-        found = self._store.get(paths.topic(name))
-        try:
-            return found is None or paths.decode_topic(name, found.data).topic_id != topic_id
-        except CorruptMetadata:
-            return False

@@ -15,9 +15,10 @@ from typing import Protocol
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.described import DescribedGroup, ListedGroup
 from raylog.coordination.model import BrokerInfo
+from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import CommittedOffset
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import GroupId, TopicPartition
+from raylog.protocol.ids import GroupId, TopicId, TopicName, TopicPartition
 
 __all__ = ["Groups"]
 
@@ -48,18 +49,27 @@ class Groups(Protocol):
         """One result for each leaver, in order."""
 
     def commit_offsets(
-        self, group: GroupId, who: Identity, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group: GroupId,
+        who: Identity,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        topics: Mapping[TopicName, TopicId],
     ) -> Future[Mapping[TopicPartition, RaylogError | None]]:
-        """Store the offsets; what is wrong with one partition is its result.
+        """Store the offsets, which are of these ``topics``; what is wrong with one partition is its result:
+        UnknownTopicOrPartition when its topic is deleted, also if another has its name.
 
         A ``who`` without a generation may commit while the group is empty, also one of actors.
         Errors for all: UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress.
         """
 
     def fetch_offsets(
-        self, group: GroupId, partitions: Sequence[TopicPartition] | None
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Those of ``partitions`` (None: of all) that were committed. A group that does not exist has none."""
+        """Those of ``partitions`` (None: of all) that were committed for the topics that there are, and for those that
+        ``topics`` names.
+
+        A group that does not exist has none.
+        """
 
     def delete_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition]

@@ -30,6 +30,8 @@ from raylog.protocol.errors import (
     InvalidRequest,
     OffsetMetadataTooLarge,
     RaylogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -61,8 +63,9 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     if not offsets:  # as in Kafka, whoever asks: nothing is asked of the group
         return _response(ctx, topics, wrong)
     who = identity(request, request.generation_id_or_member_epoch)
-    committed = ports.groups.commit_offsets(group, who, offsets)
-    return later(committed, lambda results: _response(ctx, topics, {**results, **wrong}))
+    ids = {name: state.topics[name].id for name in {tp.topic for tp in offsets}}
+    committed = ports.groups.commit_offsets(group, who, offsets, ids)
+    return later(committed, lambda results: _response(ctx, topics, _in_words_of(topics, {**results, **wrong})))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
@@ -84,6 +87,15 @@ def _committed(state: ClusterState, tp: TopicPartition, part: Any, limit: int, n
         )
     epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", NO_EPOCH))
     return CommittedOffset(Offset(part.committed_offset), epoch, metadata, now_ms)
+
+
+def _in_words_of(topics: list[AskedTopic], results: Results) -> Results:
+    """A topic that was deleted in that moment, perhaps for another of its name: who named an id hears of the id."""
+    by_id = {topic.name for topic in topics if hasattr(topic.asked, "topic_id")}
+    return {
+        tp: UnknownTopicId(str(error)) if tp.topic in by_id and isinstance(error, UnknownTopicOrPartition) else error
+        for tp, error in results.items()
+    }
 
 
 def _response(ctx: RequestContext, topics: list[AskedTopic], results: Results) -> Any:

@@ -87,7 +87,8 @@ def _group(ctx: RequestContext, ports: Ports, asked: Any) -> FoundGroup:
         if topic.wrong is None
         for index in topic.asked.partition_indexes
     ]
-    offsets = ports.groups.fetch_offsets(group, partitions)
+    by_id = {topic.name: topic.asked.topic_id for topic in topics if hasattr(topic.asked, "topic_id")}
+    offsets = ports.groups.fetch_offsets(group, partitions, by_id)
     return FoundGroup(group, [FoundTopic(topic.fields(), _of_topic(topic, offsets)) for topic in topics])
 
 

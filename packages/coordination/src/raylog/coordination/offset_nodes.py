@@ -1,0 +1,129 @@
+"""The two nodes of each committed offset, Kafka's and ours: what they hold, and which of them fit into one multi."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from raylog.coordination import group_paths
+from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.store import MetadataStore, Versioned
+from raylog.coordination.unreadable import skipping
+from raylog.protocol.ids import NO_TOPIC_ID, GroupId, TopicId, TopicName, TopicPartition
+
+MULTI_BYTES = 512 << 10
+"""How much one multi may hold: half of what ZooKeeper takes (jute.maxbuffer), for there are the guards, too."""
+OP_BYTES = 200
+"""What an operation takes beside its path and data, at most."""
+_MULTI_OPS = 2_000
+"""More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
+_CLAIMED_BYTES = 980_000
+_CLAIMED_AT_ONCE = 500
+"""So many partitions an owner commits all or none; with metadata of 1 KB each they stay below the bytes."""
+
+Nodes = Mapping[str, Versioned | None]
+_ID_BYTES = 100
+"""What a topic's id takes, in its check and beside an offset."""
+_Item = TypeVar("_Item")
+
+
+class Stored(NamedTuple):
+    """What stands written of one partition."""
+
+    committed: CommittedOffset
+    topic_id: TopicId
+    """Of the topic that it was committed for; NO_TOPIC_ID: only its name is known."""
+
+
+def pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:
+    """Where one offset stands: Kafka's node and ours."""
+    return group_paths.offset(group, tp), group_paths.detail(group, tp)
+
+
+def pair_above(group: GroupId, topic: TopicName) -> tuple[str, str]:
+    """The two nodes above those of a topic's offsets."""
+    return group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)
+
+
+def read_nodes(store: MetadataStore, partitions: Iterable[tuple[GroupId, TopicPartition]]) -> Nodes:
+    """The two nodes of each, in order."""
+    nodes = [node for group, tp in partitions for node in pair(group, tp)]
+    return dict(zip(nodes, store.get_many(nodes), strict=True)) if nodes else {}
+
+
+def decode(group: GroupId, tp: TopicPartition, nodes: Nodes) -> Stored | None:
+    """None: nothing was committed. Raises CorruptMetadata."""
+    path, detail_path = pair(group, tp)
+    number, detail = nodes[path], nodes[detail_path]
+    if number is None:
+        return None
+    found = group_paths.decode_committed(path, number.data, b"" if detail is None else detail.data)
+    return None if found is None else Stored(*found)
+
+
+def read_stored(
+    store: MetadataStore, group: GroupId, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Stored]:
+    """What stands written, without the partitions of which nothing does. Raises CorruptMetadata."""
+    nodes = read_nodes(store, ((group, tp) for tp in partitions))
+    stored = {tp: found for tp in partitions if (found := decode(group, tp, nodes)) is not None}
+    torn = [tp for tp, found in stored.items() if found.topic_id == NO_TOPIC_ID]
+    if torn:  # perhaps a commit came between the reads of the two nodes
+        nodes = read_nodes(store, ((group, tp) for tp in torn))
+        stored |= {tp: found for tp in torn if (found := decode(group, tp, nodes)) is not None}
+    return stored
+
+
+def values(
+    group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset], topics: Mapping[TopicName, TopicId]
+) -> dict[str, bytes]:
+    """What each node is to hold, two for each offset, in order."""
+    data: dict[str, bytes] = {}
+    for tp, committed in offsets.items():
+        node, detail_node = pair(group, tp)
+        data[node] = group_paths.encode_offset(committed.offset)
+        data[detail_node] = group_paths.encode_detail(committed, topics.get(tp.topic, NO_TOPIC_ID))
+    return data
+
+
+def partitions_below(store: MetadataStore, path: str) -> list[TopicPartition]:
+    """Those that have a node there, each below that of its topic, in order."""
+    partitions = []
+    for topic in store.children(path):
+        for index in store.children(f"{path}/{topic}"):
+            with skipping():
+                partitions.append(group_paths.partition_named(topic, index, path))
+    return sorted(partitions)
+
+
+def parts_of_claimed(
+    group: GroupId, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Iterator[dict[TopicPartition, CommittedOffset]]:
+    """What an owner commits, in order, each part for one multi."""
+
+    def size(item: tuple[TopicPartition, CommittedOffset]) -> int:
+        """With the check of a topic for each."""
+        written = values(group, dict([item]), {})
+        return sum(len(node) + len(data) + OP_BYTES for node, data in written.items()) + OP_BYTES + _ID_BYTES
+
+    return map(dict, packed(offsets.items(), size, _CLAIMED_BYTES, _CLAIMED_AT_ONCE))
+
+
+def packed(
+    items: Iterable[_Item],
+    size: Callable[[_Item], int],
+    most_bytes: int = MULTI_BYTES,
+    most: int = _MULTI_OPS // 2,
+) -> Iterator[list[_Item]]:
+    """In order, each part small enough for one multi."""
+    part: list[_Item] = []
+    total = 0
+    for item in items:
+        item_bytes = size(item)
+        if part and (total + item_bytes > most_bytes or len(part) >= most):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += item_bytes
+    if part:
+        yield part

@@ -1,0 +1,46 @@
+"""Which topic has a name now, and how a write is refused once that topic is deleted.
+
+Every topic that a controller makes has a node for its id (``paths.topic_id``), made in the same multi as the topic and
+deleted before it. An id does not come again, so a write that checks this node cannot reach another topic of the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raylog.coordination import paths
+from raylog.coordination.store import Check, MetadataStore, StoreError
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidTopic
+from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
+
+__all__ = ["TopicGone", "can_exist", "check_topic", "present_topics"]
+
+
+class TopicGone(StoreError):
+    """The topic that a write was for is deleted; another may have its name. Nothing was written."""
+
+
+def present_topics(store: MetadataStore, names: Iterable[TopicName]) -> Mapping[TopicName, TopicId]:
+    """The ids of those topics that exist; NO_TOPIC_ID of one that an old tool made. Raises CorruptMetadata."""
+    asked = [name for name in sorted(set(names)) if can_exist(name)]
+    found = store.get_many([paths.topic(name) for name in asked]) if asked else []
+    return {
+        name: paths.decode_topic(name, node.data).topic_id
+        for name, node in zip(asked, found, strict=True)
+        if node is not None
+    }
+
+
+def check_topic(topic_id: TopicId) -> tuple[Check, ...]:
+    """The operation that fails with NoNode in a multi once the topic is deleted; none for a topic without an id."""
+    return () if topic_id == NO_TOPIC_ID else (Check(paths.topic_id(topic_id), 0),)
+
+
+def can_exist(name: TopicName) -> bool:
+    """False of what no topic can be called: then there is no node of that name to look for, either."""
+    try:
+        check_topic_name(name)
+    except InvalidTopic:
+        return False
+    return True
