@@ -114,7 +114,7 @@ class SimBroker:
         self._waiting: list[Waiting] = []
         machine = design.controller(world.min_isr)
         self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine)
-        self.coordinating = Coordinating(self, design.groups.coordinator) if world.has_groups else None
+        self.coordinating = Coordinating(self, design.groups) if world.has_groups else None
 
     def clock(self) -> MonotonicMs:
         """This machine's monotonic clock, which shows what it likes."""

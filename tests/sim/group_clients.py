@@ -22,6 +22,7 @@ from raylog.protocol.ids import (
     NO_OFFSET,
     BrokerId,
     Generation,
+    GroupId,
     InstanceId,
     MemberId,
     Offset,
@@ -30,7 +31,7 @@ from raylog.protocol.ids import (
 
 from .engine import Process, Thread
 from .group_coordinator import Commit, FetchOffsets, FindCoordinator, GroupRequest, Heartbeat, Leave
-from .group_invariants import CLIENTS, PARTITIONS, Author
+from .group_invariants import CLIENTS, PARTITIONS, Author, topic_id
 from .network import Answer
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ PROTOCOL = "range"
 class SimClient:
     """See the module."""
 
-    def __init__(self, groups: SimGroups, node: int, instance: InstanceId | None) -> None:
+    def __init__(self, groups: SimGroups, node: int, instance: InstanceId | None, group: GroupId = CLIENTS) -> None:
         self.node = node
+        self.group = group
         self.groups = groups
         self.engine = groups.engine
         self.instance = instance
@@ -64,6 +66,23 @@ class SimClient:
         """Of what it was assigned: the next record."""
         self.is_settled = False
         self._is_committing = False
+        self.life = groups.checker.life
+        """Of the topic that it reads."""
+
+    def sees_topic(self, life: int) -> None:
+        """Soon its metadata tell of a topic that was made anew: it begins at the beginning."""
+
+        def see() -> None:
+            self.life = life
+            self.positions = dict.fromkeys(self.positions, Offset(0))
+
+        self.engine.at(self.engine.random.randrange(300), self._thread, see)
+
+    @property
+    def _reads_nothing(self) -> bool:
+        """The topic that it knows is deleted."""
+        checker = self.groups.checker
+        return self.life != checker.life or not checker.is_there
 
     @property
     def who(self) -> Identity:
@@ -71,8 +90,9 @@ class SimClient:
 
     def start(self) -> None:
         self.engine.at(1, self._thread, self._find)
-        self.engine.at(WORK_MS, self._thread, self._work)
-        self.engine.at(COMMIT_MS, self._thread, self._commit_now_and_then)
+        if self.group == CLIENTS:
+            self.engine.at(WORK_MS, self._thread, self._work)
+            self.engine.at(COMMIT_MS, self._thread, self._commit_now_and_then)
 
     def crash(self) -> None:
         self.process.alive = False
@@ -85,7 +105,7 @@ class SimClient:
 
     def _ask(self, target: BrokerId, request: Any, done: Answer, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         self.groups.world.network.call(
-            self.node, self._thread, target, "group", GroupRequest(CLIENTS, request), timeout_ms, done
+            self.node, self._thread, target, "group", GroupRequest(self.group, request), timeout_ms, done
         )
 
     def _soon(self, action: Any) -> None:
@@ -171,6 +191,10 @@ class SimClient:
         return bytes(tp.partition for tp in PARTITIONS if tp.partition % len(names) == place)
 
     def _assigned(self, member_id: MemberId, generation: Generation, share: bytes) -> None:
+        if self.group != CLIENTS:
+            self.is_settled = True
+            self._heartbeat()
+            return
         self.groups.checker.told(member_id, generation, share)
         partitions = [PARTITIONS[index] for index in share]
 
@@ -219,7 +243,7 @@ class SimClient:
 
     def _work(self) -> None:
         self.engine.at(WORK_MS, self._thread, self._work)
-        if self.is_settled:
+        if self.is_settled and not self._reads_nothing:
             for tp in sorted(self.positions):
                 self.groups.checker.works(CLIENTS, tp, self.positions[tp], ())
                 self.positions[tp] = Offset(self.positions[tp] + 1)
@@ -231,10 +255,10 @@ class SimClient:
 
     def _commit(self, then: Any) -> None:
         """What it has worked on; a refusal is told by the next heartbeat, too."""
-        if self._coordinator is None or not self.positions:
+        if self._coordinator is None or not self.positions or self._reads_nothing:
             then()
             return
-        author = str(Author(self.member_id, self.generation))
+        author = str(Author(self.member_id, self.generation, self.life))
         offsets = {tp: CommittedOffset(at, metadata=author) for tp, at in self.positions.items()}
 
         def done(answer: Any) -> None:
@@ -242,4 +266,4 @@ class SimClient:
             then()
 
         self._is_committing = True
-        self._ask(self._coordinator, Commit(self.who, offsets), done)
+        self._ask(self._coordinator, Commit(self.who, offsets, topic_id(self.life)), done)

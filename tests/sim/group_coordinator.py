@@ -7,7 +7,7 @@ free, and writes without it: what others do meanwhile comes in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,16 +20,17 @@ from raylog.broker.groups.upkeep import GroupUpkeep
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, GroupId, MemberId, TopicPartition
+from raylog.protocol.ids import BrokerId, GroupId, MemberId, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
 from .engine import Thread
-from .group_invariants import CLIENTS, TOPIC, TOPIC_ID, Settled
-from .loops import SimLoops
+from .group_invariants import CLIENTS, TOPIC, Settled
+from .local import StepFailed
 from .network import Answer
 
 if TYPE_CHECKING:
     from .broker import SimBroker
+    from .groups import GroupDesign
 
 LOOK_MS = 50
 """How often it looks whether the ticker has something to do."""
@@ -63,6 +64,8 @@ class Commit(NamedTuple):
 
     who: Identity
     offsets: dict[TopicPartition, CommittedOffset]
+    topic: TopicId
+    """Which topic was read, as requests name it since KIP-848."""
 
 
 class FetchOffsets(NamedTuple):
@@ -75,14 +78,13 @@ class DeleteGroup(NamedTuple):
     """DeleteGroups."""
 
 
-class StepFailed(RuntimeError):
-    """What an operating system may refuse at any moment."""
-
-
 class NeverStops:
     """The event for which a loop waits between two passes: the engine has waited already."""
 
     def wait(self, timeout_s: float) -> bool:
+        return False
+
+    def is_set(self) -> bool:
         return False
 
 
@@ -104,17 +106,17 @@ def coordinator(data: bytes) -> BrokerId:
 class Coordinating:
     """See the module."""
 
-    def __init__(self, broker: SimBroker, make: Callable[..., GroupCoordinator]) -> None:
+    def __init__(self, broker: SimBroker, design: GroupDesign) -> None:
         self._broker = broker
         self._engine = broker.engine
         self._thread = Thread(broker.process)
         self._committing = Thread(broker.process)
         self._has_commits = False
         self._member_ids = 0
-        self.fails = 0
-        """So many of the next steps of its threads fail."""
-        self._loops = SimLoops(self._may_fail)
-        self._groups = make(
+        self.fails: dict[str, int] = {}
+        """So many of the next steps of each of its threads fail."""
+        self._loops = design.loops(self._may_fail)
+        self._groups: GroupCoordinator = design.coordinator(
             broker.id,
             broker.store,
             epoch=lambda: broker.info.epoch,
@@ -133,6 +135,7 @@ class Coordinating:
             state=lambda: broker.receiver.state,
             settings=lambda: SETTINGS,
             now_ms=broker.clock,
+            age_ms=lambda: TimestampMs(broker.engine.now),
             loops=self._loops,
         )
         self._groups.start()
@@ -148,14 +151,18 @@ class Coordinating:
         """A client asks; any thread."""
         self._engine.at(0, self._thread, lambda: self._serve(request, answer))
 
+    def fail_steps(self, count: int) -> None:
+        """So many of the next steps of each of its threads fail."""
+        self.fails = dict.fromkeys(self._loops.made, count)
+
     def stop(self) -> None:
         """An orderly stop."""
         self._broker.store.thread = self._thread
         self._groups.stop()
 
     def _may_fail(self, loop: str) -> None:
-        if self.fails:
-            self.fails -= 1
+        if self.fails.get(loop):
+            self.fails[loop] -= 1
             self._broker.world.counts["steps of groups' threads failed"] += 1
             raise StepFailed(f"{loop}: can't start new thread")
 
@@ -203,8 +210,8 @@ class Coordinating:
             case DeleteGroup():
                 groups.delete(group)
                 return ()
-            case Commit(who, offsets):
-                results = groups.commit_offsets(group, who, offsets, {TOPIC: TOPIC_ID})
+            case Commit(who, offsets, topic):
+                results = groups.commit_offsets(group, who, offsets, {TOPIC: topic})
                 if not self._has_commits:
                     self._has_commits = True
                     self._engine.at(self._engine.random.choice(LINGERS_MS), self._committing, self._commit)
@@ -215,12 +222,13 @@ class Coordinating:
         self._engine.at(LOOK_MS, self._thread, self._tick)
         self._broker.store.thread = self._thread
         if self._groups.next_tick_ms <= self._broker.clock():
-            self._loops.made["group-ticker"].turn()
+            self._turn("group-ticker")
 
     def _look_after(self) -> None:
         self._engine.at(UPKEEP_MS, self._thread, self._look_after)
         self._broker.store.thread = self._thread
         self._upkeep.turn(NeverStops())  # type: ignore[arg-type]
+        self._groups.keeper.turn(NeverStops())  # type: ignore[arg-type]
 
     # --- the committer's
 
@@ -231,4 +239,9 @@ class Coordinating:
             return
         self._has_commits = False
         self._broker.store.thread = self._committing
-        self._loops.made["offset-committer"].turn()
+        self._turn("offset-committer")
+
+    def _turn(self, name: str) -> None:
+        loop = self._loops.made[name]
+        if loop.is_alive:
+            loop.turn()

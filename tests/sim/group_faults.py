@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from .group_clients import SimClient
+from .group_invariants import ACTORS, CLIENTS
 from .group_members import SimMember
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ DESCRIPTIONS = {
     "c-cut": "nothing passes from client {broker} to the coordinator for {length} ms",
     "c-leave": "client {broker} leaves, and another starts after {length} ms",
     "c-join": "one more client joins",
+    "g-abandon": "the clients of group left are killed with their coordinator, which starts again after {length} ms",
+    "g-delete": "a group's members leave, and after {length} ms others join while it is deleted",
+    "g-recreate": "the topic that groups read is deleted, and made anew after {length} ms",
+    "g-steps": "threads of groups fail at their next steps at the coordinator ({length}/1000 and one)",
 }
 WEIGHTS = {
     "m-kill": 4,
@@ -45,6 +50,10 @@ WEIGHTS = {
     "c-cut": 2,
     "c-leave": 4,
     "c-join": 2,
+    "g-abandon": 3,
+    "g-delete": 2,
+    "g-recreate": 3,
+    "g-steps": 2,
 }
 COORDINATOR_FAULTS = {"hint": 3, "pause": 3, "zk": 3, "kill": 2, "expire": 2, "isolate": 1, "stop": 1}
 """What strikes the broker that coordinates the clients."""
@@ -101,11 +110,29 @@ def act(groups: SimGroups, kind: str, whom: int, length: int, end: int) -> Calla
     if kind == "c-join":
         groups.start_client()
         return None
+    if kind.startswith("g-"):
+        return _act_on_group(groups, kind, whom, length)
     if kind.startswith("m-"):
         member = groups.member(whom)
         return _act_on_member(groups, kind, member, length, until) if member is not None else None
     client = groups.client(whom)
     return _act_on_client(groups, kind, client, length, until) if client is not None else None
+
+
+def _act_on_group(groups: SimGroups, kind: str, whom: int, length: int) -> Callable[[], None] | None:
+    match kind:
+        case "g-abandon":
+            broker = groups.abandon()
+            return partial(groups.world.start_broker, broker) if broker is not None else None
+        case "g-delete":
+            groups.delete((ACTORS, CLIENTS)[whom % 2], length)
+        case "g-recreate":
+            groups.recreate(min(length, 1_500))
+        case "g-steps":
+            groups.fail_steps(1 + length // 1_000)
+        case _:
+            raise ValueError(f"there is no fault {kind!r}")
+    return None
 
 
 def _act_on_member(

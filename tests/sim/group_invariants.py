@@ -35,12 +35,15 @@ NOTHING_SKIPPED = "no commit passes over what nobody worked on"
 ONE_ASSIGNMENT = "one assignment per generation"
 ONE_COORDINATOR = "one coordinator"
 STORED_FIRST = "members are told what is stored"
+KEPT = "a group that has members keeps its offsets"
+ABANDONED = "an abandoned group becomes Empty"
 READ = "an offset that is read was the committed one meanwhile"
 
 ACTORS = GroupId("actors")
 CLIENTS = GroupId("clients")
+LEFT = GroupId("left")
+"""Of clients, too: these go and do not come back."""
 TOPIC = TopicName("rides")
-TOPIC_ID = TopicId(UUID(int=99))
 """What both read. No broker has it: the records that members work on are numbers."""
 PARTITIONS = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in range(6))
 """As there are at first."""
@@ -56,19 +59,26 @@ def _partition_of(path: str) -> tuple[GroupId, TopicPartition]:
     return group, TopicPartition(TopicName(topic), PartitionIndex(int(index)))
 
 
+def topic_id(life: int) -> TopicId:
+    """Of the topic after it was made anew so many times."""
+    return TopicId(UUID(int=1_000 + life))
+
+
 class Author(NamedTuple):
     """Who commits: what a commit's metadata says."""
 
     member: str
     generation: int
+    life: int
+    """Of the topic that it has read (see :meth:`GroupChecker.made_anew`)."""
 
     @classmethod
     def of(cls, metadata: str) -> Author:
-        member, generation = metadata.split("|")
-        return cls(member, int(generation))
+        member, generation, life = metadata.split("|")
+        return cls(member, int(generation), int(life))
 
     def __str__(self) -> str:
-        return f"{self.member}|{self.generation}"
+        return f"{self.member}|{self.generation}|{self.life}"
 
 
 class Settled(NamedTuple):
@@ -99,6 +109,12 @@ class GroupChecker:
         self.worked: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         """How far somebody has come in each partition, without a gap."""
         self.commits: Counter[GroupId] = Counter()
+        self.life = 0
+        """How often the topic was made anew."""
+        self.is_there = True
+        """Whether the topic exists at the moment."""
+        self._lives: dict[tuple[GroupId, TopicPartition], int] = {}
+        """In which life of the topic the offset was committed that the store holds."""
         self._stands: dict[tuple[GroupId, TopicPartition], list[int]] = defaultdict(lambda: [NO_OFFSET])
         """What the store held as the committed offset, one after the other; NO_OFFSET: none."""
         self._owner_sessions: dict[TopicPartition, int] = {}
@@ -131,8 +147,25 @@ class GroupChecker:
                     self._settles(op.data, session)
                 elif op.path.startswith(_DETAILS):
                     self._commits(op.path, op.data, ops, session)
-            elif isinstance(op, Delete) and op.path.startswith(_DETAILS) and op.path[-1].isdecimal():
-                self._stands[_partition_of(op.path)].append(NO_OFFSET)
+            elif isinstance(op, Delete):
+                self._deletes(op.path)
+
+    def _deletes(self, path: str) -> None:
+        if path.startswith(_DETAILS) and path[-1].isdecimal():
+            group, tp = _partition_of(path)
+            has_members = (
+                self._ensemble.children(group_paths.members(ACTORS)) if group == ACTORS else self.settled.names
+            )
+            if has_members and self.is_there and self._lives.get((group, tp)) == self.life:
+                raise Violation(KEPT, f"the offset of {tp} in group {group} is deleted, and it has members")
+            self._stands[group, tp].append(NO_OFFSET)
+            self.committed[group, tp] = 0
+        elif path == group_paths.assignment(ACTORS):
+            self._published.clear()
+        elif path == group_paths.state(CLIENTS):
+            self.settled = Settled(0, {}, {})
+            self._generations.clear()
+            self._shares.clear()
 
     def _owner(self, op: Op, session: int) -> None:
         topic, _, index = op.path.removeprefix(group_paths.owners(ACTORS) + "/").partition("/")
@@ -207,9 +240,12 @@ class GroupChecker:
         if self._engine.lines is not None:
             self._engine.note(f"zookeeper: {group} commit {committed.offset} of {tp}, {author}")
         self._check_author(group, tp, author, session)
+        self._lives[group, tp] = author.life
         self._advance(group, tp, committed, author)
 
     def _check_author(self, group: GroupId, tp: TopicPartition, author: Author, session: int) -> None:
+        if author.life != self.life or not self.is_there:
+            raise Violation(STALE_COMMIT, f"{author.member} commits {tp} of a topic that is deleted")
         if group == ACTORS:
             owner = self._owner_sessions.get(tp, session)
             if owner != session and self._ensemble.is_live(owner):
@@ -236,6 +272,21 @@ class GroupChecker:
         self.committed[group, tp] = max(NO_OFFSET, committed.offset)
         self._stands[group, tp].append(committed.offset)
         self.commits[group] += 1
+
+    # --- topics
+
+    def gone(self) -> None:
+        """The topic is deleted, and nobody's offset is one of it."""
+        self.is_there = False
+        for stood in self._stands.values():
+            stood.append(NO_OFFSET)
+
+    def made_anew(self) -> None:
+        """It is there again, without records."""
+        self.is_there = True
+        self.life += 1
+        for key in self._stands:
+            self.worked[key] = self.committed[key] = 0
 
     # --- what members do
 

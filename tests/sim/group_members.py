@@ -29,7 +29,7 @@ from raylog.coordination.group_events import (
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
-from raylog.protocol.errors import IllegalGeneration, RaylogError
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
 
 from .engine import Process, Thread
@@ -39,6 +39,8 @@ from .zookeeper import SESSION_TIMEOUT_MS, SimStore
 if TYPE_CHECKING:
     from .groups import SimGroups
 
+GONE = -1
+"""In the place of a topic's life: it was deleted already when the partition was begun."""
 WORK_MS = 60
 RENEW_MS = SESSION_TIMEOUT_MS // 10
 COMMIT_MS = 200
@@ -69,6 +71,8 @@ class SimMember:
         )
         self.positions: dict[TopicPartition, Offset] = {}
         """Of what the user works on: the next record."""
+        self._lives: dict[TopicPartition, int] = {}
+        """Which life of the topic that is."""
         self._ceasing: set[TopicPartition] = set()
         self._is_ticking = False
 
@@ -121,7 +125,14 @@ class SimMember:
     def _keep(self) -> None:
         self.engine.at(RENEW_MS, self._thread, self._keep)
         self._renew()
+        self._give_up_deleted()
         self._tick()
+
+    def _give_up_deleted(self) -> None:
+        """As MemberThread: of topics that are deleted."""
+        self.store.thread = self._thread
+        for tp in self.registry.of_deleted_topics():
+            self._feed(ClaimLost(tp))
 
     def _renew(self) -> None:
         self.store.thread = self._thread
@@ -164,6 +175,7 @@ class SimMember:
             case NodeEvent():
                 self.registry.noticed(event)
                 self._feed(Noticed())
+                self._give_up_deleted()
 
     # --- the user
 
@@ -173,14 +185,14 @@ class SimMember:
         for tp in sorted(self.positions):
             if tp in self._ceasing:
                 self._ceasing.discard(tp)
-                position = CommittedOffset(self.positions.pop(tp), metadata=self._author())
+                position = CommittedOffset(self.positions.pop(tp), metadata=self._author(tp))
                 self.engine.at(0, self._thread, lambda tp=tp, at=position: self._feed(Quiet(tp, at)))
-            elif self.may_deliver(tp):
+            elif self.may_deliver(tp) and self._lives[tp] == self.groups.checker.life and self.groups.checker.is_there:
                 self.groups.works(self, tp, self.positions[tp])
                 self.positions[tp] = Offset(self.positions[tp] + 1)
 
-    def _author(self) -> str:
-        return str(Author(self.name, self.machine.generation))
+    def _author(self, tp: TopicPartition) -> str:
+        return str(Author(self.name, self.machine.generation, self._lives[tp]))
 
     def _commit(self) -> None:
         self.engine.at(COMMIT_MS, self._thread, self._commit)
@@ -188,13 +200,12 @@ class SimMember:
         for tp in sorted(self.positions):
             if tp not in self.machine.owned:
                 continue
-            position = CommittedOffset(self.positions[tp], metadata=self._author())
+            position = CommittedOffset(self.positions[tp], metadata=self._author(tp))
             try:
                 self.registry.claims.commit({tp: position})
-            except IllegalGeneration:
-                self._feed(ClaimLost(tp))
-            except RaylogError:
-                pass  # not registered any more, or no answer: it is tried again
+            except RaylogError:  # or not registered any more, or no answer: it is tried again
+                if tp in self.machine.owned and self.registry.claims.get(tp) is None:
+                    self._feed(ClaimLost(tp))
 
     # --- the machine's effects
 
@@ -216,8 +227,12 @@ class SimMember:
             case Begin(tp):
                 claim = self.registry.claims.get(tp)
                 committed = claim.committed if claim is not None else None
-                [(_, now)] = self.groups.checker.asks(ACTORS, [tp]).items()
-                self.groups.checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
+                checker = self.groups.checker
+                is_new = claim is not None and claim.topic_id == self.groups.topic_id
+                self._lives[tp] = checker.life if is_new else GONE
+                if is_new:
+                    [(_, now)] = checker.asks(ACTORS, [tp]).items()
+                    checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
                 self.positions[tp] = committed.offset if committed is not None else Offset(0)
             case Cease(tp):
                 self._ceasing.add(tp)

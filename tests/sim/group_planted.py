@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from raylog.broker.groups.classic import ClassicGroup
+from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_messages import Identity, Outcome, Reply, Token
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import HeldGroup
@@ -18,10 +18,15 @@ from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
 from raylog.coordination.offset_store import BY_NAME, Topics
+from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
-from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicPartition
+from raylog.protocol.errors import NonEmptyGroup
+from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicPartition
 
 from .group_invariants import (
+    ABANDONED,
+    KEPT,
+    NOTHING_SKIPPED,
     ONE_COORDINATOR,
     ONE_OWNER,
     READ,
@@ -29,6 +34,8 @@ from .group_invariants import (
     STORED_FIRST,
 )
 from .groups import GroupDesign
+from .invariants import PROGRESS
+from .loops import SimLoop, SimLoops
 
 
 class EndlessLease(Lease):
@@ -108,6 +115,64 @@ class FetchesFiveBack(GroupCoordinator):
         return {tp: each._replace(offset=Offset(max(0, each.offset - 5))) for tp, each in found.items()}
 
 
+class LeavesGroupsAlone(GroupCoordinator):
+    """A group that nobody asks for has no coordinator, so that its time does not pass."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.keeper.keep = lambda: None  # type: ignore[method-assign]
+
+
+class DeletesInTwoSteps(GroupCoordinator):
+    """DeleteGroups looks whether the group is empty, and then forgets its offsets, whoever has joined meanwhile."""
+
+    def delete(self, group: GroupId) -> None:
+        with self._holder.enter(group) as entry:
+            if self._describe(entry, group).state != GroupState.EMPTY:
+                raise NonEmptyGroup(f"group {group} has members")
+        seen = self._offsets.look(group)
+        self._offsets.forget(group, seen, seen.partitions, ())
+        super().delete(group)
+
+
+class CountsForAnyTopic(RegistryOffsetStore):
+    """An offset is one of whatever topic has the name now."""
+
+    def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
+        return True
+
+
+class AnswersForAnyTopic(GroupCoordinator):
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._offsets = CountsForAnyTopic(self._store)
+
+
+class ClaimsForAnyTopic(GroupClaims):
+    def __init__(self, store: MetadataStore, group: GroupId, member_id: MemberId) -> None:
+        super().__init__(store, group, member_id)
+        self._offsets = CountsForAnyTopic(store)
+
+
+class LeavesOwnerNodes(GroupClaims):
+    """What it had claimed of a topic that is deleted is forgotten, and its owner's node left where it is."""
+
+    def _disown(self, tp: TopicPartition) -> bool:
+        return True
+
+
+class EndsByAnError(SimLoop):
+    """A thread ends by what it does not foresee, and nobody says so."""
+
+    def _note(self, error: Exception) -> None:
+        super()._note(error)
+        self.stopping.set()
+
+
+class EndingLoops(SimLoops):
+    kind = EndsByAnError
+
+
 def _clients(hold: type[HeldGroup] = HeldGroup, machine: type[ClassicGroup] = ClassicGroup) -> GroupDesign:
     class Holder(GroupHolder):
         def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
@@ -129,6 +194,12 @@ GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
     ("commit-unfenced", _clients(CommitsUnfenced), (STALE_COMMIT, ONE_COORDINATOR)),
     ("reply-before-store", _clients(RepliesFirst), (STORED_FIRST,)),
     ("commit-of-any-generation", _clients(machine=AnyGeneration), (STALE_COMMIT,)),
+    ("group-left-alone", GroupDesign(coordinator=LeavesGroupsAlone), (ABANDONED,)),
+    ("delete-in-two-steps", GroupDesign(coordinator=DeletesInTwoSteps), (KEPT,)),
+    ("offsets-of-a-former-topic", GroupDesign(coordinator=AnswersForAnyTopic), (READ, NOTHING_SKIPPED)),
+    ("claims-of-a-former-topic", GroupDesign(registry=_with_claims(ClaimsForAnyTopic)), (READ, NOTHING_SKIPPED)),
+    ("owner-node-left-behind", GroupDesign(registry=_with_claims(LeavesOwnerNodes)), (PROGRESS,)),
+    ("thread-ends-by-an-error", GroupDesign(loops=EndingLoops), (PROGRESS, ABANDONED)),
     ("offset-fetch-five-back", GroupDesign(coordinator=FetchesFiveBack), (READ,)),
 )
 """Name, design, and the invariants that fit it."""

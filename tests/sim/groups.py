@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from raylog.broker.groups.classic_claims import decode_group
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.coordination import paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.group import Member
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
-from raylog.coordination.store import Create, Set
-from raylog.protocol.ids import BrokerId, InstanceId, MemberId, Offset, PartitionIndex, TopicPartition
+from raylog.coordination.store import Create, Delete, Set
+from raylog.protocol.ids import BrokerId, GroupId, InstanceId, MemberId, Offset, PartitionIndex, TopicId, TopicPartition
 
 from .engine import Process, Thread
 from .group_clients import SimClient
-from .group_coordinator import coordinator, settled
-from .group_invariants import ACTORS, CLIENTS, PARTITIONS, TOPIC, TOPIC_ID, GroupChecker
+from .group_coordinator import DeleteGroup, GroupRequest, coordinator, settled
+from .group_invariants import ACTORS, CLIENTS, LEFT, PARTITIONS, TOPIC, GroupChecker, topic_id
 from .group_members import SimMember
+from .loops import SimLoops
 
 if TYPE_CHECKING:
     from .world import World
@@ -29,8 +31,10 @@ MOST_PARTITIONS = 8
 NOWHERE = BrokerId(99)
 """The replica of the topic that groups read."""
 MOST = 5
-FIRST_MEMBER, FIRST_CLIENT = 1_000, 2_000
+FIRST_MEMBER, FIRST_CLIENT, FIRST_LEFT = 1_000, 2_000, 3_000
 """Where members and clients are in the network."""
+ADMIN = 402
+DELETIONS = 3
 MADE_PROGRESS = 3
 """So many commits of each partition must come after everything is healed."""
 
@@ -43,6 +47,7 @@ class GroupDesign:
     member_lease: Callable[[], Lease] = Lease
     registry: Callable[..., GroupRegistry] = GroupRegistry
     coordinator: Callable[..., GroupCoordinator] = GroupCoordinator
+    loops: Callable[..., SimLoops] = SimLoops
 
 
 class SimGroups:
@@ -64,21 +69,50 @@ class SimGroups:
         self._committed_at_heal: dict[tuple[str, TopicPartition], int] = {}
         self.partitions = [*PARTITIONS]
         """What actors share; clients share those that there were at first."""
-        for path in ("/brokers", "/raylog", paths.BROKER_TOPICS, paths.TOPIC_IDS, paths.topic_id(TOPIC_ID)):
+        for path in ("/brokers", paths.BROKER_TOPICS, "/raylog", paths.TOPIC_IDS):
             world.ensemble.multi([Create(path)], 0)
-        world.ensemble.multi([Create(paths.topic(TOPIC), self._topic())], 0)
+        self._make_topic()
         for _ in range(MEMBERS):
             self.start_member()
         for _ in range(CLIENT_COUNT):
             self.start_client()
+        self.left = [SimClient(self, FIRST_LEFT + number, None, LEFT) for number in range(2)]
+        for client in self.left:
+            client.start()
 
     def _topic(self) -> bytes:
         replicas = tuple((NOWHERE,) for _ in self.partitions)
-        return paths.encode_topic(paths.TopicAssignment(TOPIC_ID, replicas))
+        return paths.encode_topic(paths.TopicAssignment(self.topic_id, replicas))
+
+    @property
+    def topic_id(self) -> TopicId:
+        return topic_id(self.checker.life)
+
+    def _make_topic(self) -> None:
+        nodes = (paths.topic_id(self.topic_id), paths.topic(TOPIC))
+        self.world.ensemble.multi([Create(nodes[0]), Create(nodes[1], self._topic())], 0)
+
+    def recreate(self, after_ms: int) -> None:
+        """The topic is deleted as a controller does it, and made anew."""
+        if not self.checker.is_there:
+            return
+        self.engine.note(f"{TOPIC} is deleted")
+        for node in (paths.topic_id(self.topic_id), paths.topic(TOPIC)):
+            self.world.ensemble.multi([Delete(node)], 0)
+        self.checker.gone()
+        self.partitions = [*PARTITIONS]
+        self.engine.at(after_ms, self._admin, self._made_anew)
+
+    def _made_anew(self) -> None:
+        self.engine.note(f"{TOPIC} is made anew")
+        self.checker.made_anew()
+        self._make_topic()
+        for client in self.clients:
+            client.sees_topic(self.checker.life)
 
     def grow(self) -> None:
         """The topic gets one more partition."""
-        if len(self.partitions) < MOST_PARTITIONS:
+        if self.checker.is_there and len(self.partitions) < MOST_PARTITIONS:
             self.partitions.append(TopicPartition(TOPIC, PartitionIndex(len(self.partitions))))
             self.engine.note(f"{TOPIC} has {len(self.partitions)} partitions")
             self.world.ensemble.multi([Set(paths.topic(TOPIC), self._topic())], 0)
@@ -155,6 +189,41 @@ class SimGroups:
         else:
             self.engine.at(after_ms, self._admin, partial(self.start_client, who.instance))
 
+    def abandon(self) -> BrokerId | None:
+        """All clients of LEFT are killed for good, and their coordinator, which is answered."""
+        if not self.left[0].process.alive:
+            return None
+        self.engine.note(f"group {LEFT} is abandoned")
+        for client in self.left:
+            client.crash()
+        found = self.world.ensemble.get(group_paths.claim(LEFT))
+        broker = BrokerId(coordinator(found.data)) if found is not None else self.world.ids[0]
+        self.world.kill(broker)
+        return broker
+
+    def fail_steps(self, count: int) -> None:
+        """So many of the next steps fail of the threads with which the coordinator of clients looks after groups."""
+        broker = self.world.brokers[self.coordinator()]
+        if broker.process.alive and broker.coordinating is not None:
+            broker.coordinating.fail_steps(count)
+
+    def delete(self, group: GroupId, after_ms: int) -> None:
+        """All members leave; then the group is deleted at the moment when others join it."""
+        self.engine.note(f"group {group} is to be deleted")
+        members: Sequence[SimMember | SimClient] = self.members if group == ACTORS else self.clients
+        start = self.start_member if group == ACTORS else self.start_client
+        for member in members:
+            if member.process.alive and not member.is_leaving:
+                member.leave()
+                self.engine.at(after_ms + self.engine.random.randrange(20), self._admin, start)
+        for _ in range(DELETIONS):
+            self.engine.at(after_ms + self.engine.random.randrange(20), self._admin, partial(self._delete, group))
+
+    def _delete(self, group: GroupId) -> None:
+        for broker in self.world.ids:
+            request = GroupRequest(group, DeleteGroup())
+            self.world.network.call(ADMIN, self._admin, broker, "group", request, 1_000, lambda answer: None)
+
     def hears(self, name: MemberId) -> None:
         """A member has heard that its session ended."""
         self._excused.discard(name)
@@ -188,6 +257,14 @@ class SimGroups:
     @staticmethod
     def _living(members: Sequence[SimMember] | Sequence[SimClient]) -> list[SimMember | SimClient]:
         return [member for member in members if member.process.alive]
+
+    def abandoned(self) -> str:
+        """Whether LEFT has members still that are gone; empty when it has none, or these are there."""
+        found = self.world.ensemble.get(group_paths.state(LEFT))
+        if found is None or self.left[0].process.alive:
+            return ""
+        group = decode_group(group_paths.state(LEFT), found.data)
+        return f"group {LEFT} has {len(group.members)} members that are gone" if group.members else ""
 
     def unsettled(self) -> str:
         """What is still not well; empty when all is shared out evenly, and worked on."""

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from raylog.coordination.loops import Loop, Loops
+from raylog.protocol.errors import RaylogError
+
+from .engine import Violation
+from .local import StepFailed
 
 
 class SimLoop(Loop):
@@ -49,6 +53,8 @@ class SimLoop(Loop):
 class SimLoops(Loops):
     """Those of one process, by name."""
 
+    kind = SimLoop
+
     def __init__(self, before_step: Callable[[str], None]) -> None:
         super().__init__(reports=Unheard(), before_step=before_step, now_s=lambda: 0.0)
         self.made: dict[str, SimLoop] = {}
@@ -63,14 +69,16 @@ class SimLoops(Loops):
         finish: Callable[[], None] = lambda: None,
         last_pause_s: float = 0.0,
     ) -> SimLoop:
-        self.made[name] = made = SimLoop(self, name, step, vital, mend, finish, last_pause_s)
+        self.made[name] = made = self.kind(self, name, step, vital, mend, finish, last_pause_s)
         return made
 
 
 class Unheard:
-    """The reports of loops: the trace tells what matters."""
+    """The reports of loops. What nobody foresaw is a defect."""
 
-    def failed(self, *args: Any) -> None: ...
+    def failed(self, loop: str, error: BaseException, in_a_row: int) -> None:
+        if not isinstance(error, StepFailed | RaylogError):
+            raise Violation("a thread fails by what is foreseen only", f"{loop}: {error!r}") from error
 
     def recovered(self, *args: Any) -> None: ...
 

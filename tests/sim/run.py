@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .engine import Violation
 from .faults import HORIZON_MS, Fault, inject, plan, plan_groups
+from .group_invariants import ABANDONED
 from .invariants import PROGRESS
 from .world import Design, World
 
@@ -106,18 +107,19 @@ def heal(world: World) -> None:
     world.stop_producing()
     _await(world, world.unfinished)
     if world.groups is not None:
+        _await(world, world.groups.abandoned, ABANDONED)
         _await(world, world.groups.unsettled)
     world.compare()
 
 
-def _await(world: World, missing: Callable[[], str]) -> None:
+def _await(world: World, missing: Callable[[], str], invariant: str = PROGRESS) -> None:
     """Let the cluster run until nothing is missing."""
     engine = world.engine
     until = engine.now + HEAL_MS
     while (what := missing()) and engine.now < until:
         engine.run_until(engine.now + CHECK_MS)
     if what:
-        raise Violation(PROGRESS, what)
+        raise Violation(invariant, what)
 
 
 def shrink(outcome: Outcome, design: Design, budget: int = 120) -> Outcome:

@@ -480,6 +480,7 @@ class World:
         self.weather.slow = 0
         self.storm(0.0)
         self.zookeeper_storm(0.0)
+        self.counts["a zookeeper server lags"] += self.ensemble.is_behind
         for broker in self.ids:
             self.cut_from_zookeeper.discard(broker)
             self.start_broker(broker)

@@ -13,7 +13,17 @@ from typing import TypeVar
 
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import Op, OpResult, SessionExpired, SessionState, StoreEvent, StoreUnavailable
+from raylog.coordination.store import (
+    EventSink,
+    Op,
+    OpResult,
+    SessionExpired,
+    SessionState,
+    Stat,
+    StoreEvent,
+    StoreUnavailable,
+    Versioned,
+)
 from raylog.protocol.ids import MonotonicMs
 
 from .engine import Engine, Process, Thread
@@ -36,6 +46,8 @@ class Weather:
     """How often a call does not arrive."""
     answer_lost: float = 0.0
     """How often it is carried out, and nobody hears of it."""
+    behind: float = 0.003
+    """How often the server that is read from begins to lag."""
 
 
 class Ensemble(MemoryTree):
@@ -50,10 +62,12 @@ class Ensemble(MemoryTree):
         self.stores: list[SimStore] = []
         self.strikes = False
         """A fault has waited for the write that was carried out: it strikes before who wrote goes on."""
-        self._thread = Thread(Process("zookeeper"))
+        self.is_behind = 0
+        """How often a server began to lag."""
+        self.thread = Thread(Process("zookeeper"))
         self._sinks = 0
         self._told: list[tuple[int, int, SimSink, StoreEvent]] = []
-        self.engine.at(CHECK_MS, self._thread, self._check_sessions)
+        self.engine.at(CHECK_MS, self.thread, self._check_sessions)
 
     def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
         results = super().multi(ops, session_id)
@@ -73,7 +87,7 @@ class Ensemble(MemoryTree):
                 self.tell()
             if not store.thread.process.alive and not self.is_live(store.session.id):
                 self.stores.remove(store)
-        self.engine.at(CHECK_MS, self._thread, self._check_sessions)
+        self.engine.at(CHECK_MS, self.thread, self._check_sessions)
 
     def sink(self, thread: Thread, take: Callable[[StoreEvent], None]) -> SimSink:
         """A sink whose events are steps of ``thread``."""
@@ -161,6 +175,34 @@ class SimStore(MemoryStore):
     def mend(self) -> None:
         self.is_cut = False
         self.look_again()
+
+    def get(self, path: str, watch: EventSink | None = None) -> Versioned | None:
+        self._may_lag()
+        return super().get(path, watch)
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        self._may_lag()
+        return super().get_many(paths)
+
+    def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
+        self._may_lag()
+        return super().exists(path, watch)
+
+    def children(self, path: str, watch: EventSink | None = None) -> list[str]:
+        self._may_lag()
+        return super().children(path, watch)
+
+    def _may_lag(self) -> None:
+        """The server sees nothing new for a while, unless it is asked for a sync or a write."""
+        engine = self._ensemble.engine
+        if engine.chance(self._weather.behind) and self.is_started:
+            self._ensemble.is_behind += 1
+            self.fall_behind()
+            engine.at(engine.random.choice((20, 100, 400, 1_000)), self._ensemble.thread, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self.catch_up()
+        self._ensemble.tell()
 
     def _ask(self, request: Callable[[], T]) -> T:
         engine, weather, thread = self._ensemble.engine, self._weather, self.thread
