@@ -27,7 +27,7 @@ All of it takes O(n log n) time in the number of operations and records.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -97,13 +97,23 @@ class _Findings:
             self.kept.append(Finding(anomaly, text))
 
 
-def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.0) -> Judgement:
+def check(
+    history: Iterable[Op],
+    *,
+    least_acked: int = 1,
+    least_read: float = 0.0,
+    splits_batches: Container[str] = frozenset(),
+) -> Judgement:
     """Judge a history. Unknown, if nothing is wrong: fewer than ``least_acked`` sends were acknowledged, a partition
     was not read as far as its sends were acknowledged, or less than ``least_read`` of what was acknowledged was read.
+
+    ``splits_batches``: processes whose client gives up records that are too old out of a batch that may be stored, and
+    sends the others again under new numbers (librdkafka): what was under way to a partition beside such a record may
+    be there twice.
     """
     ops = operations(history)
     found = _Findings()
-    log = _Log(ops, found)
+    log = _Log(ops, found, _may_be_twice(ops, splits_batches))
     _check_reads(ops, log, found)
     reach = _Reach(ops, log)
     lost = _check_lost(ops, log, reach, found)
@@ -129,10 +139,25 @@ def check(history: Iterable[Op], *, least_acked: int = 1, least_read: float = 0.
     return Judgement(verdict, tuple(found.kept), found.counts, acked, read, lost, why)
 
 
+def _may_be_twice(ops: Operations, splits_batches: Container[str]) -> set[int]:
+    """Values that were under way beside one that its client gave up."""
+    of_splitters = [send for send in ops.sends if send.process in splits_batches]
+    given_up: dict[tuple[str, int], list[Send]] = defaultdict(list)
+    for send in of_splitters:
+        if send.outcome is Type.INFO:
+            given_up[send.process, send.partition].append(send)
+    found = set()
+    for send in of_splitters:
+        beside = given_up[send.process, send.partition]
+        if any(one.begun <= send.ended and send.begun <= one.ended for one in beside if one is not send):
+            found.add(send.value)
+    return found
+
+
 class _Log:
     """The log as all of it was seen: by acknowledgements and by reads."""
 
-    def __init__(self, ops: Operations, found: _Findings) -> None:
+    def __init__(self, ops: Operations, found: _Findings, may_be_twice: Container[int]) -> None:
         self.read: dict[int, dict[int, int | None]] = defaultdict(dict)
         """Partition → offset → the value read there first."""
         self.kept: dict[int, set[int]] = defaultdict(set)
@@ -140,6 +165,7 @@ class _Log:
         self.values: dict[int, tuple[int, int]] = {}
         """Value → where it was seen first."""
         self._found = found
+        self._may_be_twice = may_be_twice
         self._seen: dict[tuple[int, int], int | None] = {}
         for send in ops.sends:
             if send.offset >= 0:
@@ -158,7 +184,10 @@ class _Log:
             self._found.add(
                 Anomaly.INCONSISTENT_OFFSET, f"partition {partition} offset {offset}: {before}, then {value}"
             )
-        if value is not None and (place := self.values.setdefault(value, (partition, offset))) != (partition, offset):
+        if value is None:
+            return
+        place = self.values.setdefault(value, (partition, offset))
+        if place != (partition, offset) and value not in self._may_be_twice:
             self._found.add(Anomaly.DUPLICATE, f"value {value} at {place} and at {(partition, offset)}")
 
     def known(self) -> dict[int, list[int]]:
@@ -260,6 +289,7 @@ def _check_send_order(ops: Operations, found: _Findings) -> None:
         if send.offset >= 0:
             by_producer[send.process, send.partition].append(send)
     for (process, partition), sends in by_producer.items():
+        sends.sort(key=lambda send: send.begun)
         for one, next_one in pairwise(sends):
             if next_one.offset <= one.offset:
                 text = f"{process}, partition {partition}: {one.value} at {one.offset}, then {next_one.value} at "

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kit import history
-from kit.history import Op, Type
+from kit.history import Op, Recorder, Type
 from kit.history_checker import Anomaly, Verdict, check
 from kit.history_mutations import MUTATIONS, PARTITIONS, Ops
 
@@ -217,6 +217,26 @@ def test_an_acked_record_of_a_dropped_topic_may_be_gone() -> None:
     assert check(gone).verdict is not Verdict.VALID
     dropped = Op(ops[-1].t + 1, "keeper", ops[-1].id + 1, Type.INVOKE, "drop", {"partition": partition})
     assert check([*gone, dropped]).verdict is Verdict.VALID, check([*gone, dropped]).findings
+
+
+def test_what_was_under_way_beside_a_record_that_was_given_up_may_be_there_twice() -> None:
+    recorder = Recorder()
+    for value, outcome in ((1, Type.INFO), (2, Type.OK)):
+        recorder.add("splitter", value, "send", {"partition": 0, "value": value}, {}, outcome, 10)
+    recorder.add("splitter", 11, "send", {"partition": 0, "value": 3}, {}, Type.OK, 12)
+    recorder.add("reader", 20, "poll", {"assignment": 0}, {"records": [[0, 0, 1], [0, 1, 2], [0, 2, 2], [0, 3, 3]]})
+    assert check(recorder.ops()).counts == {Anomaly.DUPLICATE: 1}
+    assert check(recorder.ops(), splits_batches={"splitter"}).verdict is Verdict.VALID
+    recorder.add("reader", 21, "poll", {"assignment": 1}, {"records": [[0, 4, 3]]})
+    assert check(recorder.ops(), splits_batches={"splitter"}).counts == {Anomaly.DUPLICATE: 1}
+
+
+def test_order_is_that_of_sending_however_late_it_is_told() -> None:
+    recorder = Recorder()
+    recorder.add("one", 2, "send", {"partition": 0, "value": 2}, {"offset": 1}, Type.OK, 3)
+    recorder.add("one", 1, "send", {"partition": 0, "value": 1}, {"offset": 0}, Type.OK, 4)
+    recorder.add("reader", 20, "poll", {"assignment": 0}, {"records": [[0, 0, 1], [0, 1, 2]]})
+    assert check(recorder.ops()).verdict is Verdict.VALID
 
 
 def test_too_little_is_unknown() -> None:
