@@ -103,7 +103,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "partition state": _reencoded_state,
     "config": lambda data: _text_again(paths.decode_config("/config/topics/t", data)),
     "config change": lambda data: _text_again(paths.decode_config_change("/config/changes/c", data)),
-    "producer ids": producer_ids.decode_producer_id_block,
+    "producer ids": producer_ids.decode_block,
     "kind": lambda data: group_paths.decode_kind(GROUP, data),
     "offset": lambda data: group_paths.decode_offset("/o", data),
     "details": lambda data: group_paths.decode_committed("/o", b"7", data),
