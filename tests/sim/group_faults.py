@@ -125,7 +125,7 @@ def _act_on_group(groups: SimGroups, kind: str, whom: int, length: int) -> Calla
             broker = groups.abandon()
             return partial(groups.world.start_broker, broker) if broker is not None else None
         case "g-delete":
-            groups.delete((ACTORS, CLIENTS)[whom % 2], length)
+            groups.delete((ACTORS, CLIENTS, ACTORS)[whom % 3], length)
         case "g-recreate":
             groups.recreate(min(length, 1_500))
         case "g-steps":

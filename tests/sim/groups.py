@@ -34,7 +34,8 @@ MOST = 5
 FIRST_MEMBER, FIRST_CLIENT, FIRST_LEFT = 1_000, 2_000, 3_000
 """Where members and clients are in the network."""
 ADMIN = 402
-DELETIONS = 3
+DELETIONS, SLOW_MS = 3, 300
+EMPTIES_MS, LOOK_MS = 2_000, 20
 MADE_PROGRESS = 3
 """So many commits of each partition must come after everything is healed."""
 
@@ -208,16 +209,25 @@ class SimGroups:
             broker.coordinating.fail_steps(count)
 
     def delete(self, group: GroupId, after_ms: int) -> None:
-        """All members leave; then the group is deleted at the moment when others join it."""
+        """All members leave; once the group is empty it is deleted, while others join and calls take long."""
         self.engine.note(f"group {group} is to be deleted")
         members: Sequence[SimMember | SimClient] = self.members if group == ACTORS else self.clients
-        start = self.start_member if group == ACTORS else self.start_client
-        for member in members:
-            if member.process.alive and not member.is_leaving:
-                member.leave()
-                self.engine.at(after_ms + self.engine.random.randrange(20), self._admin, start)
+        leaving = [member for member in members if member.process.alive and not member.is_leaving]
+        for member in leaving:
+            member.leave()
+        self.engine.at(after_ms, self._admin, partial(self._delete_empty, group, len(leaving), EMPTIES_MS))
+
+    def _delete_empty(self, group: GroupId, joining: int, left_ms: int) -> None:
+        random, start = self.engine.random, self.start_member if group == ACTORS else self.start_client
+        if self._living(self.members if group == ACTORS else self.clients) and left_ms > 0:
+            self.engine.at(LOOK_MS, self._admin, partial(self._delete_empty, group, joining, left_ms - LOOK_MS))
+            return
+        self.world.zookeeper_slows()
+        self.engine.at(SLOW_MS, self._admin, self.world.zookeeper_recovers)
+        for _ in range(joining):
+            self.engine.at(random.randrange(20, 200), self._admin, start)
         for _ in range(DELETIONS):
-            self.engine.at(after_ms + self.engine.random.randrange(20), self._admin, partial(self._delete, group))
+            self.engine.at(random.randrange(20), self._admin, partial(self._delete, group))
 
     def _delete(self, group: GroupId) -> None:
         for broker in self.world.ids:

@@ -385,6 +385,10 @@ class World:
         self.weather.lost = self.weather.answer_lost = rate / 2
         self.engine.note(f"zookeeper: rate {rate}")
 
+    def zookeeper_slows(self) -> None:
+        if not self.is_healed:
+            self.weather.slow += 1
+
     def zookeeper_recovers(self) -> None:
         self.weather.slow = max(0, self.weather.slow - 1)
 
