@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -10,13 +11,13 @@ import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from raylog.coordination import configs, election, paths, snapshot, unreadable
-from raylog.coordination.controller_events import ConfigChanged, Loaded, Reload
+from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Loaded, Reload
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.peer_control import local_changes
 from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from raylog.coordination.registration import BrokerRegistration, SessionFile
-from raylog.coordination.store import BadVersion, Check
+from raylog.coordination.store import BadVersion, Check, Op, OpResult, StoreUnauthorized
 from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import EligibleLeadersNotAvailable, TopicAlreadyExists
 from raylog.protocol.ids import (
@@ -66,6 +67,81 @@ def assert_elects(cluster: ControlledCluster) -> None:
     assert partition(cluster, OTHER).leader not in (leader, NO_LEADER)
     assert cluster.controller.is_active
     assert_agreement(cluster)
+
+
+class Closed(MemoryStore):
+    """Another program's access rights forbid every write below ``path``."""
+
+    def __init__(self, cluster: ControlledCluster, path: str) -> None:
+        super().__init__(cluster.tree)
+        self._path = path
+        self.start()
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        for index, op in enumerate(ops):
+            if op.path.startswith(self._path):
+                raise StoreUnauthorized(f"{op.path} is closed", op.path, index)
+        return super().multi(ops)
+
+
+OLD = TopicName("old")
+
+
+def plant_old_topic(cluster: ControlledCluster, *, ephemeral: bool = False) -> None:
+    """An older tool makes a topic, whose partitions the controller is to give states."""
+    replicas = (BrokerId(2), BrokerId(1), BrokerId(3))
+    assignment = paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=5)), (replicas,)))
+    cluster.store.create(paths.topic(OLD), assignment, ephemeral=ephemeral)
+
+
+def assert_works(cluster: ControlledCluster, told: TopicName) -> None:
+    """Topics are made and leaders elected; people were told once of the topic that cannot be written."""
+    assert [notice.fields.get("topic") for notice in cluster.notices] == [told]
+    created(cluster, topic("new"))
+    assert TopicName("new") in cluster.controller.state.topics
+    assert_elects(cluster)
+    assert len(cluster.notices) == 1
+
+
+def test_topic_that_takes_no_children_stops_no_other(cluster: ControlledCluster) -> None:
+    plant_old_topic(cluster, ephemeral=True)
+    reload(cluster)
+    assert_works(cluster, OLD)
+
+
+def test_topic_that_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
+    plant_old_topic(cluster)
+    cluster.store = Closed(cluster, f"{paths.topic(OLD)}/")
+    reload(cluster)
+    assert_works(cluster, OLD)
+    cluster.store = MemoryStore(cluster.tree)
+    cluster.store.start()
+    reload(cluster)
+    assert partition(cluster, OLD).is_online, "each reading tries again"
+
+
+def test_deletion_of_what_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
+    plant(cluster, f"{paths.topic(FLIGHTS)}/theirs/x")
+    cluster.store = Closed(cluster, f"{paths.topic(FLIGHTS)}/theirs")
+    cluster.delete(FLIGHTS)
+    cluster.deliver()
+    assert [notice.fields.get("topic") for notice in cluster.notices] == [FLIGHTS]
+    assert isinstance(created(cluster, topic("new"))[0], CreatedTopic)
+    leader = partition(cluster, OTHER).leader
+    cluster.lose(leader)
+    assert partition(cluster, OTHER).leader not in (leader, NO_LEADER)
+    cluster.store = MemoryStore(cluster.tree)
+    cluster.store.start()
+    reload(cluster)
+    assert cluster.store.exists(paths.topic(FLIGHTS)) is None, "each reading tries again"
+
+
+def test_unexpected_refusal_is_told(cluster: ControlledCluster) -> None:
+    cluster.store = Closed(cluster, paths.topic(FLIGHTS))
+    cluster.lose(partition(cluster).leader)
+    [notice] = cluster.notices
+    assert "refused" in notice.text
+    assert str(notice.fields["path"]).startswith(paths.topic(FLIGHTS))
 
 
 class Foreign(NamedTuple):
@@ -265,6 +341,13 @@ def test_delete_tree_fails_by_its_guard_and_leaves_all(cluster: ControlledCluste
     delete_tree(cluster.store, "/x")
     assert cluster.store.exists("/x") is None
     delete_tree(cluster.store, "/x")
+
+
+def test_delete_tree_removes_more_than_one_write_takes(cluster: ControlledCluster) -> None:
+    for n in range(600):
+        plant(cluster, f"/x/{n:04}{'y' * 2_500}")
+    delete_tree(cluster.store, "/x")
+    assert cluster.store.exists("/x") is None
 
 
 def test_config_change_of_a_topic_that_is_unknown_is_nothing(cluster: ControlledCluster) -> None:

@@ -7,7 +7,8 @@ rests on a state that a write under way is about to change. What was written is 
 or when their deadline is over; what brokers propose, as soon as it is written.
 
 When a write fails: at /controller_epoch, we are deposed (StepDown). Else somebody changed what we decided
-on, or the outcome is in doubt: everything is read again (Reload), and the difference is decided anew. A
+on, or the outcome is in doubt: everything is read again (Reload), and the difference is decided anew. Where
+the nodes of one topic refuse its first states or its deletion, that topic waits for the next reading. A
 topic's deletion is recorded first (/admin/delete_topics), a partition without a state node is given one, and
 a reassignment stands in the topic's node: so whatever a controller that died left half done, the next one
 completes.
@@ -288,6 +289,7 @@ class Controller:
         office.now(named, *{*before.topics, *state.topics})
         self._wanted = None
         self._leaders.know_brokers(state.brokers)
+        self._leaders.read_anew()
         office.handovers.read_anew()
         yield from self._leaders.settle([name for name in self.state.topics if name not in deleting])
         for name in sorted(deleting):

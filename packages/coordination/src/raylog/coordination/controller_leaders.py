@@ -17,7 +17,7 @@ from raylog.coordination.controller_events import (
     Wanted,
 )
 from raylog.coordination.controller_isr import IsrJudge
-from raylog.coordination.controller_office import Job, Office
+from raylog.coordination.controller_office import Job, Office, WriteOutcome
 from raylog.coordination.controller_proposals import Proposals
 from raylog.coordination.controller_requests import named_twice
 from raylog.coordination.controller_topics import check_replicas
@@ -35,7 +35,7 @@ from raylog.coordination.proposals import (
     ReplicasOffline,
     Verdict,
 )
-from raylog.coordination.store import BadVersion, NodeExists, NoNode, StoreError
+from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
 from raylog.protocol.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -58,6 +58,7 @@ class Leaders:
         self._proposals = proposals
         self._offline: dict[BrokerId, set[tuple[TopicId, PartitionIndex]]] = {}
         self._leaving: set[BrokerId] = set()
+        self._refused: set[TopicName] = set()
 
     @property
     def standing(self) -> Standing:
@@ -78,31 +79,59 @@ class Leaders:
         self._office.now(self._office.state.with_brokers(brokers))
         self._office.peers.set_brokers(brokers)
 
+    def read_anew(self) -> None:
+        """What stands in the store was read again: a topic whose nodes refused a write is tried again."""
+        self._refused.clear()
+
     def settle(self, names: Iterable[TopicName] | None = None) -> Job:
-        """Give the partitions (of these topics, or all) the states that they should have."""
+        """Give the partitions (of these topics, or all) the states that they should have.
+
+        A topic that takes no first states (a foreign node, with rights of its own) is left until the store is read
+        again, so that it holds up no other one.
+        """
         office = self._office
         changes = self._rules.decide(office.state, self.standing, names)
-        fresh = [change for change in changes if change.old.version == -1]
-        for topic in sorted({change.tp.topic for change in fresh}):
-            yield from office.write([office.writes.parent_of_partitions(topic)], expected=(NodeExists,))
-        yield from self._initialise(fresh)
         known = [change for change in changes if change.old.version != -1]
         yield from office.write(office.writes.updates(known, office.state))
-        office.take_in(changes)
+        office.take_in(known)
+        fresh: dict[TopicName, list[Change]] = defaultdict(list)
+        for change in changes:
+            if change.old.version == -1 and change.tp.topic not in self._refused:
+                fresh[change.tp.topic].append(change)
+        for topic, of_it in sorted(fresh.items()):
+            error = yield from self._initialise(topic, of_it)
+            if error is None:
+                office.take_in(of_it)
+            else:
+                self._refused.add(topic)
+                fields = {"topic": topic, "path": error.path, "reason": error}
+                office.effects.append(Notice("topic has no leaders: its nodes refuse the partitions' states", fields))
         yield from self._complete_reassignments(names)
 
     def aware(self, broker_id: BrokerId) -> Job:
         """A broker has learned who leads what it led: a drain of it, or a reassignment, may have waited for that."""
         yield from self.settle(None if broker_id in self._leaving else sorted(self._office.moving))
 
-    def _initialise(self, fresh: list[Change]) -> Job:
-        """Partitions whose nodes stand there without a state get the state alone."""
-        office = self._office
-        error = yield from office.write(office.writes.initialisation(fresh, office.state), expected=(NodeExists,))
+    def _initialise(self, topic: TopicName, fresh: list[Change]) -> WriteOutcome:
+        """Partitions whose nodes stand there without a state get the state alone. Answers None or a refusal."""
+        writes, state = self._office.writes, self._office.state
+        error = yield from self._ensure(writes.parent_of_partitions(topic))
         if error is not None:
-            for change in fresh:
-                yield from office.write([office.writes.partition_node(change.tp)], expected=(NodeExists,))
-            yield from office.write(office.writes.first_states(fresh, office.state))
+            return error
+        multis = writes.initialisation(fresh, state)
+        error = yield from self._office.write(multis, expected=(NodeExists,), may_be_refused=True)
+        if not isinstance(error, NodeExists):
+            return error
+        for change in fresh:
+            error = yield from self._ensure(writes.partition_node(change.tp))
+            if error is not None:
+                return error
+        return (yield from self._office.write(writes.first_states(fresh, state), may_be_refused=True))
+
+    def _ensure(self, node: tuple[Op, ...]) -> WriteOutcome:
+        """A node that may be there already. Answers None or a refusal."""
+        error = yield from self._office.write([node], expected=(NodeExists,), may_be_refused=True)
+        return None if isinstance(error, NodeExists) else error
 
     def fence(self, event: Fence) -> Job:
         """End the incarnation, then go on as if its session had lapsed."""

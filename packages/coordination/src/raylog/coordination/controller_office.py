@@ -17,7 +17,15 @@ from raylog.coordination.controller_peers import Peers
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.leadership import Change
 from raylog.coordination.model import ClusterState, TopicState
-from raylog.coordination.store import BadVersion, Op, StoreError
+from raylog.coordination.store import (
+    BadVersion,
+    NodeExists,
+    NoNode,
+    Op,
+    StoreClosed,
+    StoreError,
+    StoreUnavailable,
+)
 from raylog.protocol.ids import MonotonicMs, TopicName
 
 
@@ -63,7 +71,14 @@ class Aborted(Exception):
 
 
 Job = Generator[Wanted, StoreError | None, None]
-Outcome = Generator[Wanted, StoreError | None, StoreError | None]
+WriteOutcome = Generator[Wanted, StoreError | None, StoreError | None]
+
+
+def is_refusal(error: StoreError | None) -> bool:
+    """Whether the store refuses the write for good, by what stands there: its access rights, or an ephemeral parent."""
+    return error is not None and not isinstance(
+        error, BadVersion | NodeExists | NoNode | StoreUnavailable | StoreClosed
+    )
 
 
 class Office:
@@ -85,29 +100,42 @@ class Office:
         self.token = 0
         """Of the last Write."""
 
-    def write(self, multis: Iterable[tuple[Op, ...]], *, expected: tuple[type[StoreError], ...] = ()) -> Outcome:
+    def write(
+        self,
+        multis: Iterable[tuple[Op, ...]],
+        *,
+        expected: tuple[type[StoreError], ...] = (),
+        may_be_refused: bool = False,
+    ) -> WriteOutcome:
         """Carry the multis out, if any, each under the controller's epoch: this is the one way in which it writes.
-        Answers None, or the error when it is an ``expected`` one.
+        Answers None, or the error when it is an ``expected`` one, or a refusal (:func:`is_refusal`) that may be.
         """
         if not (multis := tuple((*self.writes.mandate(), *multi) for multi in multis)):
             return None
         self.token += 1
-        return (yield from self._done(Write(self.token, multis), expected))
+        return (yield from self._done(Write(self.token, multis), expected, may_be_refused=may_be_refused))
 
-    def remove(self, *nodes: str, expected: tuple[type[StoreError], ...] = ()) -> Outcome:
+    def remove(
+        self, *nodes: str, expected: tuple[type[StoreError], ...] = (), may_be_refused: bool = False
+    ) -> WriteOutcome:
         """Remove nodes, each with all below it, whoever made that; answers as :meth:`write`."""
         self.token += 1
-        return (yield from self._done(Remove(self.token, nodes, self.writes.mandate()), expected))
+        effect = Remove(self.token, nodes, self.writes.mandate())
+        return (yield from self._done(effect, expected, may_be_refused=may_be_refused))
 
-    def _done(self, effect: Wanted, expected: tuple[type[StoreError], ...]) -> Outcome:
+    def _done(self, effect: Wanted, expected: tuple[type[StoreError], ...], *, may_be_refused: bool) -> WriteOutcome:
         error = yield effect
         is_fenced = isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH
-        if error is None or (isinstance(error, expected) and not is_fenced):
+        if error is None or (isinstance(error, expected) and not is_fenced) or (may_be_refused and is_refusal(error)):
             return error
         if is_fenced:
             self.is_deposed = True
+        elif isinstance(error, BadVersion):
+            self.doubt = Doubt.CHANGED
         else:
-            self.doubt = Doubt.CHANGED if isinstance(error, BadVersion) else Doubt.UNKNOWN
+            self.doubt = Doubt.UNKNOWN
+            text = "the store refused or did not confirm a write of the controller: everything is read again"
+            self.effects.append(Notice(text, {"path": error.path, "reason": error}))
         raise Aborted from error
 
     def now(self, state: ClusterState, *topics: TopicName) -> None:

@@ -126,10 +126,10 @@ class Topics:
         topic = office.state.topics.get(name)  # its id goes first: from its node alone the next controller learns it
         ids = () if topic is None else (paths.topic_id(topic.id),)
         nodes = paths.topic(name), paths.topic_config(name), paths.delete_topic(name)
-        error = yield from office.remove(*ids, *nodes, expected=(NotEmpty, NoNode))
+        error = yield from office.remove(*ids, *nodes, expected=(NotEmpty, NoNode), may_be_refused=True)
         if error is not None:
             fields = {"topic": name, "path": error.path, "reason": error}
-            office.effects.append(Notice("topic is not wholly deleted: others write below its nodes", fields))
+            office.effects.append(Notice("topic is not wholly deleted: its nodes cannot be removed", fields))
         state = office.state.without_topics(name)
         office.now(replace(state, unreadable=state.unreadable - {name}), name)
 

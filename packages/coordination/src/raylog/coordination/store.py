@@ -207,7 +207,7 @@ def is_path(path: str) -> bool:
 
 def size_of(op: Op) -> int:
     """How many bytes it takes of a multi, at the most."""
-    return len(op.path) + len(getattr(op, "data", b"")) + _OP_BYTES
+    return len(op.path.encode()) + len(getattr(op, "data", b"")) + _OP_BYTES
 
 
 def check_writable(ops: Sequence[Op]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op
+from raylog.coordination.store import MAX_WRITE_BYTES, Delete, MetadataStore, NoNode, NotEmpty, Op, size_of
 
 __all__ = ["delete_tree", "nodes_below"]
 
 _AT_ONCE = 500
-"""Nodes in one multi: with the longest paths a third of what ZooKeeper takes."""
+"""Nodes in one multi, at the most."""
 _ATTEMPTS = 10
 """Others may write into it meanwhile."""
 
@@ -42,6 +42,21 @@ def delete_tree(store: MetadataStore, path: str, guards: Sequence[Op] = ()) -> N
 def _delete(store: MetadataStore, path: str, guards: Sequence[Op]) -> None:
     if store.exists(path) is None:
         return
-    nodes = nodes_below(store, path)
-    for start in range(0, len(nodes), _AT_ONCE):
-        store.multi([*guards, *map(Delete, nodes[start : start + _AT_ONCE])])
+    room = MAX_WRITE_BYTES - sum(map(size_of, guards))
+    for deletes in _batches(nodes_below(store, path), room):
+        store.multi([*guards, *deletes])
+
+
+def _batches(nodes: Sequence[str], room: int) -> Iterator[list[Delete]]:
+    """In order, each as much as one multi takes; foreign names may be long. ``room``: for each, in bytes."""
+    batch: list[Delete] = []
+    left = room
+    for delete in map(Delete, nodes):
+        size = size_of(delete)
+        if batch and (size > left or len(batch) == _AT_ONCE):
+            yield batch
+            batch, left = [], room
+        batch.append(delete)
+        left -= size
+    if batch:
+        yield batch
