@@ -184,8 +184,8 @@ class ControlledCluster:
         mandate = campaign(self.store, BrokerId(broker_id), TimestampMs(0), Nowhere())
         assert mandate is not None
         notices = configs.read_changes(self.store).notices
-        state, deleting = snapshot.load(self.store)
-        self.feed(Elected(BrokerId(broker_id), *mandate, state, deleting, notices))
+        found = snapshot.load(self.store)
+        self.feed(Elected(BrokerId(broker_id), *mandate, found.state, found.deleting, notices, found.ids))
 
     def depose(self) -> None:
         """Another controller is elected; ours has not heard of it."""
@@ -214,8 +214,7 @@ class ControlledCluster:
                 case Notice():
                     self.notices.append(effect)
                 case Reload():
-                    state, deleting = snapshot.load(self.store)
-                    todo += self.controller.handle(Loaded(state, deleting))
+                    todo += self.controller.handle(Loaded(*snapshot.load(self.store)))
                 case Resign():
                     resign(self.store)
                     todo += self.controller.handle(Deposed())

@@ -297,7 +297,7 @@ def test_all_agree_when_it_is_over(script: list[tuple[Step, int]]) -> None:
         run.step(step, number)
     run.heal()
     cluster, state = run.cluster, run.cluster.controller.state
-    loaded, deleting = snapshot.load(cluster.store)
+    loaded, deleting, _ = snapshot.load(cluster.store)
     assert (loaded.topics, loaded.brokers, deleting) == (state.topics, state.brokers, frozenset())
     for _, partition in state.partitions():
         assert partition.is_online

@@ -126,7 +126,8 @@ class Controlling:
         engine.note(f"broker {member.id} is the controller, epoch {mandate.epoch}")
         self._mandate = mandate
         self.on_brokers(found.state.brokers)
-        self._feed(core.Elected(member.id, mandate.epoch, mandate.epoch_version, found.state, found.deleting))
+        elected = core.Elected(member.id, *mandate, found.state, found.deleting, ids=found.ids)
+        self._feed(elected)
 
     def _challenge(self, dead: BrokerId) -> None:
         """Take the office of a controller that is dead by all signs."""
@@ -160,7 +161,7 @@ class Controlling:
 
     def _load(self) -> core.Loaded:
         found = snapshot.load(self._store, self._sink)
-        return core.Loaded(found.state, found.deleting)
+        return core.Loaded(*found)
 
     def _take_proposal(self, payload: bytes, answer: Answer) -> None:
         try:

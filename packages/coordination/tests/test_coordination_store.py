@@ -342,7 +342,7 @@ def test_a_snapshot_leaves_out_what_is_half_gone(tree: MemoryTree) -> None:
     assignment = paths.TopicAssignment(TopicId(UUID(int=1)), ((BrokerId(5),),))
     store.create(paths.topic(FLIGHTS), paths.encode_topic(assignment))
     store.create(paths.delete_topic(TopicName("old")))
-    state, deleting = snapshot.load(store)
+    state, deleting, _ = snapshot.load(store)
     assert state.cluster_id == "the-cluster"
     assert state.brokers == {}
     [partition] = state.topics[FLIGHTS].partitions

@@ -41,6 +41,7 @@ from raylog.coordination.store import (
     SessionState,
     StoreError,
 )
+from raylog.coordination.topic_ids import odd_ids
 from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import NotController
 from raylog.protocol.ids import BrokerEpoch, BrokerId
@@ -193,9 +194,9 @@ class ControllerRuntime:
         if not self._machine.is_active:
             return
         found = snapshot.load(self._store)
-        if found.state != self._machine.state.as_stored():
+        if found.state != self._machine.state.as_stored() or any(odd_ids(found.state, found.ids)):
             logger.warning("controller reads everything again: the store holds something else than was believed")
-            self._feed(core.Loaded(found.state, found.deleting))
+            self._feed(core.Loaded(*found))
 
     def _campaign_when_due(self) -> None:
         if self._campaign_at is None or time.monotonic() < max(self._campaign_at, self._stands_back_until):
@@ -213,7 +214,7 @@ class ControllerRuntime:
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._reconcile_at = time.monotonic() + RECONCILE_S
-        elected = core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices)
+        elected = core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids)
         self._feed(elected)
         for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
             if time.monotonic() - told_at < HINT_HOLDS_S:
@@ -278,7 +279,7 @@ class ControllerRuntime:
 
     def _load(self) -> core.Loaded:
         found = snapshot.load(self._store, self._queue)
-        return core.Loaded(found.state, found.deleting)
+        return core.Loaded(*found)
 
     def _feed(self, event: core.Event) -> None:
         """Let the machine decide, and carry out what follows, before anything that the store says meanwhile."""

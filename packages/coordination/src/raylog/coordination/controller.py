@@ -68,7 +68,7 @@ from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
 from raylog.coordination.store import NoNode, NotEmpty, StoreError
 from raylog.protocol.errors import RaylogError, RequestTimedOut
-from raylog.protocol.ids import MonotonicMs, TopicName
+from raylog.protocol.ids import MonotonicMs, TopicId, TopicName
 
 __all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewPartitions", "NewTopic", "TopicDefaults"]
 
@@ -160,10 +160,10 @@ class Controller:
         match event:
             case Loaded() if self._job is not None:
                 self._office.doubt = Doubt.CHANGED  # it may lack what the job under way writes: ask again after that
-            case Loaded(state, deleting):
+            case Loaded(state, deleting, ids):
                 self._office.doubt = Doubt.NONE
                 self._jobs = deque(queued for queued in self._jobs if not queued.is_news)
-                self._jobs.appendleft(_Queued(self._reconcile(state, deleting), is_news=True))
+                self._jobs.appendleft(_Queued(self._reconcile(state, deleting, ids), is_news=True))
             case BrokersChanged(brokers):
                 self._jobs.append(_Queued(self._leaders.set_brokers(brokers), is_news=True))
             case Fence():
@@ -231,7 +231,7 @@ class Controller:
         self.is_active = True
         state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
         self._enter(state, event.epoch_version, self._office.peers.last_sequence)
-        self._jobs.append(_Queued(self._reconcile(event.state, event.deleting), is_news=True))
+        self._jobs.append(_Queued(self._reconcile(event.state, event.deleting, event.ids), is_news=True))
         self._jobs.append(_Queued(self._remove(event.notices)))
 
     def _end(self) -> None:
@@ -281,7 +281,7 @@ class Controller:
         if self._office.is_deposed:
             self._step_down()
 
-    def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName]) -> Job:
+    def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName], ids: Mapping[TopicId, TopicName]) -> Job:
         """Take in what the store holds and complete what it shows undone."""
         office, before = self._office, self.state
         named = state.with_controller(before.controller_id, before.controller_epoch)
@@ -290,10 +290,12 @@ class Controller:
         self._wanted = None
         self._leaders.know_brokers(state.brokers)
         self._leaders.read_anew()
+        self._topics.read_anew(ids)
         office.handovers.read_anew()
         yield from self._leaders.settle([name for name in self.state.topics if name not in deleting])
         for name in sorted(deleting):
             yield from self._topics.delete(name)
+        yield from self._topics.mend_ids()
         office.reloads.settled()
 
     def _set_config(self, event: ConfigChanged) -> None:

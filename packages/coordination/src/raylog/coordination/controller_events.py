@@ -102,6 +102,8 @@ class Elected:
     """Topics with a node below /admin/delete_topics."""
     notices: tuple[str, ...] = ()
     """Config notices that were there before ``state`` was read, which holds what they tell of."""
+    ids: Mapping[TopicId, TopicName] = field(default_factory=dict)
+    """The nodes of topics' ids that are there, with the names of the topics that they were made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class Loaded:
 
     state: ClusterState
     deleting: frozenset[TopicName] = frozenset()
+    ids: Mapping[TopicId, TopicName] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from raylog.coordination.controller_writes import MAX_OVERRIDES_BYTES, MAX_TOPIC
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
 from raylog.coordination.placement import place
 from raylog.coordination.store import NodeExists, NoNode, NotEmpty, StoreError
+from raylog.coordination.topic_ids import odd_ids
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     InvalidConfig,
@@ -56,6 +57,23 @@ class Topics:
         self._office = office
         self._defaults = defaults
         self._check_configs = check_configs
+        self._ids: Mapping[TopicId, TopicName] = {}
+
+    def read_anew(self, ids: Mapping[TopicId, TopicName]) -> None:
+        """What stands in the store was read again; ``ids``: the nodes of topics' ids."""
+        self._ids = ids
+
+    def mend_ids(self) -> Job:
+        """Make the nodes of topics' ids that are missing, and remove those that no topic has."""
+        office = self._office
+        odd = odd_ids(office.state, self._ids)
+        for multi in office.writes.ids(odd.missing):
+            error = yield from office.write([multi], expected=(NodeExists,), may_be_refused=True)
+            if error is not None:
+                fields = {"path": error.path, "reason": error}
+                office.effects.append(Notice("nodes of topics' ids are not made: these take no commits", fields))
+        if odd.left:
+            yield from office.remove(*map(paths.topic_id, odd.left), expected=(NotEmpty, NoNode), may_be_refused=True)
 
     def do_one(self, request: TopicRequest, index: int) -> OneResult:
         """What the request asks for the topic in this place; raises what is to be answered for it."""
@@ -123,8 +141,9 @@ class Topics:
         before. The marker goes last.
         """
         office = self._office
-        topic = office.state.topics.get(name)  # its id goes first: from its node alone the next controller learns it
-        ids = () if topic is None else (paths.topic_id(topic.id),)
+        topic = office.state.topics.get(name)
+        known = [each for each, its_name in self._ids.items() if its_name == name] if topic is None else [topic.id]
+        ids = map(paths.topic_id, known)  # first: from its node alone the next controller learns the topic's id
         nodes = paths.topic(name), paths.topic_config(name), paths.delete_topic(name)
         error = yield from office.remove(*ids, *nodes, expected=(NotEmpty, NoNode), may_be_refused=True)
         if error is not None:

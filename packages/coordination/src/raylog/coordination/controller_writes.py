@@ -94,6 +94,11 @@ class Writes:
         """The node below which a topic's partitions stand; it may be there already."""
         return (Create(paths.topic_partitions(topic)),)
 
+    def ids(self, topics: Iterable[TopicState]) -> list[Multi]:
+        """The nodes of topics' ids."""
+        nodes = (Create(paths.topic_id(topic.id), topic.name.encode()) for topic in topics)
+        return [tuple(chunk) for chunk in _chunks(nodes, size_of)]
+
     def deletion_marker(self, topic: TopicName) -> Multi:
         """Records that the topic is to go: from here on every controller completes its deletion."""
         return (Create(paths.delete_topic(topic)),)

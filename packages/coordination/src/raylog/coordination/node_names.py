@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raylog.coordination.node_json import INT32, CorruptMetadata, Reading, decimal
-from raylog.coordination.paths import BROKER_IDS, BROKER_TOPICS, CONFIG_BROKERS, DEFAULT_BROKER
+from raylog.coordination.node_json import INT32, CorruptMetadata, Reading, decimal, decode_topic_id
+from raylog.coordination.paths import BROKER_IDS, BROKER_TOPICS, CONFIG_BROKERS, DEFAULT_BROKER, TOPIC_IDS
 from raylog.coordination.topic_names import is_topic_name
-from raylog.protocol.ids import BrokerId, TopicName
+from raylog.protocol.ids import BrokerId, TopicId, TopicName
 
 
 def broker_named(name: str, below: str = BROKER_IDS) -> BrokerId:
@@ -19,6 +19,12 @@ def topic_named(name: str, below: str = BROKER_TOPICS) -> TopicName:
     if not is_topic_name(name):
         raise CorruptMetadata(f"{below}/{name}", "is named as no topic can be")
     return TopicName(name)
+
+
+def topic_id_named(name: str) -> TopicId:
+    """The topic id whose node this is."""
+    with Reading(f"{TOPIC_IDS}/{name}"):
+        return TopicId(decode_topic_id(name))
 
 
 def configured_broker(name: str, below: str = CONFIG_BROKERS) -> str:

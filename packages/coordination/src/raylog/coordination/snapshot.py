@@ -14,7 +14,7 @@ from raylog.coordination import configs, node_names, paths
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.store import EventSink, MetadataReader, Versioned
 from raylog.coordination.unreadable import skipping
-from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 
 
 class Snapshot(NamedTuple):
@@ -24,6 +24,8 @@ class Snapshot(NamedTuple):
     """Without a controller. A partition that has no state node yet has version -1 and no leader."""
     deleting: frozenset[TopicName]
     """Topics whose deletion was asked for and is not complete."""
+    ids: Mapping[TopicId, TopicName]
+    """The nodes of topics' ids (``topic_ids``), with the names of the topics that they were made for."""
 
 
 class _Topics(NamedTuple):
@@ -46,7 +48,24 @@ def load(store: MetadataReader, watch: EventSink | None = None) -> Snapshot:
         unreadable=topics.unreadable,
         broker_configs=configs.all_broker_configs(store),
     )
-    return Snapshot(state, deleting)
+    return Snapshot(state, deleting, _topic_ids(store, state))
+
+
+def _topic_ids(store: MetadataReader, state: ClusterState) -> Mapping[TopicId, TopicName]:
+    """One listing, and the nodes of those ids that no topic of ``state`` has."""
+    named, odd = {topic.id: topic.name for topic in state.topics.values()}, []
+    found = {}
+    for name in store.children(paths.TOPIC_IDS):
+        with skipping():
+            topic_id = node_names.topic_id_named(name)
+            if topic_id in named:
+                found[topic_id] = named[topic_id]
+            else:
+                odd.append(topic_id)
+    for topic_id, node in zip(odd, store.get_many([paths.topic_id(each) for each in odd]), strict=True):
+        if node is not None:
+            found[topic_id] = TopicName(node.data.decode(errors="replace"))
+    return found
 
 
 def _cluster_id(store: MetadataReader) -> str:
