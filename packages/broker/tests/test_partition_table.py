@@ -162,6 +162,7 @@ class Table:
         full: bool | None = None,
         deleted: Iterable[TopicName] = (),
         again: bool = False,
+        unreadable: Iterable[TopicName] = (),
     ) -> None:
         """A message, full if it is the first one; ``again``: with the sequence number of the last one."""
         self._sequence += not again
@@ -176,6 +177,7 @@ class Table:
             topics=topics,
             deleted=tuple(deleted),
             broker_configs=self.broker_configs,
+            unreadable=frozenset(unreadable),
         )
         assert Ack.decode(self.table.control(message.encode())).status is AckStatus.OK
 
@@ -442,6 +444,23 @@ def test_stray_on_failed_disk_stops_nothing(tmp_path: Path) -> None:
     after.trouble["set_aside", TP] = StorageError("the log directory is offline")
     after.send(topic(A))
     assert after.leads(A)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_deleted_topic_that_was_unreadable_leaves_no_log(table: Table, full: bool) -> None:
+    table.send(topic(A), topic(B))
+    table.send(topic(B), full=full, deleted=[A.topic], unreadable=[A.topic])
+    assert set(table.dirs.partitions()) == {A, B}
+    table.send(topic(B), full=full)
+    assert set(table.dirs.partitions()) == {B}
+
+
+def test_topic_that_can_be_read_again_keeps_its_log(table: Table) -> None:
+    table.send(topic(A))
+    table.send(deleted=[A.topic], unreadable=[A.topic])
+    table.send(topic(A))
+    assert set(table.dirs.partitions()) == {A}
+    assert table.leads(A)
 
 
 def test_stray_that_was_followed_is_written_no_more(table: Table) -> None:

@@ -138,7 +138,7 @@ class LocalPartitions:
         self._failed_now, self._decided, self._touched = {}, set(), {}
         if self._strays_due:
             self._strays_due = not self._set_strays_aside(after)
-        gone = (*changes.deleted, *changes.no_replica)
+        gone = (*changes.deleted, *changes.no_replica, *self._left_unreadable(before, after))
         self._logs.withdraw([tp for tp, topic_id in gone if self._is_of(tp, topic_id)])
         for tp, topic_id in gone:
             self._step("deleted", tp, topic_id, partial(self.delete, tp, topic_id))
@@ -161,6 +161,12 @@ class LocalPartitions:
         final = {tp: failure for tp, failure in self.failures.items() if failure.is_final and tp not in self._decided}
         self.failures = final | self._failed_now
         return self._touched
+
+    def _left_unreadable(self, before: ClusterState, after: ClusterState) -> Iterable[tuple[TopicPartition, TopicId]]:
+        """What is here of topics that were deleted while they could not be read: ``before`` does not name it."""
+        left = before.unreadable - after.unreadable
+        here = self._logs.partitions().items() if left else ()
+        return [(tp, of) for tp, (of, _) in here if tp.topic in left and not _is_known(after, tp, of)]
 
     def _step(self, what: str, tp: TopicPartition, topic_id: TopicId, do: Callable[[], None]) -> None:
         """Take one step that decides the partition's role; when it fails, that is noted, and the role is none."""
