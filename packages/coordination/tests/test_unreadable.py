@@ -11,7 +11,7 @@ import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from raylog.coordination import configs, election, paths, snapshot, unreadable
-from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Loaded, Reload
+from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.peer_control import local_changes
@@ -255,6 +255,50 @@ def test_partition_that_lost_its_state_is_begun_anew_beside_orphans(cluster: Con
     reload(cluster)
     assert partition(cluster).is_online
     assert_elects(cluster)
+
+
+KEEP = {"retention.ms": "-1", "min.insync.replicas": "2"}
+DAMAGED = b'{"version":1,"config":{"retention.ms":-1}}'
+
+
+def configured(cluster: ControlledCluster) -> ControlledCluster:
+    """A topic and all brokers have overrides, of which everybody knows; then their nodes are damaged."""
+    configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: KEEP)
+    configs.alter_broker_configs(cluster.store, configs.DEFAULT_BROKER, lambda old: {"log.retention.ms": "9"})
+    cluster.take_notices()
+    cluster.deliver()
+    plant(cluster, paths.topic_config(FLIGHTS), DAMAGED)
+    plant(cluster, paths.broker_config(configs.DEFAULT_BROKER), DAMAGED)
+    plant(cluster, f"{paths.CONFIG_CHANGES}/x", paths.encode_config_change("topics/flights"))
+    plant(cluster, f"{paths.CONFIG_CHANGES}/y", paths.encode_config_change("brokers/<default>"))
+    return cluster
+
+
+def overrides(cluster: ControlledCluster) -> tuple[dict[str, str], dict[str, str]]:
+    """By which a broker goes: the topic's and all brokers'."""
+    state = cluster.brokers[BrokerId(2)].receiver.state
+    return dict(state.topics[FLIGHTS].configs), dict(state.broker_configs[configs.DEFAULT_BROKER])
+
+
+def test_damaged_overrides_stay_as_they_were_known(cluster: ControlledCluster) -> None:
+    configured(cluster).take_notices()
+    reload(cluster)
+    assert overrides(cluster) == (KEEP, {"log.retention.ms": "9"})
+    known = cluster.controller.state.topics[FLIGHTS].configs
+    configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: {**old, "flush.ms": "5"}, known)
+    assert configs.topic_configs(cluster.store, FLIGHTS) == {**KEEP, "flush.ms": "5"}
+
+
+def test_damaged_overrides_that_were_never_known_delete_nothing(cluster: ControlledCluster) -> None:
+    configured(cluster)
+    election.resign(cluster.store)
+    cluster.feed(Deposed())
+    cluster.elect()
+    cluster.deliver()
+    nothing = {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert overrides(cluster) == (nothing, {f"log.{name}": value for name, value in nothing.items()})
+    configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: old)
+    assert configs.topic_configs(cluster.store, FLIGHTS) == nothing, "what cannot be read is written anew"
 
 
 def test_config_left_by_a_former_topic_hinders_no_new_one(cluster: ControlledCluster) -> None:

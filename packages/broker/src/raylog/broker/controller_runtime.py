@@ -194,7 +194,10 @@ class ControllerRuntime:
         if not self._machine.is_active:
             return
         found = snapshot.load(self._store)
-        if found.state != self._machine.state.as_stored() or any(odd_ids(found.state, found.ids)):
+        known = self._machine.state
+        if configs.with_known_overrides(found.state, known) != known.as_stored() or any(
+            odd_ids(found.state, found.ids)
+        ):
             logger.warning("controller reads everything again: the store holds something else than was believed")
             self._feed(core.Loaded(*found))
 

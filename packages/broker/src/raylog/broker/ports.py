@@ -164,7 +164,9 @@ class StoredConfigs:
         if validate_only:
             change(known.configs)
             return
-        new = self._stored(lambda: configs.alter_topic_configs(self._store, topic, change), f"topic {topic}")
+        new = self._stored(
+            lambda: configs.alter_topic_configs(self._store, topic, change, known.configs), f"topic {topic}"
+        )
 
         def knows(state: ClusterState) -> bool:
             now = state.topic(topic)
@@ -176,10 +178,11 @@ class StoredConfigs:
         """See ConfigAdmin."""
         if broker != configs.DEFAULT_BROKER:
             self._check_broker(broker)
+        known = self._table.state().broker_configs.get(broker, {})
         if validate_only:
-            change(self._table.state().broker_configs.get(broker, {}))
+            change(known)
             return
-        new = self._stored(lambda: configs.alter_broker_configs(self._store, broker, change), f"broker {broker}")
+        new = self._stored(lambda: configs.alter_broker_configs(self._store, broker, change, known), f"broker {broker}")
         self._table.wait_for(lambda state: state.broker_configs.get(broker, {}) == new, CONFIG_WAIT_S)
 
     def _check_broker(self, broker: str) -> None:

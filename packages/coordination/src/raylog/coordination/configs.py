@@ -2,14 +2,20 @@
 
 A notice below /config/changes names the entity. The controller reads it, tells the brokers and removes it, by a write
 that checks its epoch as any other of its writes: a replaced controller leaves the notice to the next one.
+
+Overrides that cannot be read count as they were known before. Where they never were (a controller that takes office),
+those in UNKNOWN_TOPIC and UNKNOWN_BROKER stand for them: nothing is deleted by a default that they may have excluded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from raylog.coordination import node_names, paths
+from raylog.coordination.model import ClusterState
 from raylog.coordination.paths import DEFAULT_BROKER as DEFAULT_BROKER
 from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
 from raylog.coordination.unreadable import skipping, tell
@@ -17,6 +23,12 @@ from raylog.protocol.ids import TopicName
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From the overrides as they are to those that are wanted. It may be called more than once, and may raise."""
+
+
+UNKNOWN_TOPIC: Mapping[str, str] = MappingProxyType({"retention.ms": "-1", "retention.bytes": "-1"})
+"""In place of a topic's overrides that cannot be read: nothing is deleted."""
+UNKNOWN_BROKER: Mapping[str, str] = MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"})
+"""In place of a broker's, or all brokers', overrides that cannot be read."""
 
 
 class ConfigChange(NamedTuple):
@@ -28,27 +40,45 @@ class ConfigChange(NamedTuple):
 
 
 def topic_configs(store: MetadataReader, topic: TopicName) -> Mapping[str, str]:
-    """The topic's overrides, as text."""
+    """The topic's overrides, as text. Raises CorruptMetadata."""
     return _read(store, paths.topic_config(topic))
 
 
 def broker_configs(store: MetadataReader, broker: str) -> Mapping[str, str]:
-    """The overrides of a broker (its id as text), or of all (DEFAULT_BROKER)."""
+    """The overrides of a broker (its id as text), or of all (DEFAULT_BROKER). Raises CorruptMetadata."""
     return _read(store, paths.broker_config(broker))
 
 
 def _read(store: MetadataReader, path: str) -> Mapping[str, str]:
     found = store.get(path)
-    return {} if found is None else readable_overrides(path, found.data)
+    return {} if found is None else _decoded(path, found.data)
 
 
-def readable_overrides(path: str, data: bytes) -> Mapping[str, str]:
-    """The overrides that a node holds; none, as with Kafka, when another program wrote what cannot be read."""
+def _decoded(path: str, data: bytes) -> Mapping[str, str]:
+    return paths.decode_config(path, data) if data else {}
+
+
+def readable_overrides(path: str, data: bytes, unknown: Mapping[str, str]) -> Mapping[str, str]:
+    """The overrides that a node holds; ``unknown``, that very object, when they cannot be read."""
     try:
-        return paths.decode_config(path, data) if data else {}
+        return _decoded(path, data)
     except paths.CorruptMetadata as error:
         tell(error)
-        return {}
+        return unknown
+
+
+def with_known_overrides(read: ClusterState, before: ClusterState) -> ClusterState:
+    """What was ``read``, with the overrides that were known ``before`` in place of those that cannot be read."""
+    topics = [
+        replace(topic, configs=old.configs)
+        for topic in read.topics.values()
+        if topic.configs is UNKNOWN_TOPIC and (old := before.topics.get(topic.name)) and old.id == topic.id
+    ]
+    brokers = {
+        name: before.broker_configs.get(name, found) if found is UNKNOWN_BROKER else found
+        for name, found in read.broker_configs.items()
+    }
+    return read.with_topics(*topics).changed(broker_configs=brokers)
 
 
 def all_broker_configs(store: MetadataReader) -> dict[str, Mapping[str, str]]:
@@ -57,34 +87,41 @@ def all_broker_configs(store: MetadataReader) -> dict[str, Mapping[str, str]]:
     for name in store.children(paths.CONFIG_BROKERS):
         with skipping():
             broker = node_names.configured_broker(name)
-            found[broker] = broker_configs(store, broker)
+            path = paths.broker_config(broker)
+            node = store.get(path)
+            found[broker] = {} if node is None else readable_overrides(path, node.data, UNKNOWN_BROKER)
     return found
 
 
-def alter_topic_configs(store: MetadataStore, topic: TopicName, change: Change) -> Mapping[str, str]:
-    """Change a topic's overrides and leave a notice, in one multi; the overrides now in force.
+def alter_topic_configs(
+    store: MetadataStore, topic: TopicName, change: Change, known: Mapping[str, str] = UNKNOWN_TOPIC
+) -> Mapping[str, str]:
+    """Change a topic's overrides and leave a notice, in one multi; the overrides now in force. ``known``: those that
+    are changed where the node cannot be read.
 
     NoNode when there is no such topic.
     """
-    return _alter(store, paths.topic_config(topic), f"topics/{topic}", change)
+    return _alter(store, paths.topic_config(topic), f"topics/{topic}", change, known)
 
 
-def alter_broker_configs(store: MetadataStore, broker: str, change: Change) -> Mapping[str, str]:
+def alter_broker_configs(
+    store: MetadataStore, broker: str, change: Change, known: Mapping[str, str] = UNKNOWN_BROKER
+) -> Mapping[str, str]:
     """Change the overrides of a broker, or of all (DEFAULT_BROKER), as :func:`alter_topic_configs`."""
     path = paths.broker_config(broker)
     store.ensure(path)
-    return _alter(store, path, f"brokers/{broker}", change)
+    return _alter(store, path, f"brokers/{broker}", change, known)
 
 
-def _alter(store: MetadataStore, path: str, entity: str, change: Change) -> Mapping[str, str]:
+def _alter(store: MetadataStore, path: str, entity: str, change: Change, known: Mapping[str, str]) -> Mapping[str, str]:
     """Compare and set: when somebody else wrote meanwhile, ``change`` is applied to what they wrote."""
     while True:
         found = store.get(path)
         if found is None:
             raise NoNode(f"{path} does not exist", path)
-        old = readable_overrides(path, found.data)
+        old = readable_overrides(path, found.data, known)
         new = change(old)
-        if new == old:
+        if new == old and old is not known:  # what cannot be read is written anew
             return old
         notice = Create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change(entity), sequence=True)
         try:

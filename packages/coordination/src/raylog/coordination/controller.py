@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from raylog.coordination.configs import with_known_overrides
 from raylog.coordination.controller_events import (
     Acked,
     BrokersChanged,
@@ -284,7 +285,8 @@ class Controller:
     def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName], ids: Mapping[TopicId, TopicName]) -> Job:
         """Take in what the store holds and complete what it shows undone."""
         office, before = self._office, self.state
-        named = state.with_controller(before.controller_id, before.controller_epoch)
+        known = with_known_overrides(state, before)
+        named = known.with_controller(before.controller_id, before.controller_epoch)
         named = replace(named, cluster_id=state.cluster_id or before.cluster_id, brokers=before.brokers)
         office.now(named, *{*before.topics, *state.topics})
         self._wanted = None

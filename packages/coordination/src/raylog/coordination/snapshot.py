@@ -133,7 +133,7 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
                 assignments[name] = paths.decode_topic(name, assigned.data)
                 unreadable.discard(name)
     overrides = {
-        name: configs.readable_overrides(paths.topic_config(name), config.data)
+        name: configs.readable_overrides(paths.topic_config(name), config.data, configs.UNKNOWN_TOPIC)
         for name, config in zip(names, found[1::2], strict=True)
         if config is not None
     }

@@ -31,7 +31,10 @@ _ADVICE = (
     ("/brokers/topics", "write the value back; or, where no such topic is wanted, `raylog topics delete`"),
     ("/admin/delete_topics", "delete the node: no topic can have this name"),
     ("/config/changes", "set the config again; the notice is removed"),
-    ("/config", "its overrides count as none: set them again with `raylog configs`, or delete the node"),
+    (
+        "/config",
+        "its overrides count as they were known before: set them again with `raylog configs`, or delete the node",
+    ),
     ("/consumers", "see which program uses it; delete the node where none does"),
     ("/raylog/groups", "see which program uses it; delete the node where none does"),
     ("/latest_producer_id_block", "nothing: the next block begins above all that were given out"),
