@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
-from raylog.coordination import paths
-from raylog.coordination.controller_events import CreatedTopic, Deposed, NewTopic, Resign, TopicDefaults, Write
+from raylog.coordination import paths, snapshot
+from raylog.coordination.controller_events import CreatedTopic, Deposed, Loaded, NewTopic, Resign, TopicDefaults, Write
 from raylog.coordination.proposals import Verdict
-from raylog.protocol.errors import InvalidReplicaAssignment
-from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.errors import InvalidReplicaAssignment, PreferredLeaderNotAvailable
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 
-FLIGHTS = TopicName("flights")
+FLIGHTS, OLD = TopicName("flights"), TopicName("old")
 TP = TopicPartition(FLIGHTS, PartitionIndex(0))
 SILENCE_MS = 2_000
 
@@ -238,3 +240,30 @@ def test_a_controller_that_is_cut_off_replaces_nobody_however_the_others_fall_si
     pass_time(cluster, SILENCE_MS + 500, cut_off=(1, 2))
     assert not cluster.controller.is_active
     assert all(is_registered(cluster, b) for b in (1, 2, 3))
+
+
+def test_fenced_broker_does_not_lead_a_partition_without_state(cluster: ControlledCluster) -> None:
+    pass_time(cluster, 500)
+    cluster.lose(1)
+    cluster.bring_back(1)
+    pass_time(cluster, 300, cut_off=(1,))
+    assert cluster.controller.state.fenced == {1}
+    replicas = BrokerId(1), BrokerId(2), BrokerId(3)
+    cluster.store.create(paths.topic(OLD), paths.encode_topic(paths.TopicAssignment(TopicId(UUID(int=5)), (replicas,))))
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    assert (partition(cluster, OLD).leader, partition(cluster, OLD).isr) == (2, (2, 3))
+
+
+def test_fenced_preferred_replica_is_not_elected() -> None:
+    cluster = cluster_of(4)
+    pass_time(cluster, 500)
+    cluster.lose(1)
+    cluster.bring_back(1)
+    pass_time(cluster, 500)
+    cluster.propose_isr(TP, 1, 2, 3, 4)
+    pass_time(cluster, 2 * SILENCE_MS, cut_off=(1, 2))
+    assert cluster.controller.state.fenced == {1, 2}
+    assert (partition(cluster).leader, 1 in partition(cluster).isr) == (2, True)
+    token = cluster.elect_leaders(TP)
+    pass_time(cluster, 100, cut_off=(1, 2))
+    assert isinstance(cluster.replies[token][0], PreferredLeaderNotAvailable)

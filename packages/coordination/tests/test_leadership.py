@@ -52,6 +52,7 @@ def standing(
     leaving: str = "",
     offline: str = "",
     unaware: str = "",
+    fenced: str = "",
 ) -> Standing:
     """``live`` never died, ``back`` came back with all data, ``unsynced`` without its end, ``lost`` without any."""
     brokers = {}
@@ -62,7 +63,8 @@ def standing(
         broker = BrokerId(int(digit))
         brokers[broker] = BrokerInfo(broker, epoch, (), intact_since=intact_since, disks_since=disks_since)
     disks = {broker: {(ID, TP.partition)} for broker in _ids(offline)}
-    return Standing(brokers, disks, frozenset(_ids(leaving)), lambda broker, tp: str(broker) in unaware)
+    served = lambda broker, tp: str(broker) in unaware  # noqa: E731
+    return Standing(brokers, disks, frozenset(_ids(leaving)), served, frozenset(_ids(fenced)))
 
 
 def settle(
@@ -171,6 +173,17 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
         partition(1, "12"), standing("1", unsynced="2"), 2, (1, 7, "1", "2")),
     "but not over one that lost nothing": (
         partition(-1, "1", "2"), standing("", unsynced="1", back="2"), 2, (2, 8, "2", "1")),
+    # fenced
+    "a fenced member leads after all others": (
+        partition(1, "123"), standing("23", fenced="2"), 1, (3, 8, "23", "")),
+    "also after one that is drained": (
+        partition(1, "123"), standing("23", fenced="2", leaving="3"), 1, (3, 8, "23", "")),
+    "but it leads when it is the only one": (
+        partition(1, "12"), standing("23", fenced="2"), 1, (2, 8, "2", "")),
+    "and where it leads it stays": (
+        partition(2, "123"), standing("23", fenced="2"), 1, (2, 7, "23", "")),
+    "among the eligible, too": (
+        partition(-1, "", "23"), standing("23", fenced="2"), 2, (3, 8, "3", "2")),
 }  # fmt: skip
 
 
@@ -210,8 +223,17 @@ def test_what_another_program_wrote_is_taken_for_intact_and_led_anew() -> None:
         (partition(-1, "1", "2"), standing("3", lost="2"), (2, 8, "2", "")),
         (partition(-1, "1"), standing(""), (-1, 7, "1", "")),
         (partition(1, "1"), standing("123", offline="123"), (-1, 7, "1", "")),
+        (partition(1, "1"), standing("23", fenced="2"), (3, 8, "3", "")),
     ],
-    ids=["any live one", "even not eligible", "rather of the ISR", "rather of the ELR", "nobody", "no disk"],
+    ids=[
+        "any live one",
+        "even not eligible",
+        "rather of the ISR",
+        "rather of the ELR",
+        "nobody",
+        "no disk",
+        "not fenced",
+    ],
 )
 def test_an_unclean_election_takes_whom_it_can(
     before: PartitionState, now: Standing, expected: tuple[int, int, str, str]
@@ -234,6 +256,12 @@ def test_a_partition_without_a_state_begins_with_who_lives() -> None:
     assert (after.leader, after.leader_epoch, after.isr) == (3, 0, (2, 3))
     assert after.incarnations == {2: IN_SYNC, 3: IN_SYNC}
     assert settle(fresh, standing(""))[0] is fresh
+
+
+@pytest.mark.parametrize(("fenced", "isr"), [("1", (2, 3)), ("123", (1, 2, 3))])
+def test_fenced_brokers_begin_no_partition_that_others_can(fenced: str, isr: tuple[int, ...]) -> None:
+    after, _ = settle(PartitionState(_ids("123")), standing("123", fenced=fenced))
+    assert (after.leader, after.isr, set(after.incarnations)) == (isr[0], isr, set(isr))
 
 
 def test_a_topics_terms_follow_its_settings_and_the_brokers() -> None:

@@ -287,7 +287,8 @@ class Controller:
         office, before = self._office, self.state
         known = with_known_overrides(state, before)
         named = known.with_controller(before.controller_id, before.controller_epoch)
-        named = replace(named, cluster_id=state.cluster_id or before.cluster_id, brokers=before.brokers)
+        cluster_id = state.cluster_id or before.cluster_id
+        named = named.changed(cluster_id=cluster_id, brokers=before.brokers, fenced=before.fenced)
         office.now(named, *{*before.topics, *state.topics})
         self._wanted = None
         self._leaders.know_brokers(state.brokers)

@@ -76,10 +76,13 @@ class Elections:
         return partition, self._rules.terms(topic, self._state)
 
     def _can_take_over(self, broker: BrokerId, tp: TopicPartition, partition: PartitionState, terms: Terms) -> bool:
-        """A member of the ISR in the incarnation that is in sync, so not one whose return was not dealt with yet."""
+        """A member of the ISR in the incarnation that is in sync, so not one whose return was not dealt with yet; which
+        answers the controller.
+        """
         standing = self._standing
         return (
             broker in partition.isr
+            and broker not in standing.fenced
             and self._rules.is_live(broker, tp, terms, standing)
             and partition.incarnations.get(broker) == standing.brokers[broker].epoch
         )

@@ -63,7 +63,8 @@ class Leaders:
     @property
     def standing(self) -> Standing:
         office = self._office
-        return Standing(office.state.brokers, self._offline, self._leaving, office.handovers.unaware)
+        unaware, fenced = office.handovers.unaware, office.state.fenced
+        return Standing(office.state.brokers, self._offline, self._leaving, unaware, fenced)
 
     def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
         """These are alive now."""

@@ -7,7 +7,7 @@ lost a disk lead over one that lost only what was not synced.
 
 The members of the ISR hold all that was acknowledged. So do the eligible leader replicas (ELR, KIP-966): they left the
 ISR when it had fewer members than min.insync.replicas, and the high watermark stands still from then on. Leader is
-the first replica, in the preferred order, that is
+the first replica, in the preferred order, those last that do not answer the controller (*fenced*), that is
 
 a) in the ISR, live and intact; failing that,
 b) in the ELR, live and intact; failing that,
@@ -68,6 +68,12 @@ class Standing:
     """Brokers that are being drained: they lead only what nobody else can lead."""
     unaware: Callable[[BrokerId, TopicPartition], bool] = lambda broker, tp: False
     """Whether a live broker that does not lead may believe that it does (see ``controller_handovers``)."""
+    fenced: AbstractSet[BrokerId] = frozenset()
+    """Brokers that do not answer the controller: they begin to lead only what nobody else can lead."""
+
+    def reluctance(self, broker: BrokerId) -> tuple[bool, bool]:
+        """Sorts brokers: those last that lead only what nobody else can."""
+        return broker in self.fenced, broker in self.leaving
 
     def may_serve(self, broker: BrokerId, tp: TopicPartition, partition: PartitionState) -> bool:
         """Whether a member of the ISR leads, or may believe so: then it must not leave the ISR yet."""
@@ -163,9 +169,9 @@ class ElectionRules:
         live = tuple(b for b in partition.replicas if self.is_live(b, tp, terms, standing))
         if not live:
             return partition
-        leader = min(live, key=lambda b: b in standing.leaving)
-        incarnations = {b: standing.brokers[b].epoch for b in live}
-        return replace(partition, leader=leader, isr=live, incarnations=incarnations)
+        isr = tuple(b for b in live if b not in standing.fenced) or live
+        incarnations = {b: standing.brokers[b].epoch for b in isr}
+        return replace(partition, leader=min(isr, key=standing.reluctance), isr=isr, incarnations=incarnations)
 
     def is_live(self, broker: BrokerId, tp: TopicPartition, terms: Terms, standing: Standing) -> bool:
         """Registered, with the replica's disk in order."""
@@ -243,9 +249,8 @@ class _Case:
         return NO_LEADER, ""
 
     def _in_order(self, brokers: AbstractSet[BrokerId]) -> list[BrokerId]:
-        """By preference, those that are being drained last."""
-        leaving = self._standing.leaving
-        return sorted((b for b in self._partition.replicas if b in brokers), key=lambda b: b in leaving)
+        """By preference, those last that are fenced or being drained."""
+        return sorted((b for b in self._partition.replicas if b in brokers), key=self._standing.reluctance)
 
     def _is_unchanged(self, broker: BrokerId) -> bool:
         info = self._standing.brokers.get(broker)
