@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from kit.controlled import ControlledCluster, created, topic
-from raylog.coordination.controller_events import Acked, Deposed
+from raylog.coordination import paths, snapshot
+from raylog.coordination.controller_events import Acked, ConfigChanged, Deposed, Loaded
 from raylog.coordination.election import resign
+from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import local_changes
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
@@ -75,6 +77,13 @@ def propose(cluster: ControlledCluster) -> None:
     cluster.deliver()
 
 
+def delete(cluster: ControlledCluster) -> None:
+    create(cluster)
+    [*_, newest] = cluster.controller.state.topics
+    cluster.delete(newest)
+    cluster.deliver()
+
+
 def take_in(cluster: ControlledCluster) -> None:
     """What a broker works out from a delta."""
     before = cluster.controller.state
@@ -82,7 +91,7 @@ def take_in(cluster: ControlledCluster) -> None:
     local_changes(ONE, before, cluster.controller.state)
 
 
-@pytest.mark.parametrize("event", [create, configure, propose, take_in])
+@pytest.mark.parametrize("event", [create, delete, configure, propose, take_in])
 def test_event_costs_by_what_changes(
     clusters: tuple[ControlledCluster, ControlledCluster], event: Callable[[ControlledCluster], None]
 ) -> None:
@@ -90,6 +99,39 @@ def test_event_costs_by_what_changes(
         event(cluster)  # what is worked out once
     small, large = (steps(lambda cluster=cluster: event(cluster)) for cluster in clusters)
     assert large <= 1.2 * small + 500, f"{small} steps of {SMALL} topics, {large} of {LARGE}"
+
+
+def configure_all(cluster: ControlledCluster) -> None:
+    cluster.feed(ConfigChanged({"num.partitions": "3"}, broker="<default>"))
+
+
+def fence_new(cluster: ControlledCluster) -> None:
+    cluster.lose(3)
+    cluster.bring_back(3)
+    assert cluster.controller.state.fenced == {3}
+
+
+def delete_unreadable(cluster: ControlledCluster) -> None:
+    cluster.delete(TopicName("bad"))
+    assert not cluster.controller.state.unreadable
+
+
+@pytest.mark.parametrize("event", [configure_all, fence_new, delete_unreadable])
+def test_event_about_no_topic_keeps_what_was_counted(event: Callable[[ControlledCluster], None]) -> None:
+    cluster = ControlledCluster(silence_ms=2_000)
+    cluster.elect()
+    created(cluster, topic("flights", 2, replication_factor=3))
+    cluster.store.create(paths.topic(TopicName("bad")), b"?")
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    cluster.tick()
+    cluster.deliver()
+    assert cluster.controller.state.load
+    assert cluster.controller.state.topics_by_id
+    event(cluster)
+    after = cluster.controller.state
+    assert {"load", "topics_by_id"} <= after.__dict__.keys(), "they are not counted again"
+    anew = ClusterState(topics=after.topics)
+    assert (after.load, after.topics_by_id) == (anew.load, anew.topics_by_id)
 
 
 def test_first_answers_to_a_new_controller_cost_no_pass_each(

@@ -223,7 +223,7 @@ class Controller:
             fields = {"broker": broker, "broker_epoch": state.brokers[broker].epoch, "silent_ms": self._silence_ms}
             self._effects.append(Notice("broker is given no work: it does not answer the controller", fields))
         if fenced != state.fenced:
-            self._office.now(replace(state, fenced=fenced))
+            self._office.now(state.changed(fenced=fenced))
 
     # --- in office and out of it
 
@@ -309,7 +309,7 @@ class Controller:
             self._jobs.append(_Queued(self._leaders.settle([topic.name])))
         elif event.broker is not None:
             configs = {**self.state.broker_configs, event.broker: event.configs}
-            self._office.now(replace(self.state, broker_configs=configs))
+            self._office.now(self.state.changed(broker_configs=configs))
             self._wanted = None
             self._jobs.append(_Queued(self._leaders.settle()))
 

@@ -150,7 +150,7 @@ class Topics:
             fields = {"topic": name, "path": error.path, "reason": error}
             office.effects.append(Notice("topic is not wholly deleted: its nodes cannot be removed", fields))
         state = office.state.without_topics(name)
-        office.now(replace(state, unreadable=state.unreadable - {name}), name)
+        office.now(state.changed(unreadable=state.unreadable - {name}), name)
 
 
 def plan(
