@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 
 import pytest
 
-from kit.stores import Interrupted
+from kit.stores import Contended, Interrupted
 from raylog.coordination import paths
-from raylog.coordination.election import Mandate, campaign, current_controller, take_over
+from raylog.coordination.election import Mandate, campaign, current_controller, resign, take_over
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.registration import ensure_cluster
@@ -104,3 +105,31 @@ def test_the_old_controllers_writes_are_fenced() -> None:
     found = brokers.stores[ONE].get(paths.CONTROLLER_EPOCH)
     assert found is not None
     assert found.version != brokers.first.epoch_version
+
+
+def contended(brokers: Candidates, broker: BrokerId, happens: Callable[[], object]) -> Contended:
+    """The broker's store from now on: ``happens`` comes right before its next multi."""
+    brokers.stores[broker].close()
+    brokers.stores[broker] = store = Contended(brokers.tree)
+    store.start()
+    store.happens = lambda number: happens() if number == 1 else None
+    return store
+
+
+def test_foreign_controller_is_removed_without_its_successor() -> None:
+    """Before the broker that saw it removes it, another one has done that and won."""
+    brokers = Candidates()
+    resign(brokers.stores[ONE])
+    brokers.stores[ONE].create(paths.CONTROLLER, b"")
+    contended(brokers, TWO, lambda: brokers.campaign(ONE))
+    assert brokers.campaign(TWO) is None
+    assert brokers.controller == ONE
+
+
+def test_resignation_does_not_end_a_successor() -> None:
+    brokers = Candidates()
+    store = contended(brokers, ONE, lambda: None)
+    assert brokers.campaign(ONE)
+    store.multis, store.happens = 0, lambda number: brokers.take_over(TWO)
+    resign(store)
+    assert brokers.controller == TWO

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.stores import Interrupted
+from kit.stores import Contended, Interrupted
 from raylog.coordination import paths
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
@@ -83,3 +83,40 @@ def test_who_is_fenced_while_it_finds_itself_registered_does_not_take_the_fence_
         assert again.epoch == epoch.version
     else:
         assert again.epoch == first.epoch < epoch.version, "its watch tells that it was fenced"
+
+
+def contended(tree: MemoryTree, tmp_path: Path) -> tuple[Contended, BrokerRegistration, BrokerRegistration]:
+    """A store that is interfered with, its registration, and that of another process with the same broker id."""
+    store, other = Contended(tree), MemoryStore(tree)
+    started(store)
+    other.start()
+    return (
+        store,
+        BrokerRegistration(store, SessionFile(tmp_path / "session")),
+        BrokerRegistration(other, SessionFile(tmp_path / "other")),
+    )
+
+
+def test_foreign_registration_is_removed_without_its_successor(tmp_path: Path) -> None:
+    """Before the process that saw it removes it, another one has done that and registered."""
+    store, ours, theirs = contended(MemoryTree(), tmp_path)
+    store.create(paths.broker(BROKER.id), b"")
+
+    def register(number: int) -> None:
+        store.happens = lambda number: None
+        theirs.register(BROKER)
+
+    store.happens = register
+    with pytest.raises(DuplicateBroker):
+        ours.register(BROKER)
+    assert theirs.stands()
+
+
+def test_deregistration_does_not_end_another_process(tmp_path: Path) -> None:
+    tree = MemoryTree()
+    _, ours, theirs = contended(tree, tmp_path)
+    ours.register(BROKER)
+    fence(tree)
+    theirs.register(BROKER)
+    ours.deregister()
+    assert theirs.stands()

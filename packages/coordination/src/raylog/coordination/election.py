@@ -7,6 +7,7 @@ from typing import NamedTuple
 from raylog.coordination import paths
 from raylog.coordination.store import (
     BadVersion,
+    Check,
     Create,
     Delete,
     EventSink,
@@ -43,7 +44,10 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
         epoch = _epoch(found)
         if holder is not None and not holder.ephemeral_owner:
             tell(paths.CorruptMetadata(paths.CONTROLLER, "names no controller: no session keeps it; it is removed"))
-            delete_tree(store, paths.CONTROLLER)
+            try:
+                delete_tree(store, paths.CONTROLLER, (Check(paths.CONTROLLER_EPOCH, found.version),))
+            except BadVersion:
+                pass  # another was faster, and may have won
             continue
         if holder is not None:
             ours = holder.ephemeral_owner == store.session.id
@@ -87,9 +91,13 @@ def take_over(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, de
 
 def resign(store: MetadataStore) -> None:
     """Give up /controller when this session holds it."""
+    epoch = store.get(paths.CONTROLLER_EPOCH)  # before the holder: it rises when another takes over
     holder = store.exists(paths.CONTROLLER)
-    if holder is not None and holder.ephemeral_owner == store.session.id:
-        store.multi([Delete(paths.CONTROLLER)])
+    if epoch is not None and holder is not None and holder.ephemeral_owner == store.session.id:
+        try:
+            store.multi([Check(paths.CONTROLLER_EPOCH, epoch.version), Delete(paths.CONTROLLER)])
+        except BadVersion:
+            pass  # another took over
 
 
 def current_controller(store: MetadataStore, watch: EventSink | None = None) -> BrokerId | None:

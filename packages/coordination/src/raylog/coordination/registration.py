@@ -15,6 +15,7 @@ from raylog.coordination.private_files import write_private
 from raylog.coordination.processes import ProcessRef, machine_boot_id
 from raylog.coordination.store import (
     BadVersion,
+    Check,
     Create,
     Delete,
     EventSink,
@@ -166,11 +167,15 @@ class BrokerRegistration:
 
     def _remove_foreign(self, broker_id: BrokerId) -> None:
         """A registration that no session keeps is none, and would never end."""
-        path = paths.broker(broker_id)
+        path, epoch_path = paths.broker(broker_id), paths.broker_epoch(broker_id)
+        epoch = self._store.exists(epoch_path)  # before the node: it rises when another process registers
         node = self._store.exists(path)
-        if node is not None and not node.ephemeral_owner:
+        if epoch is not None and node is not None and not node.ephemeral_owner:
             tell(paths.CorruptMetadata(path, "is no registration: no session keeps it; it is removed"))
-            delete_tree(self._store, path)
+            try:
+                delete_tree(self._store, path, (Check(epoch_path, epoch.version),))
+            except BadVersion:
+                pass  # another was faster: what stands there now is judged as any registration
 
     def _raise_incarnation(self, broker: BrokerInfo) -> BrokerInfo:
         """The multi names the epoch that it raises: so what it says is right in the very incarnation that it makes,
@@ -248,9 +253,10 @@ class BrokerRegistration:
         """Take the registration back at once (a clean stop). Does nothing when it is no longer ours."""
         if self._broker is not None and self.is_current:
             try:
-                self._store.multi([Delete(paths.broker(self._broker.id))])
-            except NoNode:
-                pass  # the controller took us for dead
+                is_ours = Check(paths.broker_epoch(self._broker.id), self._broker.epoch)
+                self._store.multi([is_ours, Delete(paths.broker(self._broker.id))])
+            except (NoNode, BadVersion):
+                pass  # the controller took us for dead; what may stand there is of another process
             self._session_file.clear()
         self._broker = None
 
