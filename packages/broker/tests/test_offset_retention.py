@@ -23,10 +23,11 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.protocol import consumer_protocol
-from raylog.protocol.errors import NotCoordinator
+from raylog.protocol.errors import NonEmptyGroup, NotCoordinator
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
+    NO_TIMESTAMP,
     BrokerEpoch,
     BrokerId,
     GroupId,
@@ -281,3 +282,65 @@ def test_check_clears_away_what_a_deletion_that_nobody_saw_left(world: World) ->
     drop_topic(world.store, OLD)
     world.check(0)
     assert world.offsets.partitions(GROUP) == [tp()]
+
+
+def register(world: World, group: GroupId, data: bytes | None = None) -> str:
+    """A member that is no broker's business; its node."""
+    node = group_paths.member(group, MemberId("m"))
+    known = group_paths.encode_member(group_paths.Registered(frozenset({FLIGHTS}), None), TimestampMs(0))
+    world.store.create(node, known if data is None else data, ephemeral=True, parents=True)
+    return node
+
+
+@pytest.mark.parametrize("data", [None, b'{"version":1,"subscription":{"fl.*":1},"pattern":"black_list"}'])
+def test_offsets_of_living_old_consumers_stay(world: World, data: bytes | None) -> None:
+    """Nobody but they know what they read."""
+    group = GroupId("old-tool")
+    member = register(world, group, data)
+    world.store.create(group_paths.offset(group, tp()), b"3", parents=True)
+    world.check(0, RETENTION_MS, 9 * RETENTION_MS)
+    assert world.offsets.fetch(group) == {tp(): at(3, NO_TIMESTAMP)}
+    [listed], described = world.coordinator.list_groups(), world.coordinator.describe(group)
+    assert listed.state == described.state == "Stable"
+    assert [each.member_id for each in described.members] == ["m"]
+    with pytest.raises(NonEmptyGroup):
+        world.coordinator.delete(group)
+    world.store.delete(member)
+    world.check(10 * RETENTION_MS, 11 * RETENTION_MS - 1)
+    assert world.offsets.partitions(group) == [tp()]
+    world.check(11 * RETENTION_MS)
+    assert group_ids(world.store) == []
+
+
+@pytest.mark.parametrize("kind", [None, GroupKind.ACTORS])
+def test_number_of_old_tool_stays_for_the_retention_after_its_write(world: World, kind: GroupKind | None) -> None:
+    """Of a tool that registers no consumer; it may write the same number again."""
+    group = GroupId("old-tool")
+    if kind is not None:
+        settle_kind(world.store, group, kind)
+    node = group_paths.offset(group, tp())
+    world.store.create(node, b"3", parents=True)
+    for now_ms in range(0, 9 * RETENTION_MS, RETENTION_MS // 2):
+        world.store.set(node, b"3")
+        world.check(now_ms)
+    assert world.offsets.partitions(group) == [tp()]
+    world.check(now_ms + RETENTION_MS - 1)
+    assert world.offsets.partitions(group) == [tp()]
+    world.check(now_ms + RETENTION_MS)
+    assert group_ids(world.store) == []
+
+
+def test_members_that_come_back_as_they_were_end_the_wait(world: World) -> None:
+    """Actors whose sessions have ended register as before: the assignment stays, and its generation."""
+    group = GroupId("actors")
+    settle_kind(world.store, group, GroupKind.ACTORS)
+    world.offsets.write(group, {tp(): at(5)}, [])
+    world.check(0)
+    member = register(world, group)
+    world.check(1)
+    assert world.store.children(group_paths.EMPTY_GROUPS) == []
+    world.store.delete(member)
+    world.check(RETENTION_MS, 2 * RETENTION_MS - 1)
+    assert world.offsets.fetch(group) == {tp(): at(5)}
+    world.check(2 * RETENTION_MS)
+    assert group_ids(world.store) == []

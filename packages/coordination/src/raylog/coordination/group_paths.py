@@ -295,16 +295,22 @@ def decode_owner(path: str, data: bytes) -> MemberId:
         return MemberId(data.decode())
 
 
-def encode_empty(generation: Generation, since_ms: TimestampMs) -> bytes:
-    """``generation``: in which the group was found without members; in another one it has had some since."""
-    return dump({"version": 1, "generation": generation, "since": since_ms})
+def encode_empty(generation: Generation, written: int, since_ms: TimestampMs) -> bytes:
+    """``generation``: in which the group was found without members; in another one it has had some since. ``written``:
+    the number of the newest write of an offset that carries no time, for it is in use still when another one comes.
+    """
+    return dump({"version": 1, "generation": generation, "written": written, "since": since_ms})
 
 
-def decode_empty(path: str, data: bytes) -> tuple[Generation, TimestampMs]:
+def decode_empty(path: str, data: bytes) -> tuple[Generation, int, TimestampMs]:
     """What :func:`encode_empty` was given."""
     value = load(path, data)
     with Reading(path):
-        return Generation(integer(value["generation"])), TimestampMs(integer(value["since"], 0, INT64))
+        return (
+            Generation(integer(value["generation"])),
+            integer(value.get("written", 0), 0, INT64),
+            TimestampMs(integer(value["since"], 0, INT64)),
+        )
 
 
 def encode_assignment(shares: Shares) -> bytes:

@@ -20,7 +20,7 @@ from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
 
-__all__ = ["describe_actors", "list_actors"]
+__all__ = ["describe_actors", "describe_old", "list_actors"]
 
 _PROTOCOL = "raylog"
 """In the place of a client's partition.assignment.strategy."""
@@ -47,6 +47,17 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
     )
     state = GroupState.STABLE if is_stable else GroupState.PREPARING_REBALANCE
     return DescribedGroup(state, consumer_protocol.PROTOCOL_TYPE, _PROTOCOL, members)
+
+
+def describe_old(store: MetadataStore, group: GroupId) -> DescribedGroup:
+    """A group of Kafka's ZooKeeper era: its tools committed for it, or its consumers are registered. What those read,
+    nobody but they know.
+    """
+    members = tuple(
+        DescribedMember(group_paths.member_of(name), None, "", "", b"", b"")
+        for name in store.children(group_paths.members(group))
+    )
+    return DescribedGroup(GroupState.STABLE if members else GroupState.EMPTY, "", "", members)
 
 
 def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, GroupState | CorruptMetadata]:

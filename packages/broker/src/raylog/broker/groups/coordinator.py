@@ -10,19 +10,19 @@ through the broker that would coordinate the group, as they expect.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
-from raylog.broker.groups.actors import describe_actors
+from raylog.broker.groups.actors import describe_actors, describe_old
 from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import Claim, coordinator_of
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
-from raylog.broker.groups.empty import empty_since, generation_of
+from raylog.broker.groups.empty import empty_since, forget_note, generation_of, newest_write, noted_groups
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.keeper import GroupKeeper
@@ -247,16 +247,25 @@ class GroupCoordinator:
             self._holder.check_coordinates(entry, group)
             return self._offsets.forget_deleted_topics(group, self._fence(entry, group))
 
-    def empty_since(self, group: GroupId, now_ms: TimestampMs) -> TimestampMs | None:
-        """When the group was found without members first, by the wall clock; None when it has some."""
+    def noted_empty(self) -> Collection[GroupId]:
+        """Groups for which :meth:`empty_since` has noted a time."""
+        with store_answers():
+            return noted_groups(self._store)
+
+    def empty_since(self, group: GroupId, untimed: Iterable[TopicPartition], now_ms: TimestampMs) -> TimestampMs | None:
+        """When the group was found first without members, and ``untimed`` as they are, by the wall clock; None when it
+        has members, which is noted.
+        """
         with self._holder.enter(group) as entry:
             if self._describe(entry, group).state != GroupState.EMPTY:
+                forget_note(self._store, group, self._fence(entry, group))
                 return None
             if entry.held is not None:
                 generation = entry.held.machine.generation
             else:
                 generation = generation_of(self._store, group, read_kind(self._store, group))
-            return empty_since(self._store, group, generation, now_ms, self._fence(entry, group))
+            written = newest_write(self._store, group, untimed)
+            return empty_since(self._store, group, generation, written, now_ms, self._fence(entry, group))
 
     def forget_bare(self, group: GroupId) -> bool:
         """Forget the group if it has neither members, nor offsets, nor ids that are given out to join with."""
@@ -337,7 +346,7 @@ class GroupCoordinator:
         if kind is None:
             if not group_nodes.exists(self._store, group):
                 raise GroupIdNotFound(f"there is no group {group}")
-            return DescribedGroup(GroupState.EMPTY, "", "", ())  # a tool of Kafka's ZooKeeper era committed for it
+            return describe_old(self._store, group)
         if kind.kind is GroupKind.ACTORS:
             return describe_actors(self._store, group, self._cluster().topics)
         stored = read_group(self._store, group)

@@ -70,9 +70,12 @@ def _coordinates(me: BrokerId, group: GroupId, found: Versioned | None, cluster:
 
 
 def _of_old_tools(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:
-    """Tools of Kafka's ZooKeeper era committed for them; others were deleted just now."""
+    """Tools of Kafka's ZooKeeper era committed for them, or consumers are registered; others were deleted just now."""
     there = store.get_many([group_paths.consumer(group) for group in groups])
-    return [ListedGroup(g, "", GroupState.EMPTY) for g, found in zip(groups, there, strict=True) if found is not None]
+    known = [group for group, found in zip(groups, there, strict=True) if found is not None]
+    members = store.children_many([group_paths.members(group) for group in known])
+    states = [GroupState.STABLE if names else GroupState.EMPTY for names in members]
+    return [ListedGroup(group, "", state) for group, state in zip(known, states, strict=True)]
 
 
 def _of_clients(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:

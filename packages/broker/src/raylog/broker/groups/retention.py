@@ -2,9 +2,10 @@
 any more, and of topics that were deleted.
 
 As in Kafka (KIP-211) an offset goes ``offsets.retention.minutes`` after its commit if it is not needed; of a group that
-has no members, so long after the group was found so first, too. A group with neither members nor offsets goes with the
-next check. Both times are in the metadata store: they count on when brokers start again, or a group moves. They are the
-wall clock's; the one that is handed in must not jump ahead (storage/clock).
+has no members, so long after the group was found so first, too. What an old tool wrote carries no time: it goes so long
+after its newest write was found, and only when the group has no members. A group with neither members nor offsets goes
+with the next check. All times are in the metadata store: they count on when brokers start again, or a group moves. They
+are the wall clock's; the one that is handed in must not jump ahead (storage/clock).
 
 The offsets of a deleted topic count for nothing, for they carry its id (``offsets``). What is left of them is cleared
 away within a second or so, and with every check: a deletion may have gone unseen.
@@ -12,7 +13,7 @@ away within a second or so, and with every check: a deletion may have gone unsee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -45,8 +46,13 @@ class RetainedGroups(Protocol):
     def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
         """Forget what the group committed for topics that are deleted; answers which."""
 
-    def empty_since(self, group: GroupId, now_ms: TimestampMs) -> TimestampMs | None:
-        """When the group was found without members first; None when it has some."""
+    def noted_empty(self) -> Collection[GroupId]:
+        """Groups for which :meth:`empty_since` has noted a time."""
+
+    def empty_since(self, group: GroupId, untimed: Iterable[TopicPartition], now_ms: TimestampMs) -> TimestampMs | None:
+        """When the group was found first without members, and ``untimed`` as they are; None when it has members, which
+        is noted: the time begins anew when it has none.
+        """
 
     def forget_bare(self, group: GroupId) -> bool:
         """Forget the group if it has neither members nor offsets."""
@@ -73,17 +79,20 @@ class OffsetRetention:
 
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
-        for listed in self._groups.list_groups():
+        listed_groups, noted = self._groups.list_groups(), self._groups.noted_empty()
+        for listed in listed_groups:
             try:
-                self._check_group(listed, now_ms)
+                self._check_group(listed, listed.group in noted, now_ms)
             except RaylogError as error:
                 log.warning("offsets were not looked through", group=listed.group, reason=error)
 
-    def _check_group(self, listed: ListedGroup, now_ms: TimestampMs) -> None:
+    def _check_group(self, listed: ListedGroup, is_noted: bool, now_ms: TimestampMs) -> None:
         group, last_ms = listed.group, now_ms - self._retention_ms()
         self._forget_deleted_topics_of(group)
-        empty_ms = self._groups.empty_since(group, now_ms) if listed.state == GroupState.EMPTY else None
         unneeded = self._groups.unneeded(group)
+        untimed = [tp for tp, committed in unneeded.items() if committed.committed_ms == NO_TIMESTAMP]
+        is_asked = is_noted or listed.state == GroupState.EMPTY
+        empty_ms = self._groups.empty_since(group, untimed, now_ms) if is_asked else None
         due = {tp: committed for tp, committed in unneeded.items() if _unneeded_since(committed, empty_ms) <= last_ms}
         if due:
             self._groups.forget(group, due)
