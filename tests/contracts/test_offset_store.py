@@ -6,7 +6,7 @@ import pytest
 
 from kit.stores import Contended, Interrupted, OpenStore
 from kit.topics import drop_topic, forget_offsets, put_topic, replace_topic
-from raylog.coordination import group_paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import Claimed
 from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
@@ -20,6 +20,8 @@ from raylog.coordination.store import BadVersion, Check, Create, Delete, Metadat
 from raylog.coordination.topic_ids import TopicGone
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import (
+    NO_TOPIC_ID,
+    BrokerId,
     GroupId,
     LeaderEpoch,
     MemberId,
@@ -453,6 +455,37 @@ def test_number_of_old_tool_counts_for_topic_it_was_written_after(
     replace_topic(store, "flights")
     assert offsets.claim(GROUP, tp(0), ONE).committed is None
     assert offsets.fetch(GROUP, [tp(0)]) == {}
+
+
+@pytest.mark.parametrize("give_up", ["release", "disown"])
+def test_number_of_old_tool_is_not_of_topic_made_under_its_owner(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId, give_up: str
+) -> None:
+    """Giving up writes the number as it is, which is a newer write than the topic."""
+    store.set(group_paths.offset(GROUP, tp(0)), b"500")
+    claim = offsets.claim(GROUP, tp(0), ONE)
+    assert claim.committed == CommittedOffset(Offset(500))
+    assert offsets.renew(claim) == claim
+    replace_topic(store, "flights")
+    if give_up == "release":
+        offsets.release(claim)
+    else:
+        assert offsets.disown(GROUP, tp(0), ONE)
+    assert offsets.fetch(GROUP, [tp(0)]) == {}
+    assert offsets.claim(GROUP, tp(0), TWO).committed is None
+
+
+def test_offset_of_topic_without_id_is_not_of_the_next(offsets: RegistryOffsetStore, store: MetadataStore) -> None:
+    """Old tools make topics without ids: of these only the time of the write tells."""
+    old, node = tp(0, "old"), paths.topic(TopicName("old"))
+    data = paths.encode_topic(paths.TopicAssignment(NO_TOPIC_ID, ((BrokerId(1),),)))
+    store.create(node, data)
+    assert offsets.write(GROUP, {old: at(5)}, []) == {}
+    assert offsets.fetch(GROUP) == {old: at(5)}
+    store.delete(node)
+    store.create(node, data)
+    assert offsets.fetch(GROUP) == {}
+    assert offsets.claim(GROUP, old, ONE).committed is None
 
 
 def test_commit_for_replaced_topic_is_refused_and_holds_up_no_other(

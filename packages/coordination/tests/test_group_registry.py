@@ -8,9 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kit.topics import drop_topic, put_topic
+from kit.topics import drop_topic, put_topic, replace_topic
 from raylog.coordination import group_paths, paths
+from raylog.coordination.assignors import Assignor
+from raylog.coordination.group import Member
 from raylog.coordination.group_events import (
+    Begin,
+    Cease,
     Claimed,
     ClaimInDoubt,
     ClaimLost,
@@ -19,18 +23,24 @@ from raylog.coordination.group_events import (
     Deregister,
     Deregistered,
     DeregisterFailed,
+    Effect,
+    Event,
     Evict,
+    Leave,
     Look,
     Looked,
     LookFailed,
     Publish,
     Published,
+    Quiet,
     Register,
     RegistrationFailed,
     Release,
     Released,
     ReleaseFailed,
     Shares,
+    Started,
+    Tick,
     View,
 )
 from raylog.coordination.group_events import Registered as IsRegistered
@@ -45,6 +55,7 @@ from raylog.protocol.ids import (
     Generation,
     GroupId,
     MemberId,
+    MonotonicMs,
     Offset,
     PartitionIndex,
     TimestampMs,
@@ -190,6 +201,35 @@ def test_a_release_after_a_commit_in_doubt_goes_through(a: Side) -> None:
     assert a.do(Release(TP, CommittedOffset(Offset(6)))) == Released(TP)
     assert a.committed() == 6
     assert a.store.exists(OWNER) is None
+
+
+def test_release_that_failed_is_tried_again_though_its_topic_is_gone(a: Side, b: Side) -> None:
+    """Else the owner's node would stay as long as the session."""
+    member, now = Member(A, Assignor.STICKY, lambda: 0.0), MonotonicMs(0)
+
+    def does(event: Event | None) -> list[Effect]:
+        assert event is not None
+        return member.on(event, now)
+
+    view = View(Shares(Generation(1), {A: (TP,)}), 0, {A: frozenset({TOPIC})}, {TOPIC: 1})
+    assert [does(event) for event in (Started(), IsRegistered(), Looked(view))][-1] == [ClaimPartition(TP)]
+    assert does(a.do(ClaimPartition(TP))) == [Begin(TP)]
+    assert a.registry.of_deleted_topics() == []
+    assert does(Leave()) == [Cease(TP)]
+    assert does(Quiet(TP, None)) == [Release(TP, None)]
+    a.store.suspend()
+    assert does(a.do(Release(TP, None))) == []
+    replace_topic(b.store, TOPIC, 2)
+    a.store.resume()
+    a.registry.watches_lost()
+    assert a.registry.of_deleted_topics() == [TP]
+    does(ClaimLost(TP))
+    due = member.next_tick_ms()
+    assert due is not None
+    assert member.on(Tick(), due) == [Release(TP, None)]
+    does(a.do(Release(TP, None)))
+    assert b.do(ClaimPartition(TP)) == Claimed(TP)
+    assert member.next_tick_ms() is None
 
 
 def test_signing_off_that_was_not_heard_of_is_over(a: Side) -> None:

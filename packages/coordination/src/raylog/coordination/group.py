@@ -312,8 +312,11 @@ class Member:
     def _lose(self, tp: TopicPartition) -> None:
         """Its claim holds no more. What is left of it, an owner's node, has to be given up all the same."""
         held = self._held.get(tp)
-        if held is None or held.phase is _Phase.RELEASING:
-            self._drop(tp)
+        if held is None:
+            return
+        if held.phase is _Phase.RELEASING:
+            if held.asked:  # else the release has failed, and is tried again
+                del self._held[tp]
             return
         if held.phase in (_Phase.OWNED, _Phase.CEASING):
             self._effects.append(Drop(tp))

@@ -14,7 +14,7 @@ topic. Both are written at once; where only the number changed, an old tool wrot
 commit. A topic that is deleted and made anew is another topic:
 
 * An offset counts only for the topic whose id stands beside it. A number without an id counts for the topic of that
-  name if it was written after that topic was made; old tools know topics by name alone.
+  name if it was written after that topic was made; old tools know topics by name alone. Who claims it writes the id.
 * A claim is for one topic, and a commit names one. Both check in their multi that this topic is there still
   (``topic_ids``): after its deletion they get TopicGone, also when another has its name already.
 * Offsets are forgotten by the versions that were read. Each deletion also raises the version of the node above the
@@ -44,6 +44,7 @@ from raylog.coordination.offset_store import OffsetStore as OffsetStore
 from raylog.coordination.offset_store import Seen as Seen
 from raylog.coordination.offset_store import Staged as Staged
 from raylog.coordination.store import (
+    ANY_VERSION,
     BadVersion,
     Check,
     Create,
@@ -57,6 +58,7 @@ from raylog.coordination.store import (
     Set,
     StoreError,
     StoreUnavailable,
+    Versioned,
 )
 from raylog.coordination.topic_ids import TopicGone, can_exist, check_topic, present_topics
 from raylog.protocol.ids import (
@@ -95,10 +97,8 @@ class RegistryOffsetStore:
     def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
         """Whether an offset is one of the topic of that name that there is now (see the module)."""
         present = topics.get(tp.topic)
-        if present is None or present == committed_for:
-            return present is not None
-        if committed_for != NO_TOPIC_ID:
-            return False
+        if present is None or committed_for != NO_TOPIC_ID:
+            return present is not None and present == committed_for
         number, topic = self._store.exists(group_paths.offset(group, tp)), self._store.exists(paths.topic(tp.topic))
         return number is not None and topic is not None and number.changed > topic.created
 
@@ -127,11 +127,14 @@ class RegistryOffsetStore:
         if stored is not None and not self._counts(group, tp, stored.topic_id, {tp.topic: topic_id}):
             stored = None
         data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
+        writes = [Set(needed[0], data, number.version)]
+        if stored is not None and stored.topic_id != topic_id:  # a number: each write of it would be of a later topic
+            writes.append(_detail(group, tp, stored.committed, topic_id, found[1]))
         owner_node = group_paths.owner(group, tp)
         takes: Op = Create(owner_node, group_paths.encode_owner(owner), ephemeral=True)
         for attempt in range(2):
             try:
-                _, version = self._multi(guards, check_topic(topic_id), [takes, Set(needed[0], data, number.version)])
+                _, version, *_ = self._multi(guards, check_topic(topic_id), [takes, *writes])
             except NodeExists:
                 if attempt or not self._owns(group, tp, owner):
                     raise
@@ -360,6 +363,14 @@ def _commit(claim: Claim, committed: CommittedOffset) -> tuple[Op, Op]:
     topics = {claim.tp.topic: claim.topic_id}
     (node, number), (detail_node, detail) = values(claim.group, {claim.tp: committed}, topics).items()
     return Set(node, number, claim.version), Set(detail_node, detail)
+
+
+def _detail(
+    group: GroupId, tp: TopicPartition, committed: CommittedOffset, topic_id: TopicId, found: Versioned | None
+) -> Set:
+    """What makes a number the offset of this topic, beside what was found there."""
+    node, data = group_paths.detail(group, tp), group_paths.encode_detail(committed, topic_id)
+    return Set(node, data, ANY_VERSION if found is None else found.version)
 
 
 def _version(result: OpResult) -> int:
