@@ -13,6 +13,7 @@ from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, v
 from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offset_nodes import read_stored
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import ensure_cluster
@@ -190,7 +191,7 @@ def test_a_name_that_no_topic_can_have_reaches_no_node_but_its_own(
     forget_offsets(offsets, GROUP, [hostile], [])
     assert offsets.write(GROUP, {hostile: at(1)}, []) == {}
     assert offsets.fetch(GROUP) == {}, "there is no such topic; and what an old tool wrote is older than the topic"
-    assert read_stored(store, GROUP, [hostile])[hostile].committed == at(1)
+    assert read_stored(store, GROUP, [hostile])[0][hostile].committed == at(1)
     forget_offsets(offsets, GROUP, [hostile], [])
     assert [store.get(node) for node in others] == [(b"7", 0)] * 3
 
@@ -576,6 +577,33 @@ def test_only_offsets_of_deleted_topics_are_cleared_away(
     assert offsets.forget_deleted_topics(GROUP, []) == [tp(0), tp(2), tp(0, "other")]
     for parent in (group_paths.offsets(GROUP), group_paths.details(GROUP), group_paths.owners(GROUP)):
         assert store.children(parent) == []
+
+
+def test_unreadable_node_costs_its_own_offsets_alone(
+    offsets: RegistryOffsetStore, store: MetadataStore, topic_id: TopicId
+) -> None:
+    """A number, what stands beside one, and a topic; nothing of them is cleared away."""
+    names = {TopicName(name): put_topic(store, name) for name in ("other", "third")}
+    offsets.write(GROUP, {tp(0, name): at(2) for name in names}, [], names)
+    offsets.write(GROUP, {tp(2): at(7)}, [], {FLIGHTS: topic_id})
+    store.set(group_paths.offset(GROUP, tp(1)), b"seven")
+    store.set(group_paths.detail(GROUP, tp(2)), b"{")
+    store.set(paths.topic(TopicName("other")), b"no JSON")
+    found = offsets.read(GROUP)
+    assert found.committed == {tp(0): at(5), tp(0, "third"): at(2)}
+    assert {tp: error.path for tp, error in found.unreadable.items()} == {
+        tp(1): group_paths.offset(GROUP, tp(1)),
+        tp(2): group_paths.offset(GROUP, tp(2)),
+        tp(0, "other"): paths.topic(TopicName("other")),
+    }
+    assert offsets.fetch(GROUP, [tp(0), tp(3)]) == {tp(0): at(5)}
+    with pytest.raises(CorruptMetadata):
+        offsets.fetch(GROUP, [tp(0), tp(1)])
+    drop_topic(store, "third")
+    assert offsets.forget_deleted_topics(GROUP, []) == [tp(0, "third")]
+    drop_topic(store, "flights")
+    assert offsets.forget_deleted_topics(GROUP, []) == [tp(0), tp(1), tp(2)], "whatever they were, they are of no topic"
+    assert offsets.partitions(GROUP) == [tp(0, "other")]
 
 
 def test_nodes_of_owners_go_also_where_the_offsets_went_before(

@@ -20,7 +20,7 @@ from raylog.coordination.lease import Lease
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
-from raylog.protocol.errors import NonEmptyGroup
+from raylog.protocol.errors import NonEmptyGroup, RaylogError
 from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicPartition
 
 from .group_invariants import (
@@ -110,9 +110,12 @@ class FetchesFiveBack(GroupCoordinator):
 
     def fetch_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
-    ) -> Mapping[TopicPartition, CommittedOffset]:
+    ) -> Mapping[TopicPartition, CommittedOffset | RaylogError]:
         found = super().fetch_offsets(group, partitions, topics)
-        return {tp: each._replace(offset=Offset(max(0, each.offset - 5))) for tp, each in found.items()}
+        return {
+            tp: each._replace(offset=Offset(max(0, each.offset - 5))) if isinstance(each, CommittedOffset) else each
+            for tp, each in found.items()
+        }
 
 
 class LeavesGroupsAlone(GroupCoordinator):

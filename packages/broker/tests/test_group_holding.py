@@ -390,6 +390,17 @@ def test_group_has_no_protocol_while_it_rebalances(one: GroupCoordinator) -> Non
     assert [each.client_host for each in described.members] == ["/h"] * 2
 
 
+def test_offset_that_cannot_be_read_is_an_error_of_its_partition(brokers: Brokers, one: GroupCoordinator) -> None:
+    other = TopicPartition(TP.topic, PartitionIndex(1))
+    for tp, number in ((TP, b"5"), (other, b"five")):
+        brokers.stores[1].create(group_paths.offset(GROUP, tp), number, parents=True)
+    for asked in (None, [TP, other]):
+        found = dict(one.fetch_offsets(GROUP, asked))
+        assert isinstance(found.pop(other), CorruptMetadata)
+        assert found == READ
+    assert one.unneeded(GROUP) == READ
+
+
 def test_offsets_of_an_old_tool_are_a_group_too(brokers: Brokers, one: GroupCoordinator) -> None:
     brokers.stores[1].create(group_paths.offset(GROUP, TP), b"5", parents=True)
     assert [(each.group, each.state) for each in one.list_groups()] == [(GROUP, "Empty")]

@@ -214,10 +214,13 @@ def test_a_broker_without_its_lease_neither_commits_nor_fetches(node: Node) -> N
 
 def test_one_group_that_cannot_be_answered_leaves_the_others_alone(node: Node) -> None:
     assert commit(node) is ErrorCode.none
-    node.store.create(group_paths.offset(GroupId("odd"), TP), b"no number", parents=True)
-    asked = [{"group_id": name, "topics": None} for name in ("odd", "", GROUP)]
-    odd, nameless, good = ask(node, "OffsetFetch", 8, groups=asked).groups
+    node.store.create(group_paths.claim(GroupId("odd")), b"no claim", parents=True)
+    node.store.create(group_paths.offset(GroupId("damaged"), TP), b"no number", parents=True)
+    asked = [{"group_id": name, "topics": None} for name in ("odd", "", "damaged", GROUP)]
+    odd, nameless, damaged, good = ask(node, "OffsetFetch", 8, groups=asked).groups
     assert (odd.error_code, odd.topics) == (ErrorCode.unknown_server_error, ())
+    assert damaged.error_code is ErrorCode.none
+    assert [each.error_code for each in damaged.topics[0].partitions] == [ErrorCode.unknown_server_error]
     assert nameless.error_code is ErrorCode.invalid_group_id
     assert [each.committed_offset for each in good.topics[0].partitions] == [5]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.retention import OffsetRetention
+from raylog.broker.groups.retention import OffsetRetention, RetainedGroups
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_nodes import group_ids
@@ -23,7 +25,7 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.protocol import consumer_protocol
-from raylog.protocol.errors import NonEmptyGroup, NotCoordinator
+from raylog.protocol.errors import CoordinatorNotAvailable, NonEmptyGroup, NotCoordinator, RaylogError
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
@@ -112,6 +114,24 @@ class World:
         who = Identity(member.member_id, member.generation)
         self.coordinator.sync(GROUP, Sync(who, ((member.member_id, b""),))).result(10)
         return who
+
+
+class Asks:
+    """Counts what is asked; what is asked of one group may fail."""
+
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+        self.asked = Counter[str]()
+        self.fails: RaylogError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*arguments: Any) -> Any:
+            self.asked[name] += 1
+            if arguments and self.fails is not None:
+                raise self.fails
+            return getattr(self._groups, name)(*arguments)
+
+        return ask
 
 
 @pytest.fixture
@@ -268,6 +288,42 @@ def test_a_group_that_cannot_be_read_holds_up_no_other_and_costs_none_what_it_co
     world.delete_topic(OLD)
     world.retention.forget_deleted_topics()
     assert world.offsets.partitions(GroupId("odd")) == []
+
+
+def test_only_what_the_store_did_not_answer_is_tried_again_each_second(world: World) -> None:
+    """Nothing is listed for it, and a group that is unreadable waits for the next check."""
+    world.commit({tp(): at(5), tp(OLD): at(7)})
+    odd = GroupId("odd")
+    world.offsets.write(odd, {tp(OLD): at(1)}, [])
+    world.store.set(group_paths.group(odd), b"no kind")
+    asks = Asks(world.coordinator)
+    world.retention = OffsetRetention(
+        cast(RetainedGroups, asks), retention_ms=lambda: RETENTION_MS, state=lambda: world.state
+    )
+    world.delete_topic(OLD)
+    asks.fails = CoordinatorNotAvailable("the store is away")
+    for _ in range(3):
+        world.retention.forget_deleted_topics()
+    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 2 + 2 + 2}
+    asks.fails = None
+    for _ in range(3):
+        world.retention.forget_deleted_topics()
+    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 8}
+    assert world.offsets.partitions(GROUP) == [tp()]
+    assert world.offsets.partitions(odd) == [tp(OLD)]
+
+
+def test_group_that_moved_is_not_tried_again_each_second(world: World) -> None:
+    world.commit({tp(): at(5)})
+    asks = Asks(world.coordinator)
+    world.retention = OffsetRetention(
+        cast(RetainedGroups, asks), retention_ms=lambda: RETENTION_MS, state=lambda: world.state
+    )
+    world.delete_topic(OLD)
+    asks.fails = NotCoordinator("another broker has it")
+    for _ in range(3):
+        world.retention.forget_deleted_topics()
+    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 1}
 
 
 def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World) -> None:

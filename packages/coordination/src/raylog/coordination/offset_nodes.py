@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore, Versioned
-from raylog.coordination.unreadable import skipping
+from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, TopicId, TopicName, TopicPartition
 
 MULTI_BYTES = 512 << 10
@@ -61,17 +62,32 @@ def decode(group: GroupId, tp: TopicPartition, nodes: Nodes) -> Stored | None:
     return None if found is None else Stored(*found)
 
 
+def decode_all(
+    group: GroupId, partitions: Iterable[TopicPartition], nodes: Nodes
+) -> tuple[dict[TopicPartition, Stored], dict[TopicPartition, CorruptMetadata]]:
+    """What stands written, where something does, and what of it cannot be read: that is told."""
+    stored, unreadable = dict[TopicPartition, Stored](), dict[TopicPartition, CorruptMetadata]()
+    for tp in partitions:
+        try:
+            if (found := decode(group, tp, nodes)) is not None:
+                stored[tp] = found
+        except CorruptMetadata as error:
+            tell(error)
+            unreadable[tp] = error
+    return stored, unreadable
+
+
 def read_stored(
     store: MetadataStore, group: GroupId, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, Stored]:
-    """What stands written, without the partitions of which nothing does. Raises CorruptMetadata."""
-    nodes = read_nodes(store, ((group, tp) for tp in partitions))
-    stored = {tp: found for tp in partitions if (found := decode(group, tp, nodes)) is not None}
+) -> tuple[dict[TopicPartition, Stored], dict[TopicPartition, CorruptMetadata]]:
+    """As :func:`decode_all`."""
+    stored, unreadable = decode_all(group, partitions, read_nodes(store, ((group, tp) for tp in partitions)))
     torn = [tp for tp, found in stored.items() if found.topic_id == NO_TOPIC_ID]
     if torn:  # perhaps a commit came between the reads of the two nodes
-        nodes = read_nodes(store, ((group, tp) for tp in torn))
-        stored |= {tp: found for tp in torn if (found := decode(group, tp, nodes)) is not None}
-    return stored
+        again, still_unreadable = decode_all(group, torn, read_nodes(store, ((group, tp) for tp in torn)))
+        stored |= again
+        unreadable |= still_unreadable
+    return stored, unreadable
 
 
 def values(

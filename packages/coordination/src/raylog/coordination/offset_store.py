@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offset_nodes import Nodes
 from raylog.coordination.store import Op, StoreError
 from raylog.protocol.ids import GroupId, MemberId, TopicId, TopicName, TopicPartition
@@ -38,6 +39,14 @@ class Staged(NamedTuple):
     offsets: tuple[tuple[Claim, CommittedOffset], ...]
 
 
+class Found(NamedTuple):
+    """Committed offsets as they were read."""
+
+    committed: Mapping[TopicPartition, CommittedOffset]
+    unreadable: Mapping[TopicPartition, CorruptMetadata]
+    """What their own nodes hold, or those of their topics."""
+
+
 class Seen(NamedTuple):
     """Nodes of a group's offsets as they were read, to be deleted only as they are."""
 
@@ -60,8 +69,14 @@ class OffsetStore(Protocol):
         """What was committed for these partitions, or for all, of the topics that there are now. Where ``topics`` names
         another topic than there is, nothing was.
 
-        It is no older than what any commit that was answered before has written.
+        It is no older than what any commit that was answered before has written. Raises CorruptMetadata where one of
+        them cannot be read.
         """
+
+    def read(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None, topics: Topics = BY_NAME
+    ) -> Found:
+        """As :meth:`fetch`, with those that cannot be read beside the others."""
 
     def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
         """Become the partition's owner in the group; also where this very owner's node is left from an earlier claim.
@@ -121,4 +136,7 @@ class OffsetStore(Protocol):
         """Forget what was seen of these; BadVersion when anything of it has changed, or another deleted, meanwhile."""
 
     def forget_deleted_topics(self, group: GroupId, guards: Sequence[Op]) -> Sequence[TopicPartition]:
-        """Forget the offsets of topics that are deleted; answers their partitions. Raises as :meth:`forget`."""
+        """Forget the offsets of topics that are deleted; answers their partitions. Raises as :meth:`forget`.
+
+        What cannot be read stays while there is a topic of that name.
+        """

@@ -30,6 +30,7 @@ from raylog.coordination.group_model import CommittedOffset as CommittedOffset
 from raylog.coordination.offset_nodes import (
     OP_BYTES,
     decode,
+    decode_all,
     packed,
     pair,
     pair_above,
@@ -40,6 +41,7 @@ from raylog.coordination.offset_nodes import (
 )
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offset_store import Claim as Claim
+from raylog.coordination.offset_store import Found as Found
 from raylog.coordination.offset_store import OffsetStore as OffsetStore
 from raylog.coordination.offset_store import Seen as Seen
 from raylog.coordination.offset_store import Staged as Staged
@@ -88,11 +90,23 @@ class RegistryOffsetStore:
     def fetch(
         self, group: GroupId, partitions: Sequence[TopicPartition] | None = None, topics: Topics = BY_NAME
     ) -> Mapping[TopicPartition, CommittedOffset]:
+        found = self.read(group, partitions, topics)
+        for error in found.unreadable.values():
+            raise error
+        return found.committed
+
+    def read(
+        self, group: GroupId, partitions: Sequence[TopicPartition] | None = None, topics: Topics = BY_NAME
+    ) -> Found:
         self._store.heartbeat()  # the server that answers may lag behind the one that took a commit
-        stored = read_stored(self._store, group, self.partitions(group) if partitions is None else partitions)
+        stored, unreadable = read_stored(
+            self._store, group, self.partitions(group) if partitions is None else partitions
+        )
         there = present_topics(self._store, {tp.topic for tp in stored})
-        there = {name: topic for name, topic in there.items() if topics.get(name, topic) == topic}
-        return {tp: found.committed for tp, found in stored.items() if self._counts(group, tp, found.topic_id, there)}
+        ids = {name: topic for name, topic in there.ids.items() if topics.get(name, topic) == topic}
+        unreadable |= {tp: there.unreadable[tp.topic] for tp in stored if tp.topic in there.unreadable}
+        committed = {tp: each.committed for tp, each in stored.items() if self._counts(group, tp, each.topic_id, ids)}
+        return Found(committed, unreadable)
 
     def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
         """Whether an offset is one of the topic of that name that there is now (see the module)."""
@@ -339,14 +353,13 @@ class RegistryOffsetStore:
         seen = self.look(group)
         owned = set(map(group_paths.topic_of, self._store.children(group_paths.owners(group))))
         topics = present_topics(self._store, {tp.topic for tp in seen.partitions} | owned)  # later than the offsets
-        gone: list[TopicPartition] = []
-        for tp in seen.partitions:
-            stored = decode(group, tp, seen.nodes)
-            of_topic = stored is None or self._counts(group, tp, stored.topic_id, topics)
-            if tp.topic not in topics or not of_topic:
-                gone.append(tp)
+        there = topics.ids.keys() | topics.unreadable.keys()
+        stored, _ = decode_all(group, (tp for tp in seen.partitions if tp.topic in topics.ids), seen.nodes)
+        gone = [tp for tp in seen.partitions if tp.topic not in there]
+        gone += [tp for tp, each in stored.items() if not self._counts(group, tp, each.topic_id, topics.ids)]
+        gone.sort()
         self.forget(group, seen, gone, guards)
-        for topic in sorted(owned - topics.keys()):
+        for topic in sorted(owned - there):
             self._delete_empty(group_paths.owners_of_topic(group, topic))
         return gone
 

@@ -12,27 +12,50 @@ from typing import NamedTuple
 
 from raylog.coordination import paths
 from raylog.coordination.model import ClusterState, TopicState
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import Check, MetadataStore, StoreError
 from raylog.coordination.topic_names import check_topic_name
+from raylog.coordination.unreadable import tell
 from raylog.protocol.errors import InvalidTopic
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
 
-__all__ = ["OddIds", "TopicGone", "can_exist", "check_topic", "odd_ids", "present_topics"]
+__all__ = [
+    "OddIds",
+    "PresentTopics",
+    "TopicGone",
+    "can_exist",
+    "check_topic",
+    "odd_ids",
+    "present_topics",
+]
 
 
 class TopicGone(StoreError):
     """The topic that a write was for is deleted; another may have its name. Nothing was written."""
 
 
-def present_topics(store: MetadataStore, names: Iterable[TopicName]) -> Mapping[TopicName, TopicId]:
-    """The ids of those topics that exist; NO_TOPIC_ID of one that an old tool made. Raises CorruptMetadata."""
+class PresentTopics(NamedTuple):
+    """Topics that exist, as they were read."""
+
+    ids: Mapping[TopicName, TopicId]
+    """NO_TOPIC_ID of one that an old tool made."""
+    unreadable: Mapping[TopicName, CorruptMetadata]
+    """Nobody knows which topics these are."""
+
+
+def present_topics(store: MetadataStore, names: Iterable[TopicName]) -> PresentTopics:
+    """Those of these names that exist; what cannot be read is told."""
     asked = [name for name in sorted(set(names)) if can_exist(name)]
     found = store.get_many([paths.topic(name) for name in asked]) if asked else []
-    return {
-        name: paths.decode_topic(name, node.data).topic_id
-        for name, node in zip(asked, found, strict=True)
-        if node is not None
-    }
+    ids, unreadable = dict[TopicName, TopicId](), dict[TopicName, CorruptMetadata]()
+    for name, node in zip(asked, found, strict=True):
+        try:
+            if node is not None:
+                ids[name] = paths.decode_topic(name, node.data).topic_id
+        except CorruptMetadata as error:
+            tell(error)
+            unreadable[name] = error
+    return PresentTopics(ids, unreadable)
 
 
 def check_topic(topic_id: TopicId) -> tuple[Check, ...]:

@@ -198,11 +198,12 @@ class GroupCoordinator:
 
     def fetch_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
-    ) -> Mapping[TopicPartition, CommittedOffset]:
+    ) -> Mapping[TopicPartition, CommittedOffset | RaylogError]:
         with self._holder.enter(group) as entry:
             self._holder.check_coordinates(entry, group)
         with store_answers():
-            return self._offsets.fetch(group, partitions, topics)
+            found = self._offsets.read(group, partitions, topics)
+        return {**found.committed, **found.unreadable}
 
     def delete_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition]
@@ -282,7 +283,8 @@ class GroupCoordinator:
         subscribed = _subscribed(self._describe(entry, group))
         if subscribed is None:
             return {}
-        return {tp: found for tp, found in self._offsets.fetch(group).items() if tp.topic not in subscribed}
+        committed = self._offsets.read(group).committed
+        return {tp: found for tp, found in committed.items() if tp.topic not in subscribed}
 
     def _commit_fence(self, entry: Entry, group: GroupId, who: Identity) -> Sequence[Op]:
         """What the multi of a commit must check; raises what is wrong with who commits."""

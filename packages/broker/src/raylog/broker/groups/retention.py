@@ -21,8 +21,10 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import ListedGroup
 from raylog.coordination.model import ClusterState
+from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset
-from raylog.protocol.errors import RaylogError
+from raylog.coordination.unreadable import tell
+from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError
 from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TimestampMs, TopicPartition
 
 __all__ = ["OffsetRetention", "RetainedGroups"]
@@ -75,7 +77,7 @@ class OffsetRetention:
         self._is_due = False
         """Topics were deleted since all groups were looked through."""
         self._behind: set[GroupId] = set()
-        """Groups that could not be looked through."""
+        """Groups that have still to be looked through, for the store did not answer."""
 
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
@@ -101,24 +103,29 @@ class OffsetRetention:
             log.info("group forgotten", group=group)
 
     def forget_deleted_topics(self) -> None:
-        """Clear away what is left of topics that are gone since the last call; where that fails, the next call does."""
+        """Clear away what is left of topics that are gone since the last call. Where the store does not answer, the
+        next call does; where a group has moved, its coordinator; where it cannot be read, a check once it can.
+        """
         state, before = self._state(), self._seen
         if state is not before:
             self._is_due = self._is_due or bool(before.topics_by_id.keys() - state.topics_by_id.keys())
             self._seen = state
         if not self._is_due and not self._behind:
             return
-        groups = [listed.group for listed in self._groups.list_groups()]
-        due = groups if self._is_due else [group for group in groups if group in self._behind]
-        self._is_due = False
-        self._behind = set(due)
-        for group in due:
+        if self._is_due:
+            self._behind = {listed.group for listed in self._groups.list_groups()}
+            self._is_due = False
+        for group in sorted(self._behind):
             try:
                 self._forget_deleted_topics_of(group)
-            except RaylogError as error:
+            except CoordinatorNotAvailable as error:
                 log.warning("offsets of deleted topics were not forgotten", group=group, reason=error)
-            else:
-                self._behind.discard(group)
+                continue
+            except CorruptMetadata as error:
+                tell(error)
+            except RaylogError as error:
+                log.info("offsets of deleted topics were not forgotten", group=group, reason=error)
+            self._behind.discard(group)
 
     def _forget_deleted_topics_of(self, group: GroupId) -> None:
         forgotten = self._groups.forget_deleted_topics(group)

@@ -64,9 +64,9 @@ class Groups(Protocol):
 
     def fetch_offsets(
         self, group: GroupId, partitions: Sequence[TopicPartition] | None, topics: Topics = BY_NAME
-    ) -> Mapping[TopicPartition, CommittedOffset]:
+    ) -> Mapping[TopicPartition, CommittedOffset | RaylogError]:
         """Those of ``partitions`` (None: of all) that were committed for the topics that there are, and for those that
-        ``topics`` names.
+        ``topics`` names; an error where it cannot be read.
 
         A group that does not exist has none.
         """

@@ -9,7 +9,8 @@ v8      many groups at once
 v9      a member says who it is, which nobody checks in groups of the classic protocol
 v10     topics by id
 
-A partition without an offset is offset -1 and no error, as is one of a topic that does not exist.
+A partition without an offset is offset -1 and no error, as is one of a topic that does not exist. An offset that cannot
+be read is an error of its partition alone.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _group(ctx: RequestContext, ports: Ports, asked: Any) -> FoundGroup:
 
 
 def _of_topic(
-    topic: AskedTopic, offsets: Mapping[TopicPartition, CommittedOffset]
+    topic: AskedTopic, offsets: Mapping[TopicPartition, CommittedOffset | RaylogError]
 ) -> list[tuple[int, CommittedOffset | RaylogError]]:
     return [
         (index, topic.wrong or offsets.get(TopicPartition(topic.name, PartitionIndex(index)), NOTHING))
@@ -102,7 +103,10 @@ def _of_topic(
 
 
 def _all(
-    ctx: RequestContext, ports: Ports, state: ClusterState, offsets: Mapping[TopicPartition, CommittedOffset]
+    ctx: RequestContext,
+    ports: Ports,
+    state: ClusterState,
+    offsets: Mapping[TopicPartition, CommittedOffset | RaylogError],
 ) -> list[FoundTopic]:
     """Every topic that the client may see; by id, only those that there are still."""
     by_topic: dict[TopicName, list[tuple[int, CommittedOffset | RaylogError]]] = {}
