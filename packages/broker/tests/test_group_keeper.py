@@ -93,6 +93,21 @@ def test_group_let_go_of_without_lease_is_held_again(brokers: Brokers) -> None:
     wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
 
 
+def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Brokers) -> None:
+    """The member comes and the lease goes between two looks, under the same claim; then the member is gone."""
+    one = brokers.start(1)
+    make(brokers, 1, 1)
+    group = GroupId("many-0")
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    member_of(one, group, session_timeout_ms=100)
+    brokers.leases[1] = False
+    wait_until(lambda: one.held_count == 0, WAIT_S, "the group is let go of")
+    brokers.leases[1] = True
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    wait_until(lambda: not read_group(brokers.stores[1], group).members, WAIT_S, "the member is gone")
+
+
 def test_group_moves_to_broker_that_comes_and_members_go_on(brokers: Brokers) -> None:
     start_all(brokers, 1)
     one = brokers.coordinators[1]

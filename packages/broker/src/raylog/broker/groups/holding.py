@@ -146,7 +146,7 @@ class GroupHolder:
             lapsed = self._without_lease()
             replies = (*((token, lapsed) for token, _ in replies), *held.lose(lapsed))
         if held.lost is not None:
-            entry.held = None
+            entry.held, entry.was_let_go = None, True
             logger.warning("group let go of", group=held.machine.id, reason=held.lost)
         _answer(replies)
         if entry.held is not None:
@@ -156,6 +156,7 @@ class GroupHolder:
         """Coordinate the group no more; who waits hears ``error``."""
         held, entry.held = entry.held, None
         if held is not None:
+            entry.was_let_go = True
             _answer(held.lose(error))
             logger.info("group let go of", group=held.machine.id, reason=error)
 
@@ -172,12 +173,17 @@ class GroupHolder:
         """Those that this broker has claimed and not given away, be they held or not."""
         return self._table.claimed()
 
+    def let_go_groups(self) -> Sequence[GroupId]:
+        """Those that were held, perhaps with members, and not adopted since."""
+        return self._table.let_go()
+
     def adopt(self, group: GroupId) -> bool:
         """Hold the group, if it is to be coordinated here, so that its time passes.
 
         False when none has to pass: it has no members, or is not of Kafka clients. Raises as :meth:`hold` does.
         """
         with self.enter(group) as entry:
+            entry.was_let_go = False
             held = self.hold(entry, group, make=False)
             if held is not None and held.is_idle:
                 entry.held = None

@@ -6,8 +6,8 @@ and claims those whose coordinator is gone. And it gives away what is to be anot
 time; a group that rebalances is left alone until that is over.
 
 What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
-here, and are not held. One without members is read once for each claim. A look follows each change of the able brokers;
-another one comes every LOOK_MS, for what went wrong meanwhile.
+here, and are not held. One without members is read once for each claim, and after it was held. A look follows each
+change of the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class KeptGroups(Protocol):
     def held_groups(self) -> Collection[GroupId]: ...
 
     def claimed_groups(self) -> Collection[GroupId]: ...
+
+    def let_go_groups(self) -> Collection[GroupId]: ...
 
     def adopt(self, group: GroupId) -> bool: ...
 
@@ -138,7 +140,8 @@ class GroupKeeper:
         not_held = [g for g, to in goes_to.items() if g not in held and (to == me.broker or g in claimed)]
         claims = self._store.get_many([group_paths.claim(group) for group in not_held])
         found = dict(zip(not_held, claims, strict=True))
-        self._idle = {group: claim for group, claim in self._idle.items() if group in found and found[group] == claim}
+        same = {group for group, claim in self._idle.items() if group in found and found[group] == claim}
+        self._idle = {group: found[group] for group in same.difference(self._groups.let_go_groups())}
         is_orphan = lambda group: group not in self._idle and self._is_to_be_here(group, found[group])  # noqa: E731
         self._orphans = deque((group, found[group]) for group in filter(is_orphan, not_held))
         self._strays = deque((group, to) for group, to in goes_to.items() if group in claimed and to != me.broker)

@@ -32,6 +32,8 @@ class Entry:
     held: HeldGroup | None = None
     claimed_as: Claimant | None = None
     """The incarnation of this broker that has claimed the group, which need not be held for that."""
+    was_let_go: bool = False
+    """It was held, perhaps with members, and nobody has looked since whether its time has to pass."""
 
 
 class GroupTable:
@@ -71,6 +73,11 @@ class GroupTable:
         """Those that this broker has claimed, in whichever incarnation, and not given away."""
         with self._lock:
             return tuple(group for group, entry in self._entries.items() if entry.claimed_as is not None)
+
+    def let_go(self) -> tuple[GroupId, ...]:
+        """Those that are claimed, were let go of, and were not adopted since."""
+        with self._lock:
+            return tuple(group for group, entry in self._entries.items() if entry.was_let_go)
 
 
 class Ticker:
