@@ -104,6 +104,24 @@ def test_states_are_told_of_groups_of_every_kind(store: Counting, coordinator: G
     }
 
 
+def test_foreign_nodes_among_members_are_none(store: Counting, coordinator: GroupCoordinator) -> None:
+    """For members of the group, for those who list it and for those who describe it alike."""
+    alone, beside = GroupId("alone"), GroupId("beside")
+    settle_kind(store, alone, GroupKind.ACTORS)
+    put_actors(store, beside, len(PARTITIONS))
+    for group in (alone, beside):
+        store.create(f"{group_paths.members(group)}/foreign", b"no JSON")
+        store.create(f"{group_paths.members(group)}/%", b"{}")
+    assert {each.group: each.state for each in coordinator.list_groups()} == {alone: "Empty", beside: "Stable"}
+    assert coordinator.describe(alone).state == "Empty"
+    described = coordinator.describe(beside)
+    assert (described.state, [each.member_id for each in described.members]) == ("Stable", [ONE])
+    newcomer = group_paths.member(beside, MemberId("two"))
+    store.create(newcomer, group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1)))
+    [_, listed] = coordinator.list_groups()
+    assert listed.state == coordinator.describe(beside).state == "PreparingRebalance"
+
+
 def test_groups_of_other_brokers_are_not_listed(store: Counting, coordinator: GroupCoordinator) -> None:
     put_clients(store, GroupId("theirs"), 2)
     store.set(group_paths.claim(GroupId("theirs")), encode_claim(Claim(BrokerId(2), BrokerEpoch(9))))

@@ -6,7 +6,7 @@ What a member reads is what it owns now, not what it should: while these differ,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup, DescribedMember
@@ -16,6 +16,7 @@ from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.topic_patterns import matching_topics
+from raylog.coordination.unreadable import skipping
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
@@ -61,32 +62,39 @@ def describe_old(store: MetadataStore, group: GroupId) -> DescribedGroup:
 
 
 def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, GroupState | CorruptMetadata]:
-    """The states of many groups in four round trips, or what cannot be read. Owners are counted, not compared: a group
+    """The states of many groups in five round trips, or what cannot be read. Owners are counted, not compared: a group
     whose partitions change hands may be Stable here while its description tells that it is being rebalanced.
     """
-    members = dict(zip(groups, store.children_many([group_paths.members(group) for group in groups]), strict=True))
-    states: dict[GroupId, GroupState | CorruptMetadata] = {
-        group: GroupState.PREPARING_REBALANCE if names else GroupState.EMPTY for group, names in members.items()
-    }
-    living = [group for group, names in members.items() if names]
+    names = dict(zip(groups, store.children_many([group_paths.members(group) for group in groups]), strict=True))
+    living = [group for group in groups if names[group]]
+    states: dict[GroupId, GroupState | CorruptMetadata] = dict.fromkeys(groups, GroupState.EMPTY)
     assigned: dict[GroupId, Shares] = {}
     found_of = zip(living, store.get_many([group_paths.assignment(group) for group in living]), strict=True)
     for group, found in found_of:
         try:
-            shares = Shares(NO_GENERATION, {}) if found is None else group_paths.decode_assignment(group, found.data)
+            assigned[group] = Shares(NO_GENERATION, {})
+            if found is not None:
+                assigned[group] = group_paths.decode_assignment(group, found.data)
         except CorruptMetadata as error:
             states[group] = error
-            continue
-        if shares.members.keys() == {group_paths.member_of(name) for name in members[group]}:
-            assigned[group] = shares
+            del assigned[group]
+    members = {group: _named(group, names[group]) for group in assigned}
+    newcomers = {group: members[group] - shares.members.keys() for group, shares in assigned.items()}
+    registered = _read_members(store, [(group, member) for group, each in newcomers.items() for member in each])
+    for group, shares in tuple(assigned.items()):
+        is_new = any((group, member) in registered for member in newcomers[group])
+        known = members[group] & shares.members.keys()
+        states[group] = GroupState.PREPARING_REBALANCE if known or is_new else GroupState.EMPTY
+        if is_new or known != shares.members.keys():
+            del assigned[group]
     topics = {group: _topics(shares) for group, shares in assigned.items()}
     asked = [(group, topic) for group, each in topics.items() for topic in each]
     owners = store.children_many([group_paths.owners_of_topic(group, topic) for group, topic in asked])
     counts = Counter[GroupId]()
-    for (group, _), names in zip(asked, owners, strict=True):
-        counts[group] += len(names)
+    for (group, _), partitions in zip(asked, owners, strict=True):
+        counts[group] += len(partitions)
     for group, shares in assigned.items():
-        if counts[group] == sum(map(len, shares.members.values())):
+        if shares.members and counts[group] == sum(map(len, shares.members.values())):
             states[group] = GroupState.STABLE
     return states
 
@@ -96,13 +104,30 @@ def _topics(shares: Shares) -> set[TopicName]:
 
 
 def _registered(store: MetadataStore, group: GroupId) -> dict[MemberId, Registered]:
-    members = [group_paths.member_of(name) for name in store.children(group_paths.members(group))]
-    nodes = [group_paths.member(group, member) for member in members]
-    return {
-        member: group_paths.decode_member(node, found.data)
-        for member, node, found in zip(members, nodes, store.get_many(nodes), strict=True)
-        if found is not None
-    }
+    members = sorted(_named(group, store.children(group_paths.members(group))))
+    return {member: about for (_, member), about in _read_members(store, [(group, m) for m in members]).items()}
+
+
+def _named(group: GroupId, names: Iterable[str]) -> set[MemberId]:
+    """Those of these names that a member's node can have."""
+    members = set()
+    for name in names:
+        with skipping():
+            members.add(group_paths.member_named(name, group_paths.members(group)))
+    return members
+
+
+def _read_members(
+    store: MetadataStore, members: Sequence[tuple[GroupId, MemberId]]
+) -> dict[tuple[GroupId, MemberId], Registered]:
+    """What they registered; what stands there and cannot be read is no member."""
+    nodes = [group_paths.member(group, member) for group, member in members]
+    registered = {}
+    for member, node, found in zip(members, nodes, store.get_many(nodes) if nodes else (), strict=True):
+        with skipping():
+            if found is not None:
+                registered[member] = group_paths.decode_member(node, found.data)
+    return registered
 
 
 def _shares(store: MetadataStore, group: GroupId) -> dict[MemberId, tuple[TopicPartition, ...]]:
