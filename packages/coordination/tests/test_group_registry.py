@@ -12,6 +12,7 @@ from kit.topics import drop_topic, put_topic, replace_topic
 from raylog.coordination import group_paths, paths
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.group import Member
+from raylog.coordination.group_claims import REFUSED_TOLD_AFTER_MS, REFUSED_TOLD_EVERY_MS, GroupClaims
 from raylog.coordination.group_events import (
     Begin,
     Cease,
@@ -484,6 +485,25 @@ def test_an_offset_that_cannot_be_read_is_begun_once_it_was_reset(a: Side) -> No
     claim = a.claims.get(TP)
     assert claim is not None
     assert claim.committed == CommittedOffset(Offset(12))
+
+
+def test_claim_in_vain_is_told_after_a_while_and_now_and_then(a: Side, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an offset that cannot be read, too."""
+    now = [0]
+    claims = GroupClaims(a.store, GROUP, A, lambda: MonotonicMs(now[0]))
+    a.do(ClaimPartition(TP))
+    a.do(Release(TP, None))
+    a.store.set(group_paths.offset(GROUP, TP), b"far")
+    told: list[tuple[int, str]] = []
+    for now[0] in range(0, REFUSED_TOLD_EVERY_MS + REFUSED_TOLD_AFTER_MS + 1, 1_000):
+        assert claims.claim(TP) == ClaimInDoubt(TP)
+        told += [(now[0], record.getMessage()) for record in caplog.records if "in vain" in record.getMessage()]
+        caplog.clear()
+    assert [at for at, _ in told] == [REFUSED_TOLD_AFTER_MS, REFUSED_TOLD_AFTER_MS + REFUSED_TOLD_EVERY_MS]
+    assert "tried to claim t-0 for 5 s" in told[0][1]
+    now[0] += 10 * REFUSED_TOLD_EVERY_MS  # it was not wanted meanwhile
+    claims.claim(TP)
+    assert not [record for record in caplog.records if "in vain" in record.getMessage()]
 
 
 def test_an_offset_that_cannot_be_read_keeps_nobody_in_the_group(a: Side) -> None:

@@ -42,7 +42,8 @@ from raylog.coordination.store import (
     StoreUnavailable,
 )
 from raylog.coordination.topic_ids import TopicGone, check_topic
-from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownTopicOrPartition
+from raylog.coordination.unreadable import tell
+from raylog.protocol.errors import IllegalGeneration, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, MemberId, MonotonicMs, TopicId, TopicPartition
 
 __all__ = ["GroupClaims"]
@@ -50,6 +51,7 @@ __all__ = ["GroupClaims"]
 log = logging.getLogger(__name__)
 
 REFUSED_TOLD_AFTER_MS = 5_000
+"""More than the time between two tries."""
 REFUSED_TOLD_EVERY_MS = 60_000
 """While a claim is refused, the log tells so this often: a rebalance refuses some for a moment."""
 
@@ -59,6 +61,8 @@ class _Refused(NamedTuple):
 
     since_ms: MonotonicMs
     tell_ms: MonotonicMs
+    last_ms: MonotonicMs
+    """When it was tried last."""
 
 
 class GroupClaims:
@@ -104,7 +108,8 @@ class GroupClaims:
             self._in_doubt.add(tp)
             return ClaimInDoubt(tp)
         except CorruptMetadata as error:
-            log.error("group %s cannot read %s: %s; reset its offset", self._group, tp, error)
+            tell(error)
+            self._tell_refused(tp, error)
             self._in_doubt.add(tp)
             return ClaimInDoubt(tp)
         except StoreError as error:
@@ -119,12 +124,16 @@ class GroupClaims:
         self._has_unwatched = True
         return Claimed(tp)
 
-    def _tell_refused(self, tp: TopicPartition, error: StoreError) -> None:
+    def _tell_refused(self, tp: TopicPartition, error: RaylogError) -> None:
         now_ms = self._now_ms()
-        refused = self._refused.setdefault(tp, _Refused(now_ms, MonotonicMs(now_ms + REFUSED_TOLD_AFTER_MS)))
-        if now_ms < refused.tell_ms:
+        refused = self._refused.get(tp)
+        if refused is None or now_ms - refused.last_ms > REFUSED_TOLD_AFTER_MS:  # it was not wanted meanwhile
+            refused = _Refused(now_ms, MonotonicMs(now_ms + REFUSED_TOLD_AFTER_MS), now_ms)
+        is_due = now_ms >= refused.tell_ms
+        tell_ms = MonotonicMs(now_ms + REFUSED_TOLD_EVERY_MS) if is_due else refused.tell_ms
+        self._refused[tp] = _Refused(refused.since_ms, tell_ms, now_ms)
+        if not is_due:
             return
-        self._refused[tp] = refused._replace(tell_ms=MonotonicMs(now_ms + REFUSED_TOLD_EVERY_MS))
         log.warning(
             "group %s: member %s has tried to claim %s for %d s in vain, %s (%s): it goes on trying",
             self._group, self._id, tp, (now_ms - refused.since_ms) // 1000, self._owner_of(tp), error,
@@ -243,7 +252,8 @@ class GroupClaims:
                     del self._claims[tp]
                 raise UnknownTopicOrPartition(
                     f"{', '.join(map(str, lost))}: the topic that member {self._id} of group {self._group} read is "
-                    "deleted, also if another of its name is there: nothing was committed"
+                    f"deleted, also if another of its name is there: of {len(part)} partitions that were to be written "
+                    "at once, with these, nothing was committed"
                 ) from error
             except StoreError as error:
                 raise RequestTimedOut(
