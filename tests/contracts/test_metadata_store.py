@@ -151,6 +151,13 @@ def test_children_many_answers_in_order(store: MetadataStore) -> None:
     assert store.children_many([]) == []
 
 
+def test_exists_many_answers_in_order(store: MetadataStore) -> None:
+    store.create("/b")
+    store.create("/a", ephemeral=True)
+    assert store.exists_many(["/b", "/absent", "/a"]) == [store.exists("/b"), None, store.exists("/a")]
+    assert store.exists_many([]) == []
+
+
 def test_sequential_nodes_are_numbered_upwards(store: MetadataStore) -> None:
     store.create("/q")
     made = [store.create("/q/n_", sequence=True) for _ in range(3)]

@@ -84,6 +84,10 @@ class Counting(MemoryStore):
         self._count(1, 0)
         return super().exists(path, watch)
 
+    def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
+        self._count(len(paths), 0)
+        return super().exists_many(paths)
+
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         names = super().children(path, watch)
         self._count(1, sum(map(len, names)))

@@ -11,14 +11,32 @@ import pytest
 
 from kit.group_members import GROUP, TOPIC, make_topic
 from kit.stores import Counting
+from kit.topics import put_topic
+from raylog.coordination import group_paths
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import Begin, Cease, Drop, Effect, Event, Leave, Noticed, Quiet, Started
 from raylog.coordination.group_model import Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import NodeEvent, StoreEvent
-from raylog.protocol.ids import MemberId, MonotonicMs, TimestampMs
+from raylog.protocol.ids import MemberId, MonotonicMs, PartitionIndex, TimestampMs, TopicPartition
+
+MOST_TRIPS = 9
+"""Topics, partitions of each, nodes twice, topics, times of writes of numbers and topics."""
+
+
+@pytest.mark.parametrize("partitions", [10, 1_000])
+def test_numbers_of_old_tools_are_fetched_in_few_round_trips(partitions: int) -> None:
+    with Counting(MemoryTree()) as store:
+        put_topic(store, TOPIC, partitions)
+        tps = [TopicPartition(TOPIC, PartitionIndex(index)) for index in range(partitions)]
+        for tp in tps:
+            store.create(group_paths.offset(GROUP, tp), b"5", parents=True)
+        before = store.trips
+        assert list(RegistryOffsetStore(store).fetch(GROUP)) == tps
+        assert store.trips - before <= MOST_TRIPS
 
 
 class Actor:

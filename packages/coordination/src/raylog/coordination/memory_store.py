@@ -200,6 +200,9 @@ class MemoryStore:
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         return self._ask(lambda: self._watched(path, watch, self._tree.stat(path, self)))
 
+    def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
+        return self._ask(lambda: [self._tree.stat(path, self) for path in paths])
+
     def _watched(self, path: str, watch: EventSink | None, answer: T) -> T:
         if watch is not None:
             self._tree.watch(path, self, watch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from raylog.coordination import group_paths
+from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore, Versioned
@@ -88,6 +88,28 @@ def read_stored(
         stored |= again
         unreadable |= still_unreadable
     return stored, unreadable
+
+
+def counting(
+    store: MetadataStore,
+    group: GroupId,
+    stored: Mapping[TopicPartition, Stored],
+    topics: Mapping[TopicName, TopicId],
+) -> list[TopicPartition]:
+    """Those that are of the topics that there are now. ``topics``: what these are (see ``offsets``)."""
+    of_there = {tp: each for tp, each in stored.items() if tp.topic in topics}
+    named = [tp for tp, each in of_there.items() if each.topic_id == NO_TOPIC_ID]
+    names = sorted({tp.topic for tp in named})
+    numbers = dict(zip(named, store.exists_many([group_paths.offset(group, tp) for tp in named]), strict=True))
+    made = dict(zip(names, store.exists_many([paths.topic(name) for name in names]), strict=True))
+
+    def counts(tp: TopicPartition, found: Stored) -> bool:
+        if found.topic_id != NO_TOPIC_ID:
+            return found.topic_id == topics[tp.topic]
+        number, topic = numbers[tp], made[tp.topic]
+        return number is not None and topic is not None and number.changed > topic.created
+
+    return [tp for tp, found in of_there.items() if counts(tp, found)]
 
 
 def values(

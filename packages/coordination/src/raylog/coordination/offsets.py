@@ -29,6 +29,7 @@ from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset as CommittedOffset
 from raylog.coordination.offset_nodes import (
     OP_BYTES,
+    counting,
     decode,
     decode_all,
     packed,
@@ -105,16 +106,8 @@ class RegistryOffsetStore:
         there = present_topics(self._store, {tp.topic for tp in stored})
         ids = {name: topic for name, topic in there.ids.items() if topics.get(name, topic) == topic}
         unreadable |= {tp: there.unreadable[tp.topic] for tp in stored if tp.topic in there.unreadable}
-        committed = {tp: each.committed for tp, each in stored.items() if self._counts(group, tp, each.topic_id, ids)}
+        committed = {tp: stored[tp].committed for tp in counting(self._store, group, stored, ids)}
         return Found(committed, unreadable)
-
-    def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
-        """Whether an offset is one of the topic of that name that there is now (see the module)."""
-        present = topics.get(tp.topic)
-        if present is None or committed_for != NO_TOPIC_ID:
-            return present is not None and present == committed_for
-        number, topic = self._store.exists(group_paths.offset(group, tp)), self._store.exists(paths.topic(tp.topic))
-        return number is not None and topic is not None and number.changed > topic.created
 
     def partitions(self, group: GroupId) -> list[TopicPartition]:
         """Those that have a node for their offset, in order."""
@@ -138,7 +131,7 @@ class RegistryOffsetStore:
             raise BadVersion(f"{needed[0]} was deleted while {owner} claimed it: try again", needed[0])
         topic_id = paths.decode_topic(tp.topic, topic.data).topic_id
         stored = decode(group, tp, nodes)
-        if stored is not None and not self._counts(group, tp, stored.topic_id, {tp.topic: topic_id}):
+        if stored is not None and not counting(self._store, group, {tp: stored}, {tp.topic: topic_id}):
             stored = None
         data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
         writes = [Set(needed[0], data, number.version)]
@@ -355,9 +348,10 @@ class RegistryOffsetStore:
         topics = present_topics(self._store, {tp.topic for tp in seen.partitions} | owned)  # later than the offsets
         there = topics.ids.keys() | topics.unreadable.keys()
         stored, _ = decode_all(group, (tp for tp in seen.partitions if tp.topic in topics.ids), seen.nodes)
-        gone = [tp for tp in seen.partitions if tp.topic not in there]
-        gone += [tp for tp, each in stored.items() if not self._counts(group, tp, each.topic_id, topics.ids)]
-        gone.sort()
+        gone = sorted(
+            {tp for tp in seen.partitions if tp.topic not in there}
+            | (stored.keys() - set(counting(self._store, group, stored, topics.ids)))
+        )
         self.forget(group, seen, gone, guards)
         for topic in sorted(owned - there):
             self._delete_empty(group_paths.owners_of_topic(group, topic))

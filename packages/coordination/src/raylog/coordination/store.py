@@ -238,6 +238,9 @@ class MetadataReader(Protocol):
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         """The node's stat or None; the watch is that of :meth:`get`."""
 
+    def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
+        """As many :meth:`exists` at once, at the cost of :meth:`get_many`."""
+
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         """The children's names, sorted; [] when there is no such node.
 

@@ -315,8 +315,10 @@ class ZkStore:
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         if not is_path(path):
             return None
-        stat = self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch)))
-        return None if stat is None else Stat(stat.version, stat.ephemeralOwner, stat.czxid, stat.mzxid)
+        return _stat(self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch))))
+
+    def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
+        return [_stat(each) for each in self._ask_many(paths, self._client.exists_async)]
 
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         while is_path(path):
@@ -352,9 +354,7 @@ class ZkStore:
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         check_writable((Set(path, data),))
-        stat = self._ask(path, lambda: self._client.set_async(self._at(path), data, version))
-        new: int = stat.version
-        return new
+        return int(self._ask(path, lambda: self._client.set_async(self._at(path), data, version)).version)
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         check_writable((Delete(path),))
@@ -394,3 +394,7 @@ class ZkStore:
                 return int(result.version)
             case _:
                 return None
+
+
+def _stat(found: Any) -> Stat | None:
+    return None if found is None else Stat(found.version, found.ephemeralOwner, found.czxid, found.mzxid)

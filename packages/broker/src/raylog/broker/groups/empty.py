@@ -34,7 +34,7 @@ def generation_of(store: MetadataStore, group: GroupId, kind: SettledKind | None
 
 def newest_write(store: MetadataStore, group: GroupId, partitions: Iterable[TopicPartition]) -> int:
     """The number of the newest write of these offsets; 0 where there are none."""
-    stats = (store.exists(group_paths.offset(group, tp)) for tp in partitions)
+    stats = store.exists_many([group_paths.offset(group, tp) for tp in partitions])
     return max((stat.changed for stat in stats if stat is not None), default=0)
 
 
