@@ -84,7 +84,10 @@ def test_a_node_has_data_and_a_version_that_each_set_raises(store: MetadataStore
     assert store.set("/a", b"two") == 1
     assert store.set("/a", b"three", 1) == 2
     assert store.get("/a") == (b"three", 2)
-    assert store.exists("/a") == (2, 0)
+    stat = store.exists("/a")
+    assert stat is not None
+    assert (stat.version, stat.ephemeral_owner) == (2, 0)
+    assert 0 < stat.created < stat.changed
 
 
 def test_a_set_over_another_version_is_refused(store: MetadataStore) -> None:
