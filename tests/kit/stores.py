@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import Create, EventSink, MetadataStore, Op, OpResult, Set, Stat, Versioned
+from raylog.coordination.store import (
+    Create,
+    EventSink,
+    MetadataStore,
+    Op,
+    OpResult,
+    Set,
+    Stat,
+    StoreUnauthorized,
+    Versioned,
+)
 
 OpenStore = Callable[[], MetadataStore]
 
@@ -50,6 +60,22 @@ class Contended(MemoryStore):
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         self.multis += 1
         self.happens(self.multis)
+        return super().multi(ops)
+
+
+class Closed(MemoryStore):
+    """Another program's access rights forbid every write to ``path`` and, unless ``alone``, below it. Started."""
+
+    def __init__(self, tree: MemoryTree, path: str, *, alone: bool = False) -> None:
+        super().__init__(tree)
+        self._path = path
+        self._alone = alone
+        self.start()
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        for index, op in enumerate(ops):
+            if op.path == self._path or (op.path.startswith(self._path) and not self._alone):
+                raise StoreUnauthorized(f"{op.path} is closed", op.path, index)
         return super().multi(ops)
 
 

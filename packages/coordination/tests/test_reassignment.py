@@ -9,8 +9,10 @@ import json
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
+from kit.stores import Closed
 from raylog.coordination import paths, snapshot
-from raylog.coordination.controller_events import Deposed, NewPartitions, NewReplicas, NewTopic, Result, Write
+from raylog.coordination.controller_events import Deposed, Loaded, NewPartitions, NewReplicas, NewTopic, Result, Write
+from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.proposals import Verdict
 from raylog.protocol.errors import (
     InvalidReplicaAssignment,
@@ -366,3 +368,21 @@ def test_a_thousand_partitions_move_in_a_few_writes_that_always_agree(cluster: C
     cluster.elect(2)
     cluster.deliver()
     assert_agreement(cluster)
+
+
+def test_completion_that_is_refused_holds_up_no_other_topic(cluster: ControlledCluster) -> None:
+    """Another program took the topic's node for itself meanwhile."""
+    assert move(cluster, 4, 5, 3) == TP
+    cluster.store = Closed(cluster.tree, paths.topic(FLIGHTS), alone=True)
+    cluster.propose_isr(TP, 1, 2, 3, 4, 5)
+    cluster.deliver()
+    assert partition(cluster).adding == (4, 5)
+    for _ in range(3):
+        cluster.tick()
+    created(cluster, topic("new"))
+    assert TopicName("new") in cluster.controller.state.topics
+    cluster.store = MemoryStore(cluster.tree)
+    cluster.store.start()
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    cluster.deliver()
+    assert partition(cluster).adding == (), "each reading tries again"

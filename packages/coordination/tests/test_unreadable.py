@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -10,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
+from kit.stores import Closed
 from raylog.coordination import configs, election, paths, snapshot, unreadable
 from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
 from raylog.coordination.memory_store import MemoryStore
@@ -17,7 +17,7 @@ from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, 
 from raylog.coordination.peer_control import local_changes
 from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from raylog.coordination.registration import BrokerRegistration, SessionFile
-from raylog.coordination.store import BadVersion, Check, Op, OpResult, StoreUnauthorized
+from raylog.coordination.store import BadVersion, Check
 from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import EligibleLeadersNotAvailable, TopicAlreadyExists
 from raylog.protocol.ids import (
@@ -69,21 +69,6 @@ def assert_elects(cluster: ControlledCluster) -> None:
     assert_agreement(cluster)
 
 
-class Closed(MemoryStore):
-    """Another program's access rights forbid every write below ``path``."""
-
-    def __init__(self, cluster: ControlledCluster, path: str) -> None:
-        super().__init__(cluster.tree)
-        self._path = path
-        self.start()
-
-    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        for index, op in enumerate(ops):
-            if op.path.startswith(self._path):
-                raise StoreUnauthorized(f"{op.path} is closed", op.path, index)
-        return super().multi(ops)
-
-
 OLD = TopicName("old")
 
 
@@ -111,7 +96,7 @@ def test_topic_that_takes_no_children_stops_no_other(cluster: ControlledCluster)
 
 def test_topic_that_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
     plant_old_topic(cluster)
-    cluster.store = Closed(cluster, f"{paths.topic(OLD)}/")
+    cluster.store = Closed(cluster.tree, f"{paths.topic(OLD)}/")
     reload(cluster)
     assert_works(cluster, OLD)
     cluster.store = MemoryStore(cluster.tree)
@@ -122,7 +107,7 @@ def test_topic_that_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -
 
 def test_deletion_of_what_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
     plant(cluster, f"{paths.topic(FLIGHTS)}/theirs/x")
-    cluster.store = Closed(cluster, f"{paths.topic(FLIGHTS)}/theirs")
+    cluster.store = Closed(cluster.tree, f"{paths.topic(FLIGHTS)}/theirs")
     cluster.delete(FLIGHTS)
     cluster.deliver()
     assert [notice.fields.get("topic") for notice in cluster.notices] == [FLIGHTS]
@@ -137,7 +122,7 @@ def test_deletion_of_what_is_closed_to_us_stops_no_other(cluster: ControlledClus
 
 
 def test_unexpected_refusal_is_told(cluster: ControlledCluster) -> None:
-    cluster.store = Closed(cluster, paths.topic(FLIGHTS))
+    cluster.store = Closed(cluster.tree, paths.topic(FLIGHTS))
     cluster.lose(partition(cluster).leader)
     [notice] = cluster.notices
     assert "refused" in notice.text

@@ -87,8 +87,8 @@ class Leaders:
     def settle(self, names: Iterable[TopicName] | None = None) -> Job:
         """Give the partitions (of these topics, or all) the states that they should have.
 
-        A topic that takes no first states (a foreign node, with rights of its own) is left until the store is read
-        again, so that it holds up no other one.
+        A topic whose nodes refuse first states, or the end of a reassignment (foreign ones, with rights of their own),
+        is left until the store is read again, so that it holds up no other one.
         """
         office = self._office
         changes = self._rules.decide(office.state, self.standing, names)
@@ -104,9 +104,7 @@ class Leaders:
             if error is None:
                 office.take_in(of_it)
             else:
-                self._refused.add(topic)
-                fields = {"topic": topic, "path": error.path, "reason": error}
-                office.effects.append(Notice("topic has no leaders: its nodes refuse the partitions' states", fields))
+                self._leave(topic, error, "topic has no leaders: its nodes refuse the partitions' states")
         yield from self._complete_reassignments(names)
 
     def aware(self, broker_id: BrokerId) -> Job:
@@ -128,6 +126,11 @@ class Leaders:
             if error is not None:
                 return error
         return (yield from self._office.write(writes.first_states(fresh, state), may_be_refused=True))
+
+    def _leave(self, topic: TopicName, error: StoreError, text: str) -> None:
+        self._refused.add(topic)
+        fields = {"topic": topic, "path": error.path, "reason": error}
+        self._office.effects.append(Notice(text, fields))
 
     def _ensure(self, node: tuple[Op, ...]) -> WriteOutcome:
         """A node that may be there already. Answers None or a refusal."""
@@ -327,9 +330,11 @@ class Leaders:
         """Of these topics, or of all."""
         moving, topics = self._office.moving, self._office.state.topics
         for topic in [topics[name] for name in sorted(moving if names is None else moving.intersection(names))]:
-            changes = list(self._completed(topic))
+            changes = [] if topic.name in self._refused else list(self._completed(topic))
             if changes:
-                yield from self._move(topic, changes)
+                error = yield from self._move(topic, changes, may_be_refused=True)
+                if error is not None:
+                    self._leave(topic.name, error, "reassignment is not completed: the topic's node refuses it")
 
     def _completed(self, topic: TopicState) -> Iterator[Change]:
         state = self._office.state
@@ -343,7 +348,11 @@ class Leaders:
                 if new != partition:
                     yield Change.by(state, tp, partition, new)
 
-    def _move(self, topic: TopicState, changes: list[Change]) -> Job:
+    def _move(self, topic: TopicState, changes: list[Change], *, may_be_refused: bool = False) -> WriteOutcome:
+        """Answers None or a refusal that may be."""
         office = self._office
-        yield from office.write(office.writes.reassignment(topic, changes, office.state))
-        office.take_in(changes)
+        multis = office.writes.reassignment(topic, changes, office.state)
+        error = yield from office.write(multis, may_be_refused=may_be_refused)
+        if error is None:
+            office.take_in(changes)
+        return error
