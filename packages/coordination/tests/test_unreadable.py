@@ -121,12 +121,29 @@ def test_deletion_of_what_is_closed_to_us_stops_no_other(cluster: ControlledClus
     assert cluster.store.exists(paths.topic(FLIGHTS)) is None, "each reading tries again"
 
 
+def test_state_that_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
+    cluster.store = Closed(cluster.tree, paths.partition_state(TP))
+    leader = partition(cluster).leader
+    cluster.lose(leader)
+    cluster.deliver()
+    assert partition(cluster).leader == leader, "it cannot be written"
+    others = [(FLIGHTS, 1), (OTHER, 0), (OTHER, 1)]
+    assert leader not in [partition(cluster, *other).leader for other in others]
+    assert_works(cluster, FLIGHTS)
+    assert cluster.controller.awaits_reading
+    cluster.store = MemoryStore(cluster.tree)
+    cluster.store.start()
+    reload(cluster)
+    assert partition(cluster).leader != leader, "each reading tries again"
+    assert not cluster.controller.awaits_reading
+
+
 def test_unexpected_refusal_is_told(cluster: ControlledCluster) -> None:
-    cluster.store = Closed(cluster.tree, paths.topic(FLIGHTS))
-    cluster.lose(partition(cluster).leader)
+    cluster.store = Closed(cluster.tree, paths.DELETE_TOPICS)
+    cluster.delete(FLIGHTS)
     [notice] = cluster.notices
     assert "refused" in notice.text
-    assert str(notice.fields["path"]).startswith(paths.topic(FLIGHTS))
+    assert notice.fields["path"] == paths.delete_topic(FLIGHTS)
 
 
 class Foreign(NamedTuple):

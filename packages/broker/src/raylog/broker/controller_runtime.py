@@ -195,10 +195,9 @@ class ControllerRuntime:
             return
         found = snapshot.load(self._store)
         known = self._machine.state
-        if configs.with_known_overrides(found.state, known) != known.as_stored() or any(
-            odd_ids(found.state, found.ids)
-        ):
-            logger.warning("controller reads everything again: the store holds something else than was believed")
+        is_as_known = configs.with_known_overrides(found.state, known) == known.as_stored()
+        if not is_as_known or any(odd_ids(found.state, found.ids)) or self._machine.awaits_reading:
+            logger.warning("controller decides anew: the store holds something else than was believed, or refused it")
             self._feed(core.Loaded(*found))
 
     def _campaign_when_due(self) -> None:

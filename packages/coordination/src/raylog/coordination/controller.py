@@ -128,6 +128,11 @@ class Controller:
         """The cluster as this controller knows it; as it was at the end of its mandate when it is none."""
         return self._office.state
 
+    @property
+    def awaits_reading(self) -> bool:
+        """Whether the store refused writes about some topics, which are tried again once it is read again."""
+        return self._leaders.has_refused
+
     def handle(self, event: Event) -> list[Effect]:
         """Take one event in and answer what is to be done, in this order."""
         match event:

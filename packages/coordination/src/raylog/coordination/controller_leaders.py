@@ -42,7 +42,7 @@ from raylog.protocol.errors import (
     RaylogError,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName
+from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 
 Results = Generator[Wanted, StoreError | None, list[Result]]
 
@@ -58,7 +58,7 @@ class Leaders:
         self._proposals = proposals
         self._offline: dict[BrokerId, set[tuple[TopicId, PartitionIndex]]] = {}
         self._leaving: set[BrokerId] = set()
-        self._refused: set[TopicName] = set()
+        self._refused: set[TopicName | TopicPartition] = set()
 
     @property
     def standing(self) -> Standing:
@@ -81,20 +81,25 @@ class Leaders:
         self._office.peers.set_brokers(brokers)
 
     def read_anew(self) -> None:
-        """What stands in the store was read again: a topic whose nodes refused a write is tried again."""
+        """What stands in the store was read again: what refused a write is tried again."""
         self._refused.clear()
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether something refused a write, and is left until the store is read again."""
+        return bool(self._refused)
 
     def settle(self, names: Iterable[TopicName] | None = None) -> Job:
         """Give the partitions (of these topics, or all) the states that they should have.
 
-        A topic whose nodes refuse first states, or the end of a reassignment (foreign ones, with rights of their own),
-        is left until the store is read again, so that it holds up no other one.
+        A partition or topic whose nodes refuse that, or the end of a reassignment (foreign ones, with rights of their
+        own), is left until the store is read again, so that it holds up no other one.
         """
         office = self._office
-        changes = self._rules.decide(office.state, self.standing, names)
+        changes = [c for c in self._rules.decide(office.state, self.standing, names) if c.tp not in self._refused]
         known = [change for change in changes if change.old.version != -1]
-        yield from office.write(office.writes.updates(known, office.state))
-        office.take_in(known)
+        for chunk in office.writes.chunks_of(known):
+            yield from self._update_each(chunk)
         fresh: dict[TopicName, list[Change]] = defaultdict(list)
         for change in changes:
             if change.old.version == -1 and change.tp.topic not in self._refused:
@@ -127,10 +132,22 @@ class Leaders:
                 return error
         return (yield from self._office.write(writes.first_states(fresh, state), may_be_refused=True))
 
-    def _leave(self, topic: TopicName, error: StoreError, text: str) -> None:
-        self._refused.add(topic)
-        fields = {"topic": topic, "path": error.path, "reason": error}
-        self._office.effects.append(Notice(text, fields))
+    def _update_each(self, chunk: list[Change]) -> Job:
+        """All at once; when that is refused, one by one."""
+        office = self._office
+        error = yield from office.write(office.writes.updates(chunk, office.state), may_be_refused=True)
+        if error is None:
+            office.take_in(chunk)
+        elif len(chunk) == 1:
+            self._leave(chunk[0].tp, error, "partition keeps its leader and ISR: its node refuses another state")
+        else:
+            for change in chunk:
+                yield from self._update_each([change])
+
+    def _leave(self, which: TopicName | TopicPartition, error: StoreError, text: str) -> None:
+        self._refused.add(which)
+        topic = which.topic if isinstance(which, TopicPartition) else which
+        self._office.effects.append(Notice(text, {"topic": topic, "path": error.path, "reason": error}))
 
     def _ensure(self, node: tuple[Op, ...]) -> WriteOutcome:
         """A node that may be there already. Answers None or a refusal."""

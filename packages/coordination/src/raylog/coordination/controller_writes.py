@@ -120,6 +120,10 @@ class Writes:
             for chunk in _chunks(changes, _bytes_of_change)
         ]
 
+    def chunks_of(self, changes: Iterable[Change]) -> Iterator[list[Change]]:
+        """As many at a time as one multi takes."""
+        return _chunks(changes, _bytes_of_change)
+
     def updates(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """New states of partitions, each over the very version that was decided on."""
         return [
