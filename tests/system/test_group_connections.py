@@ -59,7 +59,8 @@ def join(client: WireClient, version: int = 9, **more: Any) -> Any:
 def sync(client: WireClient, joined: Any, version: int = 5, **more: Any) -> Any:
     shares = [{"member_id": member.member_id, "assignment": b"share"} for member in joined.members]
     who = {"member_id": joined.member_id, "generation_id": joined.generation_id}
-    return client.ask(SYNC, version, group_id="g", assignments=shares, **who, **more)
+    named = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+    return client.ask(SYNC, version, group_id="g", assignments=shares, **{**who, **named, **more})
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -106,9 +107,9 @@ def test_sync_heartbeat_and_leave_in_every_version(address: tuple[str, int], ver
 def test_the_protocol_is_checked_where_it_is_named(address: tuple[str, int]) -> None:
     with WireClient(address) as client:
         joined = join(client)
-        named = {"protocol_type": "consumer", "protocol_name": "sticky"}
-        assert sync(client, joined, **named).error_code is ErrorCode.inconsistent_group_protocol
-        synced = sync(client, joined, protocol_type="consumer", protocol_name="range")
+        assert sync(client, joined, protocol_name="sticky").error_code is ErrorCode.inconsistent_group_protocol
+        assert sync(client, joined, protocol_name=None).error_code is ErrorCode.inconsistent_group_protocol
+        synced = sync(client, joined)
         assert (synced.error_code, synced.protocol_name) == (ErrorCode.none, "range")
 
 
@@ -124,7 +125,8 @@ def test_a_full_group_and_a_session_out_of_bounds_are_refused(address: tuple[str
 @pytest.mark.parametrize(("api_key", "version"), [(JOIN, 9), (SYNC, 5), (HEARTBEAT, 4), (LEAVE, 5)])
 def test_an_empty_group_id_is_refused(address: tuple[str, int], api_key: int, version: int) -> None:
     with WireClient(address) as client:
-        response = client.ask(api_key, version, **{**wishes(), "generation_id": 0, "group_id": ""})
+        values = {**wishes(), "protocol_name": "range", "generation_id": 0, "group_id": ""}
+        response = client.ask(api_key, version, **values)
     assert response.error_code is ErrorCode.invalid_group_id
 
 

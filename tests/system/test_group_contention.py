@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kit.node import registered_store
+from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
@@ -50,6 +51,7 @@ class Contest:
         tree = MemoryTree()
         self.leases = {1: True, 2: True}
         self.stores = {broker: registered_store(BrokerId(broker), BrokerEpoch(1), tree) for broker in self.leases}
+        self._topics = {TP.topic: put_topic(self.stores[1], TP.topic)}
         self.coordinators = [self._coordinator(broker) for broker in self.leases]
         self.shares: dict[int, set[bytes]] = defaultdict(set)
         """By generation, what its leader said, as members were told it; each leader says something else each time."""
@@ -129,8 +131,8 @@ class Contest:
             coordinator = coordinator if rng.random() < 0.8 else rng.choice(self.coordinators)
             coordinator.heartbeat(GROUP, who)
             begun = time.monotonic()
-            results = coordinator.commit_offsets(GROUP, who, {TP: CommittedOffset(Offset(0))}).result(PATIENCE_S)
-            if results == {TP: None}:
+            committing = coordinator.commit_offsets(GROUP, who, {TP: CommittedOffset(Offset(0))}, self._topics)
+            if committing.result(PATIENCE_S) == {TP: None}:
                 self.commits.append((begun, time.monotonic(), joined.generation))
 
 
