@@ -134,8 +134,8 @@ class Node:
         self._versions = itertools.count(1)
         self._producer_ids = itertools.count(1000)
         self._endpoint = Endpoint(LISTENER, "127.0.0.1", 9092)
-        self._update(full=True, topics=tuple(topics))
         self.store = registered_store(BROKER, BrokerEpoch(1))
+        self._update(full=True, topics=tuple(topics))
         self.groups = GroupCoordinator(
             BROKER,
             self.store,
