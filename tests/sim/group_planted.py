@@ -17,11 +17,12 @@ from raylog.coordination.group_events import Event
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
+from raylog.coordination.offset_nodes import Stored
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
 from raylog.protocol.errors import NonEmptyGroup, RaylogError
-from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicPartition
+from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicPartition
 
 from .group_invariants import (
     ABANDONED,
@@ -141,8 +142,10 @@ class DeletesInTwoSteps(GroupCoordinator):
 class CountsForAnyTopic(RegistryOffsetStore):
     """An offset is one of whatever topic has the name now."""
 
-    def _counts(self, group: GroupId, tp: TopicPartition, committed_for: TopicId, topics: Topics) -> bool:
-        return True
+    def _counting(
+        self, group: GroupId, stored: Mapping[TopicPartition, Stored], topics: Topics
+    ) -> Sequence[TopicPartition]:
+        return list(stored)
 
 
 class AnswersForAnyTopic(GroupCoordinator):

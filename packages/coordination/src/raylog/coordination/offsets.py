@@ -29,6 +29,7 @@ from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset as CommittedOffset
 from raylog.coordination.offset_nodes import (
     OP_BYTES,
+    Stored,
     counting,
     decode,
     decode_all,
@@ -106,8 +107,14 @@ class RegistryOffsetStore:
         there = present_topics(self._store, {tp.topic for tp in stored})
         ids = {name: topic for name, topic in there.ids.items() if topics.get(name, topic) == topic}
         unreadable |= {tp: there.unreadable[tp.topic] for tp in stored if tp.topic in there.unreadable}
-        committed = {tp: stored[tp].committed for tp in counting(self._store, group, stored, ids)}
+        committed = {tp: stored[tp].committed for tp in self._counting(group, stored, ids)}
         return Found(committed, unreadable)
+
+    def _counting(
+        self, group: GroupId, stored: Mapping[TopicPartition, Stored], topics: Topics
+    ) -> Sequence[TopicPartition]:
+        """Those offsets that are of the topics that there are now (see the module)."""
+        return counting(self._store, group, stored, topics)
 
     def partitions(self, group: GroupId) -> list[TopicPartition]:
         """Those that have a node for their offset, in order."""
@@ -131,7 +138,7 @@ class RegistryOffsetStore:
             raise BadVersion(f"{needed[0]} was deleted while {owner} claimed it: try again", needed[0])
         topic_id = paths.decode_topic(tp.topic, topic.data).topic_id
         stored = decode(group, tp, nodes)
-        if stored is not None and not counting(self._store, group, {tp: stored}, {tp.topic: topic_id}):
+        if stored is not None and not self._counting(group, {tp: stored}, {tp.topic: topic_id}):
             stored = None
         data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
         writes = [Set(needed[0], data, number.version)]
@@ -350,7 +357,7 @@ class RegistryOffsetStore:
         stored, _ = decode_all(group, (tp for tp in seen.partitions if tp.topic in topics.ids), seen.nodes)
         gone = sorted(
             {tp for tp in seen.partitions if tp.topic not in there}
-            | (stored.keys() - set(counting(self._store, group, stored, topics.ids)))
+            | (stored.keys() - set(self._counting(group, stored, topics.ids)))
         )
         self.forget(group, seen, gone, guards)
         for topic in sorted(owned - there):
