@@ -142,7 +142,9 @@ class RegistryOffsetStore:
             stored = None
         data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
         writes = [Set(needed[0], data, number.version)]
-        if stored is not None and stored.topic_id != topic_id:  # a number: each write of it would be of a later topic
+        if (
+            stored is not None and stored.topic_id == NO_TOPIC_ID != topic_id
+        ):  # a number: each write of it would be of a later topic
             writes.append(_detail(group, tp, stored.committed, topic_id, found[1]))
         owner_node = group_paths.owner(group, tp)
         takes: Op = Create(owner_node, group_paths.encode_owner(owner), ephemeral=True)
