@@ -145,7 +145,7 @@ def test_no_more_partitions_are_reassigned_at_once_than_the_node_can_hold() -> N
     topic = topic_of(6_000, 4)
     controller = Controller()
     state = replace(STATE, topics={NAME: topic})
-    controller.handle(Elected(BROKERS[0], ControllerEpoch(1), 1, state))
+    controller.handle(Elected(BROKERS[0], ControllerEpoch(1), 1, state, ids={topic.id: NAME}))
     tps = [tp for tp, _ in topic.topic_partitions()]
     wanted = tuple(NewReplicas(tp, tuple(BROKERS[(tp.partition + 50 + n) % 100] for n in range(4))) for tp in tps)
     effects = controller.handle(ReassignmentRequested("token", wanted, MonotonicMs(10)))
