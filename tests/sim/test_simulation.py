@@ -19,6 +19,9 @@ from sim.planted import PLANTED
 from sim.run import Outcome, planned, report, run, shrink
 from sim.world import MOMENTS, Design
 
+pytestmark = pytest.mark.timeout(900)
+"""They only compute, up to two and a half minutes each, and with the lowest priority beside other tests."""
+
 SEEDS = range(1_000, 1_100)
 GROUP = 10
 
@@ -107,7 +110,7 @@ def test_a_seed_is_the_whole_run() -> None:
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=500,
             check=True,
         )
         told.add(ran.stdout)
