@@ -377,6 +377,7 @@ def test_server_behind_shows_what_was(tree: MemoryTree) -> None:
     write_on(tree)
     assert (store.get("/a"), store.children("/a"), store.exists("/new")) == ((b"old", 0), ["b"], None)
     assert store.get_many(["/a", "/a/b", "/a/c"]) == [(b"old", 0), (b"", 0), None]
+    assert (store.children_many(["/a", "/new"]), store.exists_many(["/a/c"])) == ([["b"], []], [None])
     assert client(tree).get("/a") == (b"newer", 2)
 
 

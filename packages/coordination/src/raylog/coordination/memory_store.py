@@ -218,7 +218,7 @@ class MemoryStore:
         return self._ask(read)
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        return self._ask(lambda: [sorted(self._tree.children(path) or ()) for path in paths])
+        return self._ask(lambda: [self._tree.children(path, self) or [] for path in paths])
 
     def create(
         self,
