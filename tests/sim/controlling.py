@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from raylog.broker.controller_runtime import write_out
 from raylog.coordination import controller_events as core
 from raylog.coordination import election, paths, snapshot
 from raylog.coordination.controller import Controller
@@ -18,7 +19,6 @@ from raylog.coordination.election import Mandate
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import decode_proposal
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
-from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
@@ -190,10 +190,8 @@ class Controlling:
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
-            case core.Write():
-                return self._write(effect)
-            case core.Remove():
-                return self._remove(effect)
+            case core.Write() | core.Remove():
+                return write_out(self._store, effect)
             case core.Send():
                 self._send(effect)
             case core.Reply(token, results):
@@ -221,22 +219,6 @@ class Controlling:
         reply = self._answers.pop(token, None)
         if reply is not None:
             reply(answer)
-
-    def _write(self, effect: core.Write) -> core.Event:
-        try:
-            for multi in effect.multis:
-                self._store.multi(multi)
-        except StoreError as error:
-            return core.WriteFailed(effect.token, error)
-        return core.Written(effect.token)
-
-    def _remove(self, effect: core.Remove) -> core.Event:
-        try:
-            for node in effect.nodes:
-                delete_tree(self._store, node, effect.checks)
-        except StoreError as error:
-            return core.WriteFailed(effect.token, error)
-        return core.Written(effect.token)
 
     def _send(self, effect: core.Send) -> None:
         mandate, member = self._mandate, self._member

@@ -46,7 +46,7 @@ from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import NotController
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
-__all__ = ["ControllerRuntime"]
+__all__ = ["ControllerRuntime", "write_out"]
 
 logger = EventLog(__name__)
 
@@ -294,10 +294,8 @@ class ControllerRuntime:
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
-            case core.Write():
-                return self._write(effect)
-            case core.Remove():
-                return self._remove(effect)
+            case core.Write() | core.Remove():
+                return write_out(self._store, effect)
             case core.Send():
                 self._sender(effect.broker_id).put(effect.message)
             case core.Reply():
@@ -324,22 +322,6 @@ class ControllerRuntime:
                 election.resign(self._store)
                 return core.Deposed()
         return None
-
-    def _write(self, effect: core.Write) -> core.Event:
-        try:
-            for multi in effect.multis:
-                self._store.multi(multi)
-        except StoreError as error:
-            return core.WriteFailed(effect.token, error)
-        return core.Written(effect.token)
-
-    def _remove(self, effect: core.Remove) -> core.Event:
-        try:
-            for node in effect.nodes:
-                delete_tree(self._store, node, effect.checks)
-        except StoreError as error:
-            return core.WriteFailed(effect.token, error)
-        return core.Written(effect.token)
 
     def _depose(self, *, campaign_in_s: float | None) -> None:
         """Leave office, if in it; campaign again after that time (None: when told to)."""
@@ -370,3 +352,17 @@ class ControllerRuntime:
         if sender is None:
             sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put, self._loops)
         return sender
+
+
+def write_out(store: MetadataStore, effect: core.Wanted) -> core.Event:
+    """Do all of it, or what goes before that which the store refuses or does not answer: that is told."""
+    try:
+        if isinstance(effect, core.Write):
+            for multi in effect.multis:
+                store.multi(multi)
+        else:
+            for node in effect.nodes:
+                delete_tree(store, node, effect.checks)
+    except StoreError as error:
+        return core.WriteFailed(effect.token, error)
+    return core.Written(effect.token)
