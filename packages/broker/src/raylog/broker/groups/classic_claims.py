@@ -15,14 +15,18 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
+from raylog.coordination import group_paths
 from raylog.coordination.model import NO_BROKER_EPOCH, BrokerInfo, ClusterState
 from raylog.coordination.node_json import Reading, array, dump, integer, load, text
+from raylog.coordination.store import Versioned
 from raylog.protocol.ids import NO_LEADER, BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
 
 __all__ = [
     "UNCLAIMED",
     "Claim",
+    "able_brokers",
     "choose_coordinator",
+    "claim_of",
     "coordinator_of",
     "decode_claim",
     "decode_group",
@@ -79,6 +83,11 @@ def decode_claim(path: str, data: bytes) -> Claim:
     value = load(path, data)
     with Reading(path):
         return Claim(BrokerId(integer(value["coordinator"])), BrokerEpoch(integer(value["broker_epoch"])))
+
+
+def claim_of(group: GroupId, found: Versioned | None) -> Claim:
+    """The claim as it was read of the group's node. Raises CorruptMetadata."""
+    return UNCLAIMED if found is None else decode_claim(group_paths.claim(group), found.data)
 
 
 def encode_group(group: StoredGroup) -> bytes:

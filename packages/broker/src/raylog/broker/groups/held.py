@@ -15,8 +15,8 @@ from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import (
     UNCLAIMED,
     Claim,
+    claim_of,
     coordinator_of,
-    decode_claim,
     decode_group,
     encode_claim,
     encode_group,
@@ -87,9 +87,7 @@ def read_group(store: MetadataStore, group: GroupId) -> StoredGroup:
 
 
 def _claim(group: GroupId, found: Versioned | None) -> StoredClaim:
-    if found is None:
-        return StoredClaim(UNCLAIMED, None)
-    return StoredClaim(decode_claim(group_paths.claim(group), found.data), found.version)
+    return StoredClaim(claim_of(group, found), None if found is None else found.version)
 
 
 def _group(group: GroupId, found: Versioned | None) -> StoredGroup:

@@ -19,12 +19,11 @@ from typing import Protocol
 
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic_claims import (
-    UNCLAIMED,
     Claim,
     able_brokers,
     choose_coordinator,
+    claim_of,
     coordinator_of,
-    decode_claim,
 )
 from raylog.coordination import group_paths
 from raylog.coordination.model import ClusterState
@@ -148,7 +147,7 @@ class GroupKeeper:
 
     def _is_to_be_here(self, group: GroupId, found: Versioned | None) -> bool:
         try:
-            claim = UNCLAIMED if found is None else decode_claim(group_paths.claim(group), found.data)
+            claim = claim_of(group, found)
         except CorruptMetadata:
             return True  # it is told when it is claimed
         coordinator = coordinator_of(group, claim, self._cluster())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import list_actors
 from raylog.broker.groups.classic import GroupState
-from raylog.broker.groups.classic_claims import UNCLAIMED, coordinator_of, decode_claim, decode_group
+from raylog.broker.groups.classic_claims import UNCLAIMED, claim_of, coordinator_of, decode_group
 from raylog.broker.groups.described import ListedGroup
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, decode_settled
@@ -62,7 +62,7 @@ def _unknown(group: GroupId, error: CorruptMetadata) -> ListedGroup:
 
 def _coordinates(me: BrokerId, group: GroupId, found: Versioned | None, cluster: ClusterState) -> bool:
     try:
-        claim = UNCLAIMED if found is None else decode_claim(group_paths.claim(group), found.data)
+        claim = claim_of(group, found)
     except CorruptMetadata:
         claim = UNCLAIMED
     coordinator = coordinator_of(group, claim, cluster)
