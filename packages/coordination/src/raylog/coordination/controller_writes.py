@@ -13,7 +13,7 @@ from typing import TypeVar
 from raylog.coordination import paths
 from raylog.coordination.leadership import Change
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
-from raylog.coordination.store import Check, Create, Delete, Op, Set, size_of
+from raylog.coordination.store import Check, Create, Delete, Op, Set, packed, size_of
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName, TopicPartition
 
 T = TypeVar("T")
@@ -163,17 +163,7 @@ class Writes:
 
 def _chunks(items: Iterable[T], size: Callable[[T], int], room: int = MAX_MULTI_BYTES) -> Iterator[list[T]]:
     """In order, each as much as one multi takes. ``room``: what is left for it in each, in bytes."""
-    chunk: list[T] = []
-    left = room
-    for item in items:
-        item_bytes = size(item)
-        if chunk and (item_bytes > left or len(chunk) == CHUNK):
-            yield chunk
-            chunk, left = [], room
-        chunk.append(item)
-        left -= item_bytes
-    if chunk:
-        yield chunk
+    return packed(items, size, room, CHUNK)
 
 
 def topic_bytes(topic: TopicState) -> int:

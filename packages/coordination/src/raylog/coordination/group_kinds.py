@@ -28,7 +28,6 @@ from raylog.coordination.store import (
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId
 
-MAX_NODE_NAME = group_paths.MAX_NODE_NAME
 _ATTEMPTS = 10
 """Another who settles the kind at the same time wins each time, or is done."""
 
@@ -49,9 +48,10 @@ def check_group_id(group: GroupId) -> None:
     """Raises InvalidGroupId."""
     if not group:
         raise InvalidGroupId("group.id is empty: give the group a name")
-    if (length := len(group_paths.node_name(group))) > MAX_NODE_NAME:
+    most = group_paths.MAX_NODE_NAME
+    if (length := len(group_paths.node_name(group))) > most:
         raise InvalidGroupId(
-            f"group.id {group[:40]!r}… takes {length} bytes in the metadata store, where {MAX_NODE_NAME} are allowed "
+            f"group.id {group[:40]!r}… takes {length} bytes in the metadata store, where {most} are allowed "
             "(other than ASCII takes three for each byte): give the group a shorter name"
         )
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import no_members, read_kind
-from raylog.coordination.offset_nodes import OP_BYTES, partitions_below
+from raylog.coordination.offset_nodes import decode_all, partitions_below, read_nodes
 from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import BadVersion, Delete, MetadataStore, NoNode, NotEmpty, Op
+from raylog.coordination.store import BadVersion, Delete, MetadataStore, NoNode, NotEmpty, Op, size_of
 from raylog.coordination.unreadable import skipping
 from raylog.protocol.errors import NonEmptyGroup
 from raylog.protocol.ids import GroupId
@@ -44,12 +44,8 @@ def read_all(store: MetadataStore) -> None:
                 found = store.get(path)
                 if found is not None:
                     group_paths.decode_member(path, found.data)
-        for tp in partitions_below(store, group_paths.offsets(group)):
-            with skipping():
-                number, detail = store.get_many([group_paths.offset(group, tp), group_paths.detail(group, tp)])
-                if number is not None:
-                    path = group_paths.offset(group, tp)
-                    group_paths.decode_committed(path, number.data, detail.data if detail is not None else b"")
+        partitions = partitions_below(store, group_paths.offsets(group))
+        decode_all(group, partitions, read_nodes(store, [(group, tp) for tp in partitions]))
 
 
 def exists(store: MetadataStore, group: GroupId) -> bool:
@@ -70,7 +66,7 @@ def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
         skeleton = _skeleton(store, group)
         nodes = [*(path for path, found in seen.nodes.items() if found is not None), *skeleton]
         try:
-            if sum(len(node) + OP_BYTES for node in nodes) > _BYTES_AT_ONCE:
+            if sum(size_of(Delete(node)) for node in nodes) > _BYTES_AT_ONCE:
                 offsets.forget(group, seen, seen.partitions, [*guards, *_vacancy(skeleton, group)])
                 nodes = _skeleton(store, group)
             store.multi([*guards, *map(Delete, nodes)])

@@ -42,7 +42,7 @@ from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered as Member
 from raylog.coordination.group_view import GroupView
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offset_nodes import OP_BYTES, partitions_below
+from raylog.coordination.offset_nodes import partitions_below
 from raylog.coordination.store import (
     BadVersion,
     Check,
@@ -58,6 +58,7 @@ from raylog.coordination.store import (
     Stat,
     StoreError,
     WriteTooLarge,
+    size_of,
 )
 from raylog.protocol.ids import GroupId, MemberId, TimestampMs, TopicPartition
 
@@ -217,7 +218,7 @@ class GroupRegistry:
             for tp, node, found, owner in zip(owned, nodes, versions, again, strict=True):
                 if found is not None and owner is not None and owner.data == group_paths.encode_owner(member):
                     ops += [Check(node, found.version), Delete(group_paths.owner(self._group, tp))]
-            if sum(len(op.path) + OP_BYTES for op in ops) > _MOST_BYTES:
+            if sum(map(size_of, ops)) > _MOST_BYTES:
                 log.info("group %s: member %s owns too much to be evicted, its session will tell", self._group, member)
                 return
             self._store.multi(ops)

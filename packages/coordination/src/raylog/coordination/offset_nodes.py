@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, Versioned
+from raylog.coordination.store import MetadataStore, Set, Versioned, packed, size_of
 from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, TopicId, TopicName, TopicPartition
 
 MULTI_BYTES = 512 << 10
 """How much one multi may hold: half of what ZooKeeper takes (jute.maxbuffer), for there are the guards, too."""
-OP_BYTES = 200
-"""What an operation takes beside its path and data, at most."""
-_MULTI_OPS = 2_000
-"""More in one multi keep ZooKeeper from serving others for tens of milliseconds."""
+MULTI_ITEMS = 1_000
+"""So many offsets, of two operations each: more keep ZooKeeper from serving others for tens of milliseconds."""
 _CLAIMED_BYTES = 980_000
 _CLAIMED_AT_ONCE = 500
 """So many partitions an owner commits all or none; with metadata of 1 KB each they stay below the bytes."""
 
 Nodes = Mapping[str, Versioned | None]
-_ID_BYTES = 100
-"""What a topic's id takes, in its check and beside an offset."""
-_Item = TypeVar("_Item")
+_CHECK_BYTES = 300
+"""What the check of a topic takes, with its id beside an offset."""
 
 
 class Stored(NamedTuple):
@@ -140,28 +137,8 @@ def parts_of_claimed(
     """What an owner commits, in order, each part for one multi."""
 
     def size(item: tuple[TopicPartition, CommittedOffset]) -> int:
-        """With the check of a topic for each."""
+        """With the check of a topic for each, which has no data."""
         written = values(group, dict([item]), {})
-        return sum(len(node) + len(data) + OP_BYTES for node, data in written.items()) + OP_BYTES + _ID_BYTES
+        return sum(size_of(Set(node, data)) for node, data in written.items()) + _CHECK_BYTES
 
     return map(dict, packed(offsets.items(), size, _CLAIMED_BYTES, _CLAIMED_AT_ONCE))
-
-
-def packed(
-    items: Iterable[_Item],
-    size: Callable[[_Item], int],
-    most_bytes: int = MULTI_BYTES,
-    most: int = _MULTI_OPS // 2,
-) -> Iterator[list[_Item]]:
-    """In order, each part small enough for one multi."""
-    part: list[_Item] = []
-    total = 0
-    for item in items:
-        item_bytes = size(item)
-        if part and (total + item_bytes > most_bytes or len(part) >= most):
-            yield part
-            part, total = [], 0
-        part.append(item)
-        total += item_bytes
-    if part:
-        yield part

@@ -28,12 +28,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset as CommittedOffset
 from raylog.coordination.offset_nodes import (
-    OP_BYTES,
+    MULTI_BYTES,
+    MULTI_ITEMS,
     Stored,
     counting,
     decode,
     decode_all,
-    packed,
     pair,
     pair_above,
     partitions_below,
@@ -63,8 +63,11 @@ from raylog.coordination.store import (
     StoreError,
     StoreUnavailable,
     Versioned,
+    packed,
+    size_of,
 )
-from raylog.coordination.topic_ids import TopicGone, can_exist, check_topic, present_topics
+from raylog.coordination.topic_ids import TopicGone, check_topic, present_topics
+from raylog.coordination.topic_names import is_topic_name
 from raylog.protocol.ids import (
     NO_OFFSET,
     NO_TOPIC_ID,
@@ -125,7 +128,7 @@ class RegistryOffsetStore:
     def claim(self, group: GroupId, tp: TopicPartition, owner: MemberId, guards: Sequence[Op] = ()) -> Claim:
         topic_node = paths.topic(tp.topic)
         needed = (*pair(group, tp), group_paths.owners_of_topic(group, tp.topic))
-        topic, *found = self._store.get_many((topic_node, *needed)) if can_exist(tp.topic) else [None]
+        topic, *found = self._store.get_many((topic_node, *needed)) if is_topic_name(tp.topic) else [None]
         if topic is None:
             raise TopicGone(f"{owner} cannot claim {tp}: there is no topic {tp.topic}", topic_node)
         if None in found:
@@ -142,9 +145,8 @@ class RegistryOffsetStore:
             stored = None
         data = number.data if stored is not None else group_paths.encode_offset(NO_OFFSET)
         writes = [Set(needed[0], data, number.version)]
-        if (
-            stored is not None and stored.topic_id == NO_TOPIC_ID != topic_id
-        ):  # a number: each write of it would be of a later topic
+        if stored is not None and stored.topic_id == NO_TOPIC_ID != topic_id:
+            # a number alone: with the next write it would be of whichever topic has the name then
             writes.append(_detail(group, tp, stored.committed, topic_id, found[1]))
         owner_node = group_paths.owner(group, tp)
         takes: Op = Create(owner_node, group_paths.encode_owner(owner), ephemeral=True)
@@ -253,6 +255,8 @@ class RegistryOffsetStore:
         for part in packed(
             offsets.items(),
             lambda item: 2 * (path_bytes + len(item[0].topic)) + 12 * len(item[1].metadata) + _PAIR_BYTES,
+            MULTI_BYTES,
+            MULTI_ITEMS,
         ):
             refused |= self._write_part(group, dict(part), guards, topics)
         return refused
@@ -332,7 +336,7 @@ class RegistryOffsetStore:
             if (found := seen.nodes[path]) is not None
         ]
         deletions = seen.deletions
-        for part in packed(ops, lambda op: len(op.path) + OP_BYTES):
+        for part in packed(ops, size_of, MULTI_BYTES, MULTI_ITEMS):
             counted = [] if deletions is None else [Set(group_paths.details(group), b"", deletions)]
             self._store.multi([*guards, *counted, *part])
             deletions = None if deletions is None else deletions + 1

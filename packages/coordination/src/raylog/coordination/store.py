@@ -19,14 +19,16 @@ ephemerals anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import MonotonicMs, TimestampMs
+
+_T = TypeVar("_T")
 
 ANY_VERSION = -1
 """As an expected version: whatever it is."""
@@ -208,6 +210,23 @@ def is_path(path: str) -> bool:
 def size_of(op: Op) -> int:
     """How many bytes it takes of a multi, at the most."""
     return len(op.path.encode()) + len(getattr(op, "data", b"")) + _OP_BYTES
+
+
+def packed(items: Iterable[_T], size: Callable[[_T], int], most_bytes: int, most: int) -> Iterator[list[_T]]:
+    """In order, each part small enough for one multi: of so many bytes, as ``size`` tells, and so many items at the
+    most; one item alone may be larger.
+    """
+    part: list[_T] = []
+    total = 0
+    for item in items:
+        item_bytes = size(item)
+        if part and (total + item_bytes > most_bytes or len(part) >= most):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += item_bytes
+    if part:
+        yield part
 
 
 def check_writable(ops: Sequence[Op]) -> None:

@@ -14,16 +14,14 @@ from raylog.coordination import paths
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import Check, MetadataStore, StoreError
-from raylog.coordination.topic_names import check_topic_name
+from raylog.coordination.topic_names import is_topic_name
 from raylog.coordination.unreadable import tell
-from raylog.protocol.errors import InvalidTopic
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
 
 __all__ = [
     "OddIds",
     "PresentTopics",
     "TopicGone",
-    "can_exist",
     "check_topic",
     "odd_ids",
     "present_topics",
@@ -45,7 +43,7 @@ class PresentTopics(NamedTuple):
 
 def present_topics(store: MetadataStore, names: Iterable[TopicName]) -> PresentTopics:
     """Those of these names that exist; what cannot be read is told."""
-    asked = [name for name in sorted(set(names)) if can_exist(name)]
+    asked = [name for name in sorted(set(names)) if is_topic_name(name)]
     found = store.get_many([paths.topic(name) for name in asked]) if asked else []
     ids, unreadable = dict[TopicName, TopicId](), dict[TopicName, CorruptMetadata]()
     for name, node in zip(asked, found, strict=True):
@@ -80,12 +78,3 @@ def odd_ids(state: ClusterState, stored: Mapping[TopicId, TopicName]) -> OddIds:
         tuple(topic for topic_id, topic in named.items() if topic_id not in stored),
         tuple(sorted(each for each in left if stored[each] not in state.unreadable)),
     )
-
-
-def can_exist(name: TopicName) -> bool:
-    """False of what no topic can be called: then there is no node of that name to look for, either."""
-    try:
-        check_topic_name(name)
-    except InvalidTopic:
-        return False
-    return True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from raylog.coordination.store import MAX_WRITE_BYTES, Delete, MetadataStore, NoNode, NotEmpty, Op, size_of
+from raylog.coordination.store import MAX_WRITE_BYTES, Delete, MetadataStore, NoNode, NotEmpty, Op, packed, size_of
 
 __all__ = ["delete_tree", "nodes_below"]
 
@@ -43,20 +43,5 @@ def _delete(store: MetadataStore, path: str, guards: Sequence[Op]) -> None:
     if store.exists(path) is None:
         return
     room = MAX_WRITE_BYTES - sum(map(size_of, guards))
-    for deletes in _batches(nodes_below(store, path), room):
+    for deletes in packed(map(Delete, nodes_below(store, path)), size_of, room, _AT_ONCE):
         store.multi([*guards, *deletes])
-
-
-def _batches(nodes: Sequence[str], room: int) -> Iterator[list[Delete]]:
-    """In order, each as much as one multi takes; foreign names may be long. ``room``: for each, in bytes."""
-    batch: list[Delete] = []
-    left = room
-    for delete in map(Delete, nodes):
-        size = size_of(delete)
-        if batch and (size > left or len(batch) == _AT_ONCE):
-            yield batch
-            batch, left = [], room
-        batch.append(delete)
-        left -= size
-    if batch:
-        yield batch
