@@ -22,7 +22,7 @@ from raylog.broker.config import BROKER_SETTINGS, MAX_FETCH_SESSIONS
 from raylog.broker.dynamic_config import group_rules
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.handlers import answer
-from raylog.broker.handlers.context import Connection, Ports, Reply
+from raylog.broker.handlers.context import Connection, DelayedReply, Ports, Reply
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.net.server import Listener, SocketServer
 from raylog.broker.partition import Partition
@@ -31,7 +31,7 @@ from raylog.broker.replica_fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
-from raylog.broker.storage.files import FileSystem, RealFileSystem
+from raylog.broker.storage.files import FileSlice, FileSystem, RealFileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination import paths, reassignment
 from raylog.coordination.configs import Change
@@ -74,6 +74,21 @@ def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | No
     while store.set(paths.broker_epoch(broker), b"") < epoch:
         pass
     return store
+
+
+def sent(reply: Reply) -> bytes:
+    """What a reply that is ready, and has parts, sends; its slices of files are given back."""
+    assert reply is not None
+    assert not isinstance(reply, bytes | DelayedReply)
+    data = bytearray()
+    for part in reply:
+        if isinstance(part, FileSlice):
+            data += part.read()
+            part.release()
+        else:
+            assert isinstance(part, bytes)
+            data += part
+    return bytes(data)
 
 
 class Node:

@@ -13,12 +13,11 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kit.node import BROKER, Node
+from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.broker.storage.files import FileSlice
 from raylog.protocol.compression import Codec
 from raylog.protocol.fetch import (
     FetchedPartition,
@@ -78,18 +77,8 @@ def fetch(
     node: Node, *topics: FetchTopic, version: int = 12, connection: Connection | None = None, **options: Any
 ) -> FetchResponse[memoryview]:
     parsed = FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **options})
-    reply = node.answer(fetch_request(version, parsed)[4:], connection)
-    assert reply is not None
-    assert not isinstance(reply, bytes)
-    data = bytearray()
-    for part in reply:
-        if isinstance(part, bytes):
-            data += part
-        else:
-            assert isinstance(part, FileSlice)
-            data += part.read()
-            part.release()
-    correlation_id, response = parse_fetch_response(version, bytes(data))
+    data = sent(node.answer(fetch_request(version, parsed)[4:], connection))
+    correlation_id, response = parse_fetch_response(version, data)
     assert correlation_id == 7
     return response
 

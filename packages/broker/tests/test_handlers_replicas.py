@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kit.node import BROKER, Node
+from kit.node import BROKER, Node, sent
 from kit.wire import fetch_request
 from raylog.broker.config.replication import RACK_AWARE_SELECTOR
 from raylog.coordination.model import BrokerInfo
@@ -42,17 +42,8 @@ def append(node: Node, value: bytes) -> None:
 def fetch(node: Node, offset: int, *, follower: int = -1, rack: str = "") -> FetchedPartition[memoryview]:
     topic = FetchTopic("", node.table.state().topics[TopicName("t")].id, [FetchPartition(0, offset, max_bytes=1 << 20)])
     asked = FetchRequest(0, 0, replica_id=follower, replica_epoch=1, rack_id=rack, topics=[topic])
-    reply = node.answer(fetch_request(VERSION, asked)[4:])
-    assert reply is not None
-    assert not isinstance(reply, bytes)
-    data = bytearray()
-    for part in reply:
-        if isinstance(part, bytes):
-            data += part
-        else:
-            data += part.read()
-            part.release()
-    [fetched] = parse_fetch_response(VERSION, bytes(data))[1].topics[0].partitions
+    data = sent(node.answer(fetch_request(VERSION, asked)[4:]))
+    [fetched] = parse_fetch_response(VERSION, data)[1].topics[0].partitions
     return fetched
 
 

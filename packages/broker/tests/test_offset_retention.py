@@ -78,10 +78,10 @@ class World:
         self.retention = self.new_retention()
         self.offsets = RegistryOffsetStore(self.store)
 
-    def new_retention(self) -> OffsetRetention:
+    def new_retention(self, groups: RetainedGroups | None = None) -> OffsetRetention:
         """As after a start of the broker."""
         return OffsetRetention(
-            self.coordinator,
+            groups or self.coordinator,
             retention_ms=lambda: RETENTION_MS,
             state=lambda: self.state,
         )
@@ -132,6 +132,13 @@ class Asks:
             return getattr(self._groups, name)(*arguments)
 
         return ask
+
+
+def counted(world: World) -> Asks:
+    """What retention asks the groups from now on."""
+    asks = Asks(world.coordinator)
+    world.retention = world.new_retention(cast(RetainedGroups, asks))
+    return asks
 
 
 @pytest.fixture
@@ -296,10 +303,7 @@ def test_only_what_the_store_did_not_answer_is_tried_again_each_second(world: Wo
     odd = GroupId("odd")
     world.offsets.write(odd, {tp(OLD): at(1)}, [])
     world.store.set(group_paths.group(odd), b"no kind")
-    asks = Asks(world.coordinator)
-    world.retention = OffsetRetention(
-        cast(RetainedGroups, asks), retention_ms=lambda: RETENTION_MS, state=lambda: world.state
-    )
+    asks = counted(world)
     world.delete_topic(OLD)
     asks.fails = CoordinatorNotAvailable("the store is away")
     for _ in range(3):
@@ -315,10 +319,7 @@ def test_only_what_the_store_did_not_answer_is_tried_again_each_second(world: Wo
 
 def test_group_that_moved_is_not_tried_again_each_second(world: World) -> None:
     world.commit({tp(): at(5)})
-    asks = Asks(world.coordinator)
-    world.retention = OffsetRetention(
-        cast(RetainedGroups, asks), retention_ms=lambda: RETENTION_MS, state=lambda: world.state
-    )
+    asks = counted(world)
     world.delete_topic(OLD)
     asks.fails = NotCoordinator("another broker has it")
     for _ in range(3):

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.node import BROKER, Node
+from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
-from raylog.broker.storage.files import FileSlice
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
@@ -72,18 +71,8 @@ def produce(node: Node, topic_id: TopicId, acks: int) -> ProducedPartition:
 def fetch(node: Node, topic_id: TopicId, *, max_wait_ms: int = 0, replica: int = -1) -> FetchedPartition[memoryview]:
     part = FetchPartition(0, 0, 1 << 20, 0)
     asked = FetchRequest(max_wait_ms, 1, [FetchTopic("", topic_id, [part])], replica_id=replica, replica_epoch=1)
-    reply = node.answer(fetch_request(FETCH_VERSION, asked)[4:])
-    assert reply is not None
-    assert not isinstance(reply, bytes)
-    data = bytearray()
-    for each in reply:
-        if isinstance(each, FileSlice):
-            data += each.read()
-            each.release()
-        else:
-            assert isinstance(each, bytes)
-            data += each
-    [topic] = parse_fetch_response(FETCH_VERSION, bytes(data))[1].topics
+    data = sent(node.answer(fetch_request(FETCH_VERSION, asked)[4:]))
+    [topic] = parse_fetch_response(FETCH_VERSION, data)[1].topics
     [found] = topic.partitions
     return found
 
