@@ -65,7 +65,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     who = identity(request, request.generation_id_or_member_epoch)
     ids = {name: state.topics[name].id for name in {tp.topic for tp in offsets}}
     committed = ports.groups.commit_offsets(group, who, offsets, ids)
-    return later(committed, lambda results: _response(ctx, topics, _in_words_of(topics, {**results, **wrong})))
+    return later(committed, lambda results: _response(ctx, topics, {**_in_words_of(topics, results), **wrong}))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
