@@ -1,17 +1,19 @@
 """A simulated broker: one life of a process, around the real cores.
 
-Here is the glue that a real broker has in ``membership``, ``partitions``, ``isr_changes`` and the Produce, Fetch and
-ListOffsets handlers, and nothing else: what is decided, is decided by ``BrokerRegistration``, ``Lease``, ``Receiver``
-and ``local_changes``, ``Controller``, ``Partition`` with its ``Leadership``, and ``Following``.
+Here is the glue that a real broker has in ``partitions``, ``isr_changes`` and the Produce, Fetch and ListOffsets
+handlers, and nothing else: what is decided, is decided by ``Membership`` with its ``BrokerRegistration`` and ``Lease``,
+``Receiver`` and ``local_changes``, ``Controller``, ``Partition`` with its ``Leadership``, and ``Following``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+from raylog.broker.membership import Membership
 from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS_ALL, AppendInfo
 from raylog.broker.storage.health import Health
@@ -19,17 +21,8 @@ from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.peer_control import AckStatus, Receiver
 from raylog.coordination.proposals import Drain, DrainAnswer, Verdict
 from raylog.coordination.registration import BrokerRegistration, ensure_cluster
-from raylog.coordination.store import (
-    NodeChange,
-    NodeEvent,
-    Session,
-    SessionEvent,
-    SessionState,
-    StoreError,
-    StoreEvent,
-    StoreUnavailable,
-)
-from raylog.protocol.errors import NotLeaderOrFollower, RaylogError, RequestTimedOut, UnknownTopicOrPartition
+from raylog.coordination.store import Session, StoreEvent
+from raylog.protocol.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 from .clients import Leader, ProduceRequest
@@ -41,10 +34,10 @@ from .local import StepFailed
 from .network import Answer
 from .replicas import Replicas
 from .world import World
-from .zookeeper import SESSION_TIMEOUT_MS, SimSink, SimStore
+from .zookeeper import SimSink, SimStore
 
-RENEW_MS = SESSION_TIMEOUT_MS // 10
 RETRY_MS = 200
+KEEP_MS = 300
 DRAIN_TIMEOUT_MS = 1_000
 
 
@@ -58,6 +51,8 @@ class DiskSession:
         return self._disk.session
 
     def save(self, session: Session) -> None:
+        if self._disk.is_full:
+            raise OSError(ENOSPC, "No space left on device")
         self._disk.session = session
 
     def clear(self) -> None:
@@ -90,12 +85,11 @@ class SimBroker:
         design = world.design
         self.store = SimStore(world.ensemble, world.weather, self._membership, self.clock)
         self.store.is_cut = broker_id in world.cut_from_zookeeper
-        self._sink = self.sink(self._membership, self._store_event)
         lost = any(files.end < files.high_watermark for files in self.disk.files.values())
-        self.registration: BrokerRegistration = design.registration(
+        registration: BrokerRegistration = design.registration(
             self.store, DiskSession(self.disk), boot_id=f"{broker_id}/{self.disk.boot}", lost_data=lost
         )
-        self.info = BrokerInfo(
+        self._info = BrokerInfo(
             broker_id,
             BrokerEpoch(-1),
             (Endpoint("PLAINTEXT", f"h{broker_id}", 9092),),
@@ -107,7 +101,16 @@ class SimBroker:
         self._is_drained = self._was_drained = False
         self._told: tuple[int, int] | None = None
         """The controller's epoch and our incarnation of the last one that knows whether it is drained."""
-        self.lease = design.lease()
+        self.failing: dict[str, int] = {}
+        """So many of the next steps of its threads fail, by their names."""
+        self.membership = Membership(
+            self.store,
+            registration,
+            self,  # type: ignore[arg-type]
+            design.loops(self._before_step, world.ensemble, self._membership),
+            lease=design.lease(),
+            now_ms=self.clock,
+        )
         self.receiver: Receiver = design.receiver(broker_id)
         self.is_synced = False
         self.replicas = Replicas(self)
@@ -125,104 +128,72 @@ class SimBroker:
 
     # --- membership
 
+    @property
+    def epoch(self) -> BrokerEpoch:
+        """Of the incarnation."""
+        return self.membership.epoch
+
     def start(self) -> None:
         self.engine.at(1, self._membership, self._start)
 
     def _start(self) -> None:
-        self.store.start()
-        if self.store.is_cut:
-            self.store.suspend()
-        self.store.watch_session(self._sink)
-        self._join()
-
-    def _join(self) -> None:
-        """Register for the first time; try until it succeeds."""
+        """Where that fails, all of it is done again, by a new process."""
         self.store.thread = self._membership
         try:
+            self.store.start()
+            if self.store.is_cut:
+                self.store.suspend()
             ensure_cluster(self.store, "sim")
-            if not self.registration.is_current:  # else the session's return was faster
-                self._register()
-            self._renew()
-        except RaylogError as error:
-            self.engine.note(f"{self.process.name}: cannot join yet, {error}")
-            self.engine.at(RETRY_MS, self._membership, self._join)
+            self.membership.start(self._info)
+        except (RaylogError, OSError) as error:
+            self.engine.note(f"{self.process.name}: cannot join, {error}")
+            self.world.start_again(self.id, RETRY_MS)
+            self.crash()
             return
-        self.engine.at(RENEW_MS, self._membership, self._keep_on)
         self.controlling.start()
         self.replicas.start()
+        self.engine.at(KEEP_MS, self.serving, self._keep_drained_on)
 
-    def _register(self) -> None:
-        """Messages of the controller count for the new incarnation only; none is taken in meanwhile."""
+    def register_with(self, register: Callable[[], BrokerEpoch]) -> None:
+        """As PartitionTable: no message of the controller is taken in meanwhile."""
         self.is_synced = False
         self.serving.busy = True
         try:
-            self.info = self.registration.register(self.info)
+            epoch = register()
             self.replicas.registered()
-            self.receiver.registered(self.info.epoch)
+            self.receiver.registered(epoch)
         finally:
             self.serving.busy = False
             waiting, self.serving.waiting = self.serving.waiting, []
             for action in waiting:
                 self.engine.at(0, self.serving, action)
-        self.engine.note(
-            f"{self.process.name}: registered, epoch {self.info.epoch}, intact since {self.info.intact_since}"
-        )
-        if not self.registration.stands(self._sink):  # ended again meanwhile
-            self.engine.at(0, self._membership, self._look_at_registration)
+        since = self.membership.broker.intact_since
+        self.engine.note(f"{self.process.name}: registered, epoch {epoch}, intact since {since}")
 
-    def _renew(self) -> None:
-        sent = self.store.heartbeat()
-        if self.registration.is_current:
-            self.lease.renew(sent, self.store.session_timeout_ms)
-
-    def _keep_on(self) -> None:
-        self._keep()
-        self._keep_drained()
-        self.engine.at(RENEW_MS if self.registration.is_current else RETRY_MS, self._membership, self._keep_on)
-
-    def _keep(self) -> None:
+    def _before_step(self, loop: str) -> None:
         self.store.thread = self._membership
-        try:
-            if not self.registration.is_current:
-                self._register()
-            self._renew()
-        except StoreUnavailable:
-            pass
-        except RaylogError as error:
-            self.engine.note(f"{self.process.name}: cannot register, {error}")
-
-    def _store_event(self, event: StoreEvent) -> None:
-        match event:
-            case SessionEvent(SessionState.LOST):
-                self.lease.revoke()
-            case SessionEvent(SessionState.CONNECTED):
-                self._keep()
-                self._look_at_registration()  # the watch went with the connection
-            case NodeEvent(_, NodeChange.DELETED):
-                self._look_at_registration()
-
-    def _look_at_registration(self) -> None:
-        """The node of some registration of ours is gone; if it is that in force, the controller took us for dead."""
-        self.store.thread = self._membership
-        try:
-            if not self.registration.is_current or self.registration.stands(self._sink):
-                return
-            self.engine.note(f"{self.process.name}: somebody ended its registration")
-            self.lease.revoke()
-            self._register()
-            self._renew()
-        except RaylogError:
-            self.engine.at(RETRY_MS, self._membership, self._look_at_registration)
+        if self.failing.get(loop):
+            self.failing[loop] -= 1
+            self.world.counts["steps of brokers' threads failed"] += 1
+            raise StepFailed(f"{loop}: can't start new thread")
 
     @property
     def may_act(self) -> bool:
-        """As Membership.lease_held."""
-        return self.lease.held(self.clock()) and self.is_synced
+        return self.membership.lease_held
 
     def check_lease(self) -> None:
-        """As Membership.check. Raises NotLeaderOrFollower."""
-        if not self.may_act:
-            raise NotLeaderOrFollower("the lease has lapsed, or the controller has not said what is led here")
+        """Raises NotLeaderOrFollower."""
+        self.membership.check()
+
+    def fail_threads(self, count: int) -> None:
+        """So many of the next steps of each of its threads fail, and of the calls to ZooKeeper in later ones."""
+        self.failing = {"membership": count}
+        self.store.odd_calls = {self._membership: count}
+
+    @property
+    def is_busy(self) -> bool:
+        """A thread is in the midst of a step: to stop, the broker waits for it."""
+        return self._membership.busy or (self.coordinating is not None and self.coordinating.is_busy)
 
     # --- the end of it
 
@@ -234,7 +205,7 @@ class SimBroker:
     def drain(self, then: Callable[[bytes | None], None], *, cancel: bool = False) -> None:
         """Ask the controller to let others lead (or no longer), and go on with its answer, or without one."""
         state, serving = self.receiver.state, self.serving
-        message = Drain(self.id, self.info.epoch, state.controller_epoch, cancel).encode()
+        message = Drain(self.id, self.epoch, state.controller_epoch, cancel).encode()
         self.network.call(self.id, serving, state.controller_id, "propose", message, DRAIN_TIMEOUT_MS, then)
 
     def set_drained(self, *, is_drained: bool) -> None:
@@ -243,9 +214,13 @@ class SimBroker:
             self._is_drained, self._told = is_drained, None
         self._keep_drained()
 
+    def _keep_drained_on(self) -> None:
+        self.engine.at(KEEP_MS, self.serving, self._keep_drained_on)
+        self._keep_drained()
+
     def _keep_drained(self) -> None:
         """As Draining.keep: tell a controller that has not heard of it."""
-        about = (self.receiver.state.controller_epoch, self.info.epoch)
+        about = (self.receiver.state.controller_epoch, self.epoch)
         if self._told == about or (self._told is None and not self._is_drained and not self._was_drained):
             return
         self._was_drained = True
@@ -263,7 +238,7 @@ class SimBroker:
 
     def stop_clean(self) -> None:
         """Flush, sign off, end; a disk that failed is left as it is, without the mark of an orderly stop."""
-        self.lease.revoke()
+        self.membership.leave()
         self.replicas.resign_all()
         if self.coordinating is not None:
             self.coordinating.stop()
@@ -274,10 +249,7 @@ class SimBroker:
                 replica.log.save_producers()
             self.disk.clean = True
         self.store.thread = self._membership
-        try:
-            self.registration.deregister()
-        except StoreError:
-            pass
+        self.membership.stop()
         self.store.close()
         self.process.alive = False
 

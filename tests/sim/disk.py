@@ -115,6 +115,8 @@ class Disk:
     boot: int = 0
     clean: bool = False
     """Whether the last process closed its logs in an orderly way."""
+    is_full: bool = False
+    """There is no room to keep a session; logs have a disk of their own."""
     health: Health = field(default_factory=lambda: Health(Path("disk")))
     """As the process sees it: offline for good after the first error. The next process looks anew."""
 

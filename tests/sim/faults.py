@@ -93,6 +93,8 @@ DESCRIPTIONS = {
     "zkslow": "calls to zookeeper take long for {length} ms",
     "sync": "broker {broker} writes its page cache back",
     "disk": "the log directory of broker {broker} goes offline, and the broker starts anew after {length} ms",
+    "full": "broker {broker} has no room to keep a session for {length} ms, and zookeeper ends the one that it has",
+    "threads": "threads of broker {broker} fail at their next steps and calls to zookeeper ({length}/1000 and one)",
     "blackout": "all machines crash without their unsynced data, and are back after {length} ms",
     "drain": "broker {broker} is drained for {length} ms",
     "steps": "broker {broker} fails at the next steps that the controller's messages ask for ({length}/1000 and one)",
@@ -123,6 +125,8 @@ WEIGHTS = {
     "zkslow": 3,
     "sync": 3,
     "disk": 3,
+    "full": 2,
+    "threads": 2,
     "blackout": 1,
     "drain": 2,
     "steps": 3,
@@ -178,6 +182,8 @@ STRIKES = {
     "zkslow": 2,
     "disk": 1,
     "steps": 2,
+    "full": 1,
+    "threads": 1,
 }
 """What strikes brokers at a moment."""
 COUPS = {"hint": 4, "pause": 3, "zk": 2, "expire": 2, "kill": 2, "isolate": 1}
@@ -335,6 +341,11 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             world.fail_disk(broker)
             if fault.at + fault.length < HORIZON_MS:  # else it stays so: others must do without it
                 return partial(world.replace_disk, broker)
+        case "full":
+            world.fill_disk(broker)
+            return partial(world.free_disk, broker)
+        case "threads":
+            world.fail_threads(broker, 1 + fault.length // 1_000)
         case "blackout":
             for each in world.ids:
                 world.crash_machine(each)

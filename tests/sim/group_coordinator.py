@@ -119,7 +119,7 @@ class Coordinating:
         self._groups: GroupCoordinator = design.coordinator(
             broker.id,
             broker.store,
-            epoch=lambda: broker.info.epoch,
+            epoch=lambda: broker.epoch,
             cluster=lambda: broker.receiver.state,
             may_act=lambda: broker.may_act,
             rules=RULES,

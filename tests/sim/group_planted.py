@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from raylog.broker.groups.classic import ClassicGroup, GroupState
@@ -36,7 +37,7 @@ from .group_invariants import (
 )
 from .groups import GroupDesign
 from .invariants import PROGRESS
-from .loops import SimLoop, SimLoops
+from .loops import EndsByAnError, SimLoops
 
 
 class EndlessLease(Lease):
@@ -167,14 +168,6 @@ class LeavesOwnerNodes(GroupClaims):
         return True
 
 
-class EndsByAnError(SimLoop):
-    """A thread ends by what it does not foresee, and nobody says so."""
-
-    def _note(self, error: Exception) -> None:
-        super()._note(error)
-        self.stopping.set()
-
-
 class EndingLoops(SimLoops):
     kind = EndsByAnError
 
@@ -187,10 +180,7 @@ def _clients(hold: type[HeldGroup] = HeldGroup, machine: type[ClassicGroup] = Cl
                 held.__class__, held.machine.__class__ = hold, machine
             return held
 
-    class Coordinator(GroupCoordinator):
-        holder = Holder
-
-    return GroupDesign(coordinator=Coordinator)
+    return GroupDesign(coordinator=partial(GroupCoordinator, holder=Holder))
 
 
 GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (

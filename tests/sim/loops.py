@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import queue
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from raylog.coordination.loops import Loop, Loops
+from raylog.coordination.loops import FIRST_PAUSE_S, Loop, Loops
+from raylog.coordination.store import NodeEvent, SessionEvent
 from raylog.protocol.errors import RaylogError
 
-from .engine import Violation
+from .engine import Thread, Violation
 from .local import StepFailed
+from .zookeeper import Ensemble, SimSink
+
+MOST_TURNS = 1_000
+"""So many without waiting: a thread that does more spins."""
 
 
 class SimLoop(Loop):
@@ -39,6 +47,7 @@ class SimLoop(Loop):
         try:
             self._owner._before_step(self.name)
             self._runs = self._step()
+            self._in_a_row = 0
         except Exception as error:  # noqa: BLE001 (as in Loop)
             self._note(error)
             self._mend(error)
@@ -48,6 +57,14 @@ class SimLoop(Loop):
         if not self._runs:
             self._owner.guarded(self.name, self._finish)
         return self._runs
+
+
+class EndsByAnError(SimLoop):
+    """A thread ends by what it does not foresee, and nobody says so."""
+
+    def _note(self, error: Exception) -> None:
+        super()._note(error)
+        self.stopping.set()
 
 
 class SimLoops(Loops):
@@ -73,11 +90,119 @@ class SimLoops(Loops):
         return made
 
 
+class Waits(BaseException):
+    """Unwinds a step that waits for an item, which is the first thing that it does; it begins again later."""
+
+    def __init__(self, inbox: SimInbox, timeout_s: float | None) -> None:
+        self.inbox = inbox
+        self.timeout_s = timeout_s
+
+
+class SimInbox(SimSink):
+    """What a loop waits on. News of the store come late and in order."""
+
+    def __init__(self, ensemble: Ensemble, number: int, thread: Thread) -> None:
+        super().__init__(ensemble, number, thread, self._arrives)
+        self._items: deque[Any] = deque()
+        self.is_timed_out = False
+        """The time is over for which its loop has waited."""
+        self.wake: Callable[[], None] = lambda: None
+
+    def put(self, item: Any, /) -> None:
+        if isinstance(item, NodeEvent | SessionEvent):
+            super().put(item)
+        else:
+            self._arrives(item)
+
+    def _arrives(self, item: Any) -> None:
+        self._items.append(item)
+        self.wake()
+
+    def get(self, timeout: float | None = None) -> Any:
+        is_timed_out, self.is_timed_out = self.is_timed_out, False
+        if self._items:
+            return self._items.popleft()
+        if is_timed_out or (timeout is not None and timeout <= 0):
+            raise queue.Empty
+        raise Waits(self, timeout)
+
+    def get_nowait(self) -> Any:
+        return self.get(0)
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+class RunningLoop(SimLoop):
+    """Runs by itself: a step, whenever there is something in the inbox that it waits on, or its time is over."""
+
+    _owner: RunningLoops
+    _waits = 0
+    """How often it has waited so far."""
+
+    def start(self) -> None:
+        super().start()
+        self._soon()
+
+    def _soon(self, delay_ms: int = 0) -> None:
+        self._waits += 1
+        waits, owner = self._waits, self._owner
+        owner.ensemble.engine.at(delay_ms, owner.thread, lambda: self._go_on(waits))
+
+    def _go_on(self, waits: int) -> None:
+        """Turn until it waits; unless it went on before."""
+        if not self._runs or waits != self._waits:
+            return
+        for _ in range(MOST_TURNS):
+            try:
+                if not self.turn():
+                    return
+            except Waits as wait:
+                self._wait(wait)
+                return
+            if self._in_a_row:
+                self._soon(int(1_000 * min(FIRST_PAUSE_S * 2 ** (self._in_a_row - 1), self._last_pause_s)))
+                return
+        raise Violation("a thread that has nothing to do waits", self.name)
+
+    def _wait(self, wait: Waits) -> None:
+        inbox, owner = wait.inbox, self._owner
+        self._waits += 1
+        waits = self._waits
+
+        def times_out() -> None:
+            if waits == self._waits:
+                inbox.is_timed_out = True
+                self._go_on(waits)
+
+        def wake() -> None:
+            inbox.wake = lambda: None
+            self._soon()
+
+        inbox.wake = wake
+        if wait.timeout_s is not None:
+            owner.ensemble.engine.at(max(1, math.ceil(wait.timeout_s * 1_000 - 1e-6)), owner.thread, times_out)
+
+
+class RunningLoops(SimLoops):
+    """Those of one thread of the engine."""
+
+    kind = RunningLoop
+
+    def __init__(self, before_step: Callable[[str], None], ensemble: Ensemble, thread: Thread) -> None:
+        super().__init__(before_step)
+        self.ensemble = ensemble
+        self.thread = thread
+
+    def inbox(self) -> Any:
+        return SimInbox(self.ensemble, self.ensemble.number(), self.thread)
+
+
 class Unheard:
     """The reports of loops. What nobody foresaw is a defect."""
 
     def failed(self, loop: str, error: BaseException, in_a_row: int) -> None:
-        if not isinstance(error, StepFailed | RaylogError):
+        if not isinstance(error, StepFailed | RaylogError | OSError):
             raise Violation("a thread fails by what is foreseen only", f"{loop}: {error!r}") from error
 
     def recovered(self, *args: Any) -> None: ...

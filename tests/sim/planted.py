@@ -51,6 +51,7 @@ from .invariants import (
     VISIBLE,
 )
 from .local import SimPartitions
+from .loops import EndsByAnError, RunningLoop, RunningLoops
 from .world import Design
 
 
@@ -260,6 +261,15 @@ def unchecked_controller(min_isr: int) -> Controller:
     return Controller(rules=rules, writes=UncheckedWrites)
 
 
+class EndingLoop(EndsByAnError, RunningLoop): ...
+
+
+class EndingLoops(RunningLoops):
+    """Membership's thread ends by what it does not foresee."""
+
+    kind = EndingLoop
+
+
 def _planted(name: str, *invariants: str, **cores: object) -> Planted:
     return Planted(Design(name, **cores), frozenset(invariants))  # type: ignore[arg-type]
 
@@ -281,6 +291,7 @@ PLANTED = {
         _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
         _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
         _planted("state-before-its-effects", PROGRESS, receiver=StoresFirst, local=StopsAtTheFirstFailure),
+        _planted("membership-ends-by-an-error", PROGRESS, loops=EndingLoops),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
         *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),

@@ -154,7 +154,7 @@ class Replicas:
         broker.world.checker.leads(
             lead.tp,
             broker.id,
-            broker.info.epoch,
+            broker.epoch,
             lead.partition.leader_epoch,
             broker.disk.files[lead.tp],
             partition.log_start_offset,
@@ -283,7 +283,7 @@ class Replicas:
         end = partition.high_watermark
         if end < partition.epoch_start_offset:
             raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.epoch_start_offset}")
-        return Ends(end, (self._broker.id, self._broker.info.epoch), partition.topic_id)
+        return Ends(end, (self._broker.id, self._broker.epoch), partition.topic_id)
 
     def _advanced(self) -> None:
         self._broker.settle()
@@ -306,7 +306,7 @@ class Replicas:
             tp,
             partition.topic_id,
             broker.id,
-            broker.info.epoch,
+            broker.epoch,
             partition.log_end_offset,
             followed.leader_epoch,
             partition.last_fetched_epoch,
@@ -396,7 +396,7 @@ class Replicas:
             if broker.id in (partition.leader, *partition.isr, *partition.elr)
         )
         if lost:
-            message = ReplicasOffline(broker.id, broker.info.epoch, state.controller_epoch, lost, reason)
+            message = ReplicasOffline(broker.id, broker.epoch, state.controller_epoch, lost, reason)
             controller, payload = state.controller_id, message.encode()
             broker.network.call(
                 broker.id, broker.serving, controller, "propose", payload, PROPOSE_TIMEOUT_MS, lambda answer: None
@@ -421,7 +421,7 @@ class Replicas:
         if found is None:
             return
         change = found
-        message = ProposeIsr(broker.id, broker.info.epoch, state.controller_epoch, (change,))
+        message = ProposeIsr(broker.id, broker.epoch, state.controller_epoch, (change,))
         self._proposing.add(tp)
         if self._engine.lines is not None:
             self._engine.note(f"broker {broker.id}: proposes isr {change.isr} for {tp} in epoch {change.leader_epoch}")

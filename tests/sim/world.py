@@ -40,6 +40,7 @@ from .engine import Engine, Process, Thread, Violation
 from .groups import GroupDesign, SimGroups
 from .invariants import MATCHING, Checker
 from .local import SimPartitions
+from .loops import RunningLoops
 from .network import Network, Traffic
 from .zookeeper import Ensemble, Weather
 
@@ -89,6 +90,7 @@ class Design:
     name: str = "raylog"
     registration: Callable[..., BrokerRegistration] = BrokerRegistration
     lease: Callable[[], Lease] = Lease
+    loops: Callable[..., RunningLoops] = RunningLoops
     controller: Callable[[int], Controller] = controller
     partition: Callable[..., Partition] = Partition
     log: Callable[..., SimLog] = SimLog
@@ -252,6 +254,9 @@ class World:
         self.engine.note(f"broker {broker} starts as {new.process.name}")
         new.start()
 
+    def start_again(self, broker: BrokerId, after_ms: int) -> None:
+        self.at(self.engine.now + after_ms, partial(self.start_broker, broker))
+
     def kill(self, broker: BrokerId) -> None:
         """kill -9 of the process: the page cache stays."""
         if self.is_up(broker):
@@ -301,6 +306,14 @@ class World:
             self.kill(broker)
             self.start_broker(broker)
 
+    def fill_disk(self, broker: BrokerId) -> None:
+        """Its data dir has no room left, just when its session ends and the next one is to be kept there."""
+        self.disks[broker].is_full = True
+        self.expire(broker)
+
+    def free_disk(self, broker: BrokerId) -> None:
+        self.disks[broker].is_full = False
+
     def _damage(self, broker: BrokerId) -> None:
         checker = self.checker
         checker.damaged[broker] = max(checker.damaged.get(broker, -1), checker.broker_epochs.get(broker, 0))
@@ -312,13 +325,13 @@ class World:
         process = self.brokers[broker]
 
         def stop(answer: bytes | None) -> None:
-            if process.coordinating is not None and process.coordinating.is_busy:
+            if process.is_busy:
                 self.engine.at(1, process.serving, partial(stop, answer))
             elif process.process.alive:
                 self.engine.note(f"broker {broker}: clean stop")
                 process.stop_clean()
                 self._hint(broker)
-                self.at(self.engine.now + (0 if self.is_healed else back_ms), partial(self.start_broker, broker))
+                self.start_again(broker, 0 if self.is_healed else back_ms)
 
         self.engine.note(f"broker {broker}: drains")
         process.drain(stop)
@@ -335,6 +348,11 @@ class World:
         """So many of the next steps fail there that a message of the controller asks for."""
         if self.is_up(broker):
             self.brokers[broker].replicas.fails = count
+
+    def fail_threads(self, broker: BrokerId, count: int) -> None:
+        """So many of the next steps, and calls to ZooKeeper, of the threads fail that a broker always needs."""
+        if self.is_up(broker):
+            self.brokers[broker].fail_threads(count)
 
     def drain(self, broker: BrokerId) -> None:
         """It is to lead nothing any more, and stays."""
@@ -450,7 +468,7 @@ class World:
         for broker in self.ids:
             if broker != dead and self.is_up(broker):
                 other = self.brokers[broker]
-                epoch = self.brokers[dead].info.epoch
+                epoch = self.brokers[dead].epoch
                 self.engine.at(2, other.serving, partial(self._refused, other, dead, epoch))
 
     def _refused(self, observer: Any, dead: BrokerId, epoch: Any) -> None:
@@ -468,7 +486,7 @@ class World:
         if not self.is_up(broker):
             return
         self.engine.note(f"broker {broker}: a wrong hint says that it is dead")
-        epoch = self.brokers[broker].info.epoch
+        epoch = self.brokers[broker].epoch
         for other in self.brokers.values():
             if other.id != broker and other.process.alive:
                 self.engine.at(0, other.serving, partial(self._tell_hint, other, broker, epoch))
@@ -487,10 +505,12 @@ class World:
         self.counts["a zookeeper server lags"] += self.ensemble.is_behind
         for broker in self.ids:
             self.cut_from_zookeeper.discard(broker)
+            self.free_disk(broker)
             self.start_broker(broker)
             self.brokers[broker].store.mend()
             self.undrain(broker)
             self.fail_steps(broker, 0)
+            self.fail_threads(broker, 0)
         if self.groups is not None:
             self.groups.heal()
 

@@ -27,6 +27,7 @@ from raylog.coordination.store import (
 from raylog.protocol.ids import MonotonicMs
 
 from .engine import Engine, Process, Thread
+from .local import StepFailed
 
 T = TypeVar("T")
 
@@ -91,8 +92,12 @@ class Ensemble(MemoryTree):
 
     def sink(self, thread: Thread, take: Callable[[StoreEvent], None]) -> SimSink:
         """A sink whose events are steps of ``thread``."""
+        return SimSink(self, self.number(), thread, take)
+
+    def number(self) -> int:
+        """Of one more sink."""
         self._sinks += 1
-        return SimSink(self, self._sinks, thread, take)
+        return self._sinks
 
     def put(self, sink: SimSink, event: StoreEvent) -> None:
         """An event is on its way to its sink. Sorted before it goes: the tree keeps its watches in sets."""
@@ -135,6 +140,8 @@ class SimStore(MemoryStore):
         """The thread that calls at the moment; its broker sets it."""
         self.is_cut = False
         self.heard_ms = 0
+        self.odd_calls: dict[Thread, int] = {}
+        """So many of the next calls of a thread end by what is no error of the port's."""
         self._ensemble = ensemble
         self._weather = weather
 
@@ -207,6 +214,9 @@ class SimStore(MemoryStore):
     def _ask(self, request: Callable[[], T]) -> T:
         engine, weather, thread = self._ensemble.engine, self._weather, self.thread
         session = self.session
+        if self.odd_calls.get(thread):
+            self.odd_calls[thread] -= 1
+            raise StepFailed("zookeeper's client raises what nobody knows of")
         if engine.chance(0.5 if weather.slow else weather.delay):
             engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if weather.slow else (1, 2, 5, 20)))
             self.thread = thread

@@ -12,6 +12,7 @@ from raylog.broker.membership import Membership
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination import controller_events as core
 from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.lease import Lease
 from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
 from raylog.coordination.registration import BrokerRegistration
@@ -107,7 +108,11 @@ def test_watch_that_could_not_be_set_is_set_with_the_next_look() -> None:
     """Else a broker that is taken for dead does not hear of it, unless the connection is lost, too."""
     registered, loops = Registered(), Loops()
     membership = Membership(
-        cast(MetadataStore, Heartbeats()), cast(BrokerRegistration, registered), cast(PartitionTable, None), loops
+        cast(MetadataStore, Heartbeats()),
+        cast(BrokerRegistration, registered),
+        cast(PartitionTable, None),
+        loops,
+        lease=Lease(),
     )
     membership._events.put(SessionEvent(SessionState.CONNECTED, 1))
     for _ in range(3):

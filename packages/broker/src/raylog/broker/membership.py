@@ -7,9 +7,10 @@ One thread renews the lease and registers again after a lost session. The lease 
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
+from typing import Protocol
 
 from raylog.broker.events import EventLog
-from raylog.broker.partitions import PartitionTable
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.lease import Lease
 from raylog.coordination.loops import Loops, told
@@ -25,7 +26,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
 )
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
-from raylog.protocol.ids import BrokerEpoch
+from raylog.protocol.ids import BrokerEpoch, MonotonicMs
 
 __all__ = ["Membership"]
 
@@ -35,6 +36,17 @@ RENEWALS_PER_SESSION = 10
 RETRY_S = 0.2
 
 
+class Registered(Protocol):
+    """What follows from a registration (PartitionTable)."""
+
+    def register_with(self, register: Callable[[], BrokerEpoch]) -> None:
+        """Run ``register``, and count only the controller's word to the incarnation that it answers."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the controller has told this incarnation what it leads."""
+
+
 class Membership:
     """Keeps one broker registered. Also the handlers' Lease port."""
 
@@ -42,9 +54,13 @@ class Membership:
         self,
         store: MetadataStore,
         registration: BrokerRegistration,
-        partitions: PartitionTable,
+        partitions: Registered,
         loops: Loops,
+        *,
+        lease: Lease,
+        now_ms: Callable[[], MonotonicMs] = monotonic_ms,
     ) -> None:
+        """``lease``: not held yet; ``now_ms``: the clock that it runs by, and the store's."""
         self._store = store
         self._registration = registration
         self._partitions = partitions
@@ -53,11 +69,12 @@ class Membership:
         """What keeps it from renewing its lease at the moment; empty when nothing does."""
         self.missing_directories: list[str] = []
         """Ids of log directories that the run before this process's had and that are gone."""
-        self._lease = Lease()
+        self._lease = lease
+        self._now_ms = now_ms
         self._is_leaving = False
         self._watch_again = False
         """News were taken in, and no round has set a watch for more since."""
-        self._events: queue.SimpleQueue[StoreEvent | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[StoreEvent | None] = loops.inbox()
         self._loops = loops
         self._loop = loops.loop("membership", self._turn, mend=self._failed, last_pause_s=RETRY_S)
 
@@ -80,7 +97,7 @@ class Membership:
         """
         if self._loops.failure:
             raise NotLeaderOrFollower(f"this broker has failed: {self._loops.failure}")
-        if not self._lease.held(monotonic_ms()):
+        if not self._lease.held(self._now_ms()):
             raise NotLeaderOrFollower(
                 "this broker has lost touch with the metadata store: it serves again once that is back"
             )
@@ -93,7 +110,7 @@ class Membership:
     @property
     def lease_held(self) -> bool:
         """True while :meth:`check` passes."""
-        return self._lease.held(monotonic_ms()) and self._partitions.is_synced and not self._loops.failure
+        return self._lease.held(self._now_ms()) and self._partitions.is_synced and not self._loops.failure
 
     def start(self, broker: BrokerInfo) -> None:
         """Register ``broker`` (its epoch is not used), take the lease, and keep both.

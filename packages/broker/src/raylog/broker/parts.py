@@ -40,6 +40,7 @@ from raylog.broker.storage.clock import RetentionClock
 from raylog.broker.storage.files import FileSystem
 from raylog.broker.storage.log_dirs import LogDirs
 from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.lease import Lease
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.paths import decode_topic_id
@@ -124,7 +125,7 @@ def open_parts(
     registration = BrokerRegistration(
         store, SessionFile(data_dir / "session.json"), boot_id=machine_boot_id(), lost_data=log_dirs.lost_data
     )
-    membership = Membership(store, registration, table, loops)
+    membership = Membership(store, registration, table, loops, lease=Lease())
     isr_changes = IsrChanges(table, peer_control, lambda: membership.epoch, settings[REPLICA_LAG_TIME_MAX_MS], loops)
     draining = Draining(table, peer_control, lambda: membership.epoch)
     table.on_caught_up = isr_changes.caught_up

@@ -12,11 +12,12 @@ its owner hears of it and ends what depends on it.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 __all__ = ["LogReports", "Loop", "LoopReports", "Loops", "told"]
 
@@ -211,6 +212,12 @@ class Loops:
         ``vital``: its owner cannot do its work without it. ``last_pause_s``: the longest pause after a failure.
         """
         return Loop(self, name, step, vital, mend, finish, last_pause_s)
+
+    def inbox(self) -> queue.SimpleQueue[Any]:
+        """What a loop waits on: any thread puts items there, and the loop's step takes one, as the first thing that it
+        does.
+        """
+        return queue.SimpleQueue()
 
     def once(self, name: str, task: Callable[[], object]) -> Loop:
         """Start a thread that does one thing. What it raises is counted and told, and ends it. RuntimeError when the

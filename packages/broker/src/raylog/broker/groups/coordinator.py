@@ -72,8 +72,6 @@ def _new_member_id(join: Join) -> MemberId:
 class GroupCoordinator:
     """Of one broker, from its start to its stop. Any thread may call."""
 
-    holder = GroupHolder
-
     def __init__(
         self,
         broker_id: BrokerId,
@@ -87,9 +85,10 @@ class GroupCoordinator:
         loops: Loops,
         now_ms: Callable[[], MonotonicMs] = monotonic_ms,
         new_member_id: Callable[[Join], MemberId] = _new_member_id,
+        holder: Callable[..., GroupHolder] = GroupHolder,
     ) -> None:
         """``epoch``: this broker's incarnation; ``may_act``: whether its lease is held; ``settings``: in force now;
-        ``new_member_id``: one that nobody else ever has.
+        ``new_member_id``: one that nobody else ever has; ``holder`` makes what holds the groups.
         """
         self._new_member_id = new_member_id
         self._store = store
@@ -97,7 +96,7 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._rules = rules
         self._offsets = RegistryOffsetStore(store)
-        self._holder = self.holder(
+        self._holder = holder(
             store,
             claimant=lambda: Claimant(broker_id, epoch()),
             cluster=cluster,

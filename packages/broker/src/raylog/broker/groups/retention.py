@@ -13,9 +13,10 @@ away within a second or so, and with every check: a deletion may have gone unsee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import GroupState
@@ -32,6 +33,7 @@ __all__ = ["OffsetRetention", "RetainedGroups"]
 log = EventLog(__name__)
 
 Commits = Mapping[TopicPartition, CommittedOffset]
+T = TypeVar("T")
 
 
 class RetainedGroups(Protocol):
@@ -69,10 +71,13 @@ class OffsetRetention:
         *,
         retention_ms: Callable[[], int],
         state: Callable[[], ClusterState],
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_stopping``: once it is True, a pass over all groups ends at the next one."""
         self._groups = groups
         self._retention_ms = retention_ms
         self._state = state
+        self._is_stopping = is_stopping
         self._seen = state()
         self._is_due = False
         """Topics were deleted since all groups were looked through."""
@@ -82,11 +87,14 @@ class OffsetRetention:
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
         listed_groups, noted = self._groups.list_groups(), self._groups.noted_empty()
-        for listed in listed_groups:
+        for listed in self._until_stopped(listed_groups):
             try:
                 self._check_group(listed, listed.group in noted, now_ms)
             except RaylogError as error:
                 log.warning("offsets were not looked through", group=listed.group, reason=error)
+
+    def _until_stopped(self, groups: Iterable[T]) -> Iterator[T]:
+        return takewhile(lambda _: not self._is_stopping(), groups)
 
     def _check_group(self, listed: ListedGroup, is_noted: bool, now_ms: TimestampMs) -> None:
         group, last_ms = listed.group, now_ms - self._retention_ms()
@@ -115,7 +123,7 @@ class OffsetRetention:
         if self._is_due:
             self._behind = {listed.group for listed in self._groups.list_groups()}
             self._is_due = False
-        for group in sorted(self._behind):
+        for group in self._until_stopped(sorted(self._behind)):
             try:
                 self._forget_deleted_topics_of(group)
             except CoordinatorNotAvailable as error:

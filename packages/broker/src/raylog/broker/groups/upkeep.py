@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
 
 from raylog.broker.config import OFFSETS_RETENTION_CHECK_INTERVAL_MS, OFFSETS_RETENTION_MINUTES
 from raylog.broker.events import EventLog
@@ -24,23 +23,6 @@ log = EventLog(__name__)
 
 PASS_INTERVAL_S = 1.0
 """How soon it notices that a topic was deleted."""
-
-
-class _Stopped(Exception):
-    """The broker stops: what is under way ends here."""
-
-
-class _UntilStopped:
-    """Groups of which nothing is asked any more once the broker stops: a pass over all of them ends at the next one."""
-
-    def __init__(self, groups: RetainedGroups, is_stopping: Callable[[], bool]) -> None:
-        self._groups = groups
-        self._is_stopping = is_stopping
-
-    def __getattr__(self, name: str) -> Any:
-        if self._is_stopping():
-            raise _Stopped
-        return getattr(self._groups, name)
 
 
 class GroupUpkeep:
@@ -68,9 +50,10 @@ class GroupUpkeep:
         self._check_ms = now_ms()
         """When retention is looked after next."""
         self._retention = OffsetRetention(
-            cast(RetainedGroups, _UntilStopped(groups, lambda: self._stopping.is_set())),
+            groups,
             retention_ms=lambda: settings()[OFFSETS_RETENTION_MINUTES] * 60_000,
             state=state,
+            is_stopping=lambda: self._stopping.is_set(),
         )
 
     def turn(self, stopping: threading.Event) -> bool:
@@ -92,8 +75,6 @@ class GroupUpkeep:
         def tell_what_is_foreseen() -> None:
             try:
                 step()
-            except _Stopped:
-                pass
             except RaylogError as error:
                 log.warning("looking after committed offsets failed", reason=error)
 
