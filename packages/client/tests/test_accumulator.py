@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.client.accumulator import Accumulator, Batch
+from raylog.client.accumulator import Accumulator, Batch, BatchState, EncodedRecords
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.records import Record
+from raylog.protocol.records import HEADER_SIZE, Record, encode_batch
 
 A = TopicPartition(TopicName("t"), PartitionIndex(0))
 B = TopicPartition(TopicName("t"), PartitionIndex(1))
@@ -52,6 +52,42 @@ def test_a_large_record_has_a_batch_of_its_size() -> None:
     core = accumulator()
     assert opened(core, A, size=5_000).limit > 5_000
     assert core.free_memory < 5_000
+
+
+RECORDS = [
+    Record(b"v" * size, b"k" if size % 2 else None, (("\u00e4", b"h" * size), ("n", None)), 900 - size)
+    for size in range(5)
+]
+
+
+def parts_of(record: Record) -> tuple[object, ...]:
+    return record.value, record.key, tuple(record.headers), record.timestamp
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_batch_that_is_too_large_is_halved_at_its_place(columns: bool) -> None:
+    core = accumulator(memory=4_000)
+    before = opened(core, B)
+    if columns:
+        body = encode_batch(RECORDS)[HEADER_SIZE:]
+        batch = core.add_encoded(A, EncodedRecords(0, body, 5, RECORDS[0].timestamp, RECORDS[0].timestamp), 7)
+        assert batch is not None
+    else:
+        batch = opened(core, A, now_ms=7)
+        batch.records[:] = RECORDS
+    after = opened(core, B, now_ms=9)
+    core.take(batch)
+    free = core.free_memory
+    parts = core.split(batch, lambda counts: [f"of {count}" for count in counts])
+    assert list(core.incomplete) == [before, *parts, after]
+    assert [part.outcome for part in parts] == ["of 2", "of 3"]
+    halves = [[parts_of(record) for record in part.records] for part in parts]
+    assert halves == [[*map(parts_of, RECORDS[:2])], [*map(parts_of, RECORDS[2:])]]
+    assert all(len(encode_batch(part.records)) <= part.size for part in parts)
+    assert {(part.created_ms, part.state, part.full) for part in parts} == {(7, BatchState.RETRY, True)}
+    for part in parts:
+        core.release(part)
+    assert core.free_memory == free + batch.reserved
 
 
 def test_a_batch_that_is_taken_takes_no_more_records() -> None:

@@ -64,6 +64,41 @@ def test_callbacks_run_once_each_whenever_they_come(caplog: pytest.LogCaptureFix
     assert "the user's mistake" in caplog.text
 
 
+def test_the_records_of_a_split_batch_are_where_their_part_is() -> None:
+    outcome = BatchOutcome("t", 0)
+    whole = batch_of(outcome, 5)
+    records = [Delivery(outcome, index, 1) for index in range(5)]
+    called: list[int] = []
+    records[0].add_done_callback(lambda done: called.append(done.result(0).offset))
+    first, second = outcome.split([2, 3])
+    third, fourth = second.split([1, 2])
+    assert (first.whole, fourth.whole, outcome.whole) == (outcome, outcome, outcome)
+    fourth.succeed(90, 7)
+    first.succeed(40)
+    assert not records[0].done()
+    assert not whole.done()
+    third.fail(MessageTooLarge("too large"))
+    assert called == [40]
+    assert [record.result(0).offset for record in (*records[:2], *records[3:])] == [40, 41, 90, 91]
+    assert [record.result(0).timestamp for record in (records[1], records[4])] == [1, 7]
+    assert records[1].exception(0) is None
+    with pytest.raises(MessageTooLarge, match="too large"):
+        records[2].result(0)
+    assert whole.failed() == 1
+    assert len(whole) == 5
+    with pytest.raises(MessageTooLarge, match="too large"):
+        whole.result(0)
+
+
+def test_where_the_rows_of_a_split_batch_landed_is_told_by_part() -> None:
+    outcome = BatchOutcome("t", 0)
+    whole = batch_of(outcome, 5)
+    first, second = outcome.split([2, 3])
+    first.succeed(7)
+    second.succeed(20)
+    assert whole.result(0) == [("t", 0, 7, 2), ("t", 0, 20, 3)]
+
+
 def batch_of(outcome: BatchOutcome, rows: int) -> BatchDelivery:
     delivery = BatchDelivery()
     delivery.add(outcome, rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,6 +17,7 @@ from raylog.protocol.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,
+    MessageTooLarge,
     NetworkException,
     NotLeaderOrFollower,
     OutOfOrderSequence,
@@ -213,6 +216,47 @@ def test_a_continued_producer_never_takes_the_next_epoch() -> None:
     assert state.sendable(batch(1), 0, EPOCH) is None
 
 
+def halved(state: PartitionState, large: Batch[int]) -> list[Batch[int]]:
+    """Its halves, in its place, of its own name and the next ones."""
+    middle = len(large.records) // 2
+    parts = [batch(large.outcome, middle), batch(large.outcome, len(large.records) - middle)]
+    for part in parts:
+        part.state = BatchState.RETRY
+    state.split(large, parts)
+    return parts
+
+
+@pytest.mark.parametrize("state", [machine(), continued(0)], ids=["own", "continued"])
+def test_halves_go_under_the_sequences_of_the_whole(state: PartitionState) -> None:
+    state.succeeded(send(state, batch(0)))
+    large, second, third = (send(state, batch(name, records=5)) for name in range(3))
+    parts = halved(state, large)
+    assert [part.sequence for part in parts] == [2, 4]
+    assert state.sendable(batch(9), 0, EPOCH) is None  # those behind are still to be refused
+    assert state.failed(second, OutOfOrderSequence("gap"), 0)
+    assert state.failed(third, OutOfOrderSequence("gap"), 0)
+    for expected in (*parts, second, third):
+        assert send(state, batch(9)) is expected
+        state.succeeded(expected)
+    assert [second.sequence, third.sequence, send(state, batch(9)).sequence] == [7, 12, 17]
+    assert state.identity in (Identity(1_000, 0), Identity(7, 3))
+
+
+def test_sequences_of_halves_wrap() -> None:
+    state = machine()
+    state._next_sequence = (1 << 31) - 1
+    parts = halved(state, send(state, batch(0, records=3)))
+    assert [part.sequence for part in parts] == [(1 << 31) - 1, 0]
+
+
+def test_halves_wait_for_no_backoff() -> None:
+    state = PartitionState(TP, idempotent=False, policy=RetryPolicy(10, 100, 1_000, 5))
+    large = send(state, batch(0))
+    parts = halved(state, large)
+    assert [part.sequence for part in parts] == [-1, -1]
+    assert send(state) is parts[0]
+
+
 def test_a_continued_producer_sends_again_in_order() -> None:
     state = continued(40)
     state.succeeded(send(state, batch(0)))
@@ -233,13 +277,18 @@ def test_without_idempotence_there_are_no_sequences() -> None:
 
 @dataclass
 class ModelBroker:
-    """One partition as a broker keeps it: a log of batch names, and the last five batches of each producer."""
+    """One partition as a broker keeps it: a log of records' names, and the last five batches of each producer."""
 
     log: list[int] = field(default_factory=list)
+    limit: int = 1_000
+    """How many records a batch may have."""
     epoch: int = -1
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=5))
 
-    def append(self, name: int, epoch: int, sequence: int, count: int) -> RaylogError | None:
+    def append(self, names: Sequence[int], epoch: int, sequence: int) -> RaylogError | None:
+        count = len(names)
+        if count > self.limit:
+            return MessageTooLarge("too large")
         if epoch < self.epoch:
             return InvalidProducerEpoch("fenced")
         if epoch > self.epoch:
@@ -254,15 +303,24 @@ class ModelBroker:
                 older = sequence < self.recent[0][0]
                 return DuplicateSequence("older") if older else OutOfOrderSequence("gap")
         self.recent.append((sequence, count))
-        self.log.append(name)
+        self.log += names
         return None
+
+
+def names_of(some: Batch[int]) -> list[int]:
+    """Of its records."""
+    return [int(record.value or b"") for record in some.records]
 
 
 @settings(max_examples=max(300, settings().max_examples))
 @given(st.data())
-def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataObject) -> None:
-    state, broker = machine(), ModelBroker()
-    waiting = deque(batch(name, records=1 + name % 3) for name in range(data.draw(st.integers(1, 12))))
+def test_no_record_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataObject) -> None:
+    state, broker = machine(), ModelBroker(limit=data.draw(st.integers(1, 4)))
+    names = itertools.count()
+    waiting: deque[Batch[int]] = deque()
+    for name in range(data.draw(st.integers(1, 12))):
+        waiting.append(batch(name, records=1 + name % 4))
+        waiting[-1].records = [Record(b"%d" % next(names)) for _ in waiting[-1].records]
     wire: deque[tuple[Batch[int], int, int]] = deque()
     answers: deque[tuple[Batch[int], RaylogError | None]] = deque()
     succeeded: list[int] = []
@@ -271,7 +329,13 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
         if error is None or isinstance(error, DuplicateSequence):
             state.succeeded(settled)
             if not settled.abandoned:
-                succeeded.append(settled.outcome)
+                succeeded.extend(names_of(settled))
+        elif isinstance(error, MessageTooLarge) and len(settled.records) > 1 and not settled.abandoned:
+            records = settled.records
+            for part, some in zip(
+                halved(state, settled), (records[: len(records) // 2], records[len(records) // 2 :]), strict=True
+            ):
+                part.records = some
         else:
             state.failed(settled, error, 0)
 
@@ -286,7 +350,7 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
                 wire.append((sent, state.identity.epoch, sent.sequence))
         elif action == "arrive" and wire:
             arrived, epoch, sequence = wire.popleft()
-            answers.append((arrived, broker.append(arrived.outcome, epoch, sequence, len(arrived.records))))
+            answers.append((arrived, broker.append(names_of(arrived), epoch, sequence)))
         elif action == "refuse" and wire:
             answers.append((wire.popleft()[0], NotLeaderOrFollower("moved")))
         elif action == "answer" and answers:
@@ -318,7 +382,7 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
         able = enabled()
         if able:
             step(able[choice % len(able)])
-    for _ in range(400):  # the faults are over: everything gets through
+    for _ in range(600):  # the faults are over: everything gets through
         for action in ("send", "arrive", "answer"):
             step(action)
     assert not waiting
@@ -328,10 +392,9 @@ def test_no_batch_is_there_twice_or_out_of_order_whatever_is_lost(data: st.DataO
 
 
 def test_the_model_itself_refuses_gaps_and_answers_duplicates() -> None:
-    broker = ModelBroker()
-    assert broker.append(0, 0, 0, 2) is None
-    assert broker.append(0, 0, 0, 2) is None
-    assert isinstance(broker.append(2, 0, 4, 1), OutOfOrderSequence)
-    assert broker.log == [0]
-    with pytest.raises(AssertionError):
-        assert broker.log == [0, 1]
+    broker = ModelBroker(limit=2)
+    assert broker.append([0, 1], 0, 0) is None
+    assert broker.append([0, 1], 0, 0) is None
+    assert isinstance(broker.append([4], 0, 4), OutOfOrderSequence)
+    assert isinstance(broker.append([2, 3, 4], 0, 2), MessageTooLarge)
+    assert broker.log == [0, 1]

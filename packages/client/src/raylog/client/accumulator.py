@@ -8,19 +8,31 @@ nobody can need the batch any more. Nothing here is thread-safe: the producer ca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import LeaderEpoch, TopicPartition
-from raylog.protocol.records import HEADER_SIZE, Record
+from raylog.protocol.records import HEADER_SIZE, Record, decode_batch, frame_batch
 
 O = TypeVar("O")  # noqa: E741
 """What the producer hangs on a batch to tell its records' owners of the outcome."""
 
 RECORD_OVERHEAD = 21
 """Most bytes that a record takes besides key, value and headers: five varints and its attributes."""
+
+
+def record_size(record: Record) -> int:
+    """The most bytes that the record takes in a batch."""
+    headers = sum(header_size(name, value) for name, value in record.headers)
+    return RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def header_size(name: str, value: bytes | None) -> int:
+    """The most bytes that a header takes: two lengths, a name of UTF-8, a value."""
+    return 10 + 4 * len(name) + len(value or b"")
 
 
 class EncodedRecords(NamedTuple):
@@ -32,9 +44,14 @@ class EncodedRecords(NamedTuple):
     base_timestamp: int
     max_timestamp: int
 
+    def decoded(self) -> list[Record]:
+        """The records, one by one."""
+        return decode_batch(frame_batch(*self[1:]), check_crc=False)
+
 
 class BatchState(IntEnum):
-    """QUEUED → IN_FLIGHT ⇄ RETRY → DONE; a queued batch may also expire, which is DONE."""
+    """QUEUED → IN_FLIGHT ⇄ RETRY → DONE; a queued batch may also expire, which is DONE. What a batch that was too large
+    is split into begins in RETRY."""
 
     QUEUED = 0
     IN_FLIGHT = 1
@@ -177,6 +194,27 @@ class Accumulator(Generic[O]):
         """Nobody needs ``batch`` any more: its memory is free."""
         del self.incomplete[batch]
         self.free_memory += batch.reserved
+
+    def split(self, batch: Batch[O], outcomes: Callable[[Sequence[int]], Sequence[O]]) -> list[Batch[O]]:
+        """Two batches that go in place of ``batch``, which is in flight and too large: a half of its records each.
+
+        So the same batch is always split in the same way, whoever sends it again. ``outcomes`` gives those of batches
+        of so many records.
+        """
+        records = batch.records if batch.encoded is None else batch.encoded.decoded()
+        middle = len(records) // 2
+        halves, parts = (records[:middle], records[middle:]), []
+        for outcome, some in zip(outcomes([*map(len, halves)]), halves, strict=True):
+            part = Batch(batch.tp, outcome, batch.limit, batch.created_ms)
+            part.records, part.full, part.state = some, True, BatchState.RETRY
+            part.size += sum(map(record_size, some))
+            part.leader_epoch, part.last_error = batch.leader_epoch, batch.last_error
+            parts.append(part)
+        parts[0].reserved = batch.reserved // 2
+        parts[1].reserved = batch.reserved - parts[0].reserved
+        at_its_place = [parts if other is batch else (other,) for other in self.incomplete]
+        self.incomplete = dict.fromkeys(chain.from_iterable(at_its_place))
+        return parts
 
     def older_than(self, deadline_ms: int) -> list[Batch[O]]:
         """Incomplete batches that were opened at ``deadline_ms`` or before, oldest first."""

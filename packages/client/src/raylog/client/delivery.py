@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import NamedTuple
 
@@ -30,13 +30,16 @@ def refuse_to_wait(what: str) -> None:
 
 
 class BatchOutcome:
-    """What became of one batch. Exactly one of :meth:`succeed` and :meth:`fail` is called, exactly once."""
+    """What became of one batch. Exactly one of :meth:`succeed`, :meth:`fail` and :meth:`split` is called, exactly
+    once."""
 
     __slots__ = (
         "_callbacks",
         "_done",
         "_event",
         "_lock",
+        "_parts",
+        "_whole",
         "append_time",
         "base_offset",
         "error",
@@ -54,10 +57,17 @@ class BatchOutcome:
         self._event: Event | None = None
         self._lock = Lock()
         self._callbacks: list[Callable[[], None]] = []
+        self._parts: Sequence[tuple[int, BatchOutcome]] = ()
+        self._whole: BatchOutcome | None = None
 
     @property
     def done(self) -> bool:
         return self._done
+
+    @property
+    def whole(self) -> BatchOutcome:
+        """Of the batch that this one is a part of, or itself."""
+        return self._whole or self
 
     def succeed(self, base_offset: int, append_time: int = -1) -> None:
         """The batch begins at ``base_offset`` (-1: unknown); ``append_time`` is the broker's time or -1."""
@@ -66,6 +76,39 @@ class BatchOutcome:
     def fail(self, error: RaylogError) -> None:
         """The batch was not delivered, or nobody knows whether it was."""
         self._resolve(-1, -1, error)
+
+    def split(self, counts: Sequence[int]) -> list[BatchOutcome]:
+        """The outcomes of the batches of so many records each that go in place of this one, which was too large.
+
+        This one is known once all of them are; its error is the first one's that failed.
+        """
+        parts = [BatchOutcome(self.topic, self.partition) for _ in counts]
+        self._parts = tuple(zip(counts, parts, strict=True))
+        for part in parts:
+            part._whole = self.whole
+            part.on_done(self._take_part)
+        return parts
+
+    def _take_part(self) -> None:
+        parts = [part for _, part in self._parts]
+        if all(part.done for part in parts):
+            error = next((part.error for part in parts if part.error is not None), None)
+            self._resolve(parts[0].base_offset, parts[0].append_time, error)
+
+    def of_record(self, index: int) -> tuple[BatchOutcome, int]:
+        """The outcome of the batch that the record went with in the end, and its place there."""
+        for count, part in self._parts:
+            if index < count:
+                return part.of_record(index)
+            index -= count
+        return self, index
+
+    def batches(self, count: int) -> Iterator[tuple[BatchOutcome, int]]:
+        """The batches in which these ``count`` records went in the end, and how many in each."""
+        if not self._parts:
+            yield self, count
+        for of_part, part in self._parts:
+            yield from part.batches(of_part)
 
     def _resolve(self, base_offset: int, append_time: int, error: RaylogError | None) -> None:
         with self._lock:
@@ -130,15 +173,15 @@ class Delivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        outcome = self._outcome
-        offset = outcome.base_offset + self._index if outcome.base_offset >= 0 else -1
+        outcome, index = self._outcome.of_record(self._index)
+        offset = outcome.base_offset + index if outcome.base_offset >= 0 else -1
         timestamp = outcome.append_time if outcome.append_time >= 0 else self._timestamp
         return RecordMetadata(outcome.topic, outcome.partition, offset, timestamp)
 
     def exception(self, timeout_s: float | None = None) -> RaylogError | None:
         """Why the delivery failed, or None when it succeeded; TimeoutError after ``timeout_s``."""
         self._outcome.wait(timeout_s)
-        return self._outcome.error
+        return self._outcome.of_record(self._index)[0].error
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Call ``callback(self)`` once, when the outcome is known.
@@ -184,7 +227,7 @@ class BatchDelivery:
         if error is not None:
             raise error
         return [
-            Landed(outcome.topic, outcome.partition, outcome.base_offset, count) for outcome, count in self._outcomes
+            Landed(outcome.topic, outcome.partition, outcome.base_offset, count) for outcome, count in self._batches()
         ]
 
     def exception(self, timeout_s: float | None = None) -> RaylogError | None:
@@ -196,7 +239,11 @@ class BatchDelivery:
 
     def failed(self) -> int:
         """How many rows are known to have failed; the others were delivered, or are under way."""
-        return sum(count for outcome, count in self._outcomes if outcome.done and outcome.error is not None)
+        return sum(count for outcome, count in self._batches() if outcome.done and outcome.error is not None)
+
+    def _batches(self) -> Iterator[tuple[BatchOutcome, int]]:
+        for outcome, count in self._outcomes:
+            yield from outcome.batches(count)
 
 
 class Deliveries:

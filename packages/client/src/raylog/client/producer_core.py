@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, EncodedRecords
+from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, EncodedRecords, header_size
 from raylog.client.column_batches import (
     binary,
     check_partitions,
@@ -286,7 +286,7 @@ class ProducerCore:
         """Let everything be sent now; the outcomes that are still to come."""
         self._fork.check()
         with self._lock:
-            outcomes = [batch.outcome for batch in self._accumulator.incomplete if not batch.abandoned]
+            outcomes = [batch.outcome.whole for batch in self._accumulator.incomplete if not batch.abandoned]
             for tp in list(self._accumulator.open):
                 self._accumulator.close_batch(tp)
         self._network.pool.wakeup()
@@ -391,5 +391,5 @@ def _checked(headers: Headers) -> tuple[Headers, int]:
     for name, value in (kept := tuple(headers)):
         if not isinstance(name, str) or not isinstance(value, bytes | None):
             raise InvalidRecord(f"header {name!r} must be a str with bytes or None, not {type(value).__name__}")
-        size += 10 + 4 * len(name) + (len(value) if value is not None else 0)
+        size += header_size(name, value)
     return kept, size

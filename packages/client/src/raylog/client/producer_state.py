@@ -18,6 +18,9 @@ takes the next sequence, answers a batch it has with that batch's offset, and re
    the epoch goes up, sequences begin at 0 again and they are sent under new ones; the higher epoch fences
    copies of the old requests that are still under way.
 
+5. A batch that is too large for the topic was not taken: its halves go in its place, under its sequences, before
+   anything behind them. A retry that is too large by now may have been taken, and then so were its halves.
+
 The epoch is per partition, since brokers keep it per partition: one partition's trouble is not the others'.
 Example: 5 and 6 and 7 are in flight; the connection dies; 5's time is up, its records fail: a gap. 6 is sent
 again, as 6. "acknowledged": 5 had arrived, and so did 6; go on with 7. "Out of order": 5 never arrived, so
@@ -29,7 +32,7 @@ record would be there under two numbers. It never takes the next epoch: its firs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog.client.accumulator import Batch, BatchState
@@ -183,6 +186,20 @@ class PartitionState:
             self._gap = self._idempotent
         self._heal()
         return again
+
+    def split(self, batch: Batch[Any], parts: Sequence[Batch[Any]]) -> None:
+        """The broker refused ``batch`` as too large: its ``parts`` go in its place, one after the other."""
+        self._in_flight -= 1
+        at = self.outstanding.index(batch)
+        self.outstanding[at : at + 1] = parts
+        batch.state = BatchState.DONE
+        sequence = batch.sequence
+        for part in parts if self._idempotent else ():
+            part.sequence = sequence
+            sequence = (sequence + part.count) % _SEQUENCES
+        if at == 0:
+            self._retry_at_ms = 0
+        self._heal()
 
     def expire(self, batch: Batch[Any]) -> bool:
         """The delivery timeout of ``batch`` is over. True when it is done with; False while an answer is

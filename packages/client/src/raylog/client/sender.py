@@ -34,8 +34,10 @@ from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,
     DuplicateSequence,
+    MessageTooLarge,
     NetworkException,
     RaylogError,
+    RecordListTooLarge,
     RequestTimedOut,
     exception_for,
     is_retriable,
@@ -58,6 +60,7 @@ log = logging.getLogger(__name__)
 
 PRODUCE_VERSION = 10
 _IDLE_MS = 60_000
+_TOO_LARGE = (MessageTooLarge, RecordListTooLarge)
 
 
 class _Settled(NamedTuple):
@@ -105,6 +108,7 @@ class Sender:
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
         self._continues = continues
+        self._halved: set[TopicName] = set()
         self._identities = IdentityKeeper(network, self._backoff)
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
@@ -338,6 +342,9 @@ class Sender:
                     done = _Settled(batch, base_offset, append_time, None)
                 else:
                     batch.last_error = error
+                    if isinstance(error, _TOO_LARGE) and batch.count > 1 and not batch.abandoned:
+                        self._split(batch)
+                        continue
                     metadata = self._network.metadata
                     if is_retriable(error) and metadata.view.leader_of(batch.tp)[1] <= batch.leader_epoch:
                         metadata.need_update()
@@ -349,6 +356,13 @@ class Sender:
                     settled.append(done)
             self._tell_news()
         self._tell(settled)
+
+    def _split(self, batch: Batch[BatchOutcome]) -> None:
+        """The topic takes no batch of that size: send its halves, as Java's client does (KIP-126)."""
+        if batch.tp.topic not in self._halved:  # else it was told
+            self._halved.add(batch.tp.topic)
+            log.warning("%s; its records are sent in smaller ones: set a smaller batch.size", batch.last_error)
+        self._states[batch.tp].split(batch, self._accumulator.split(batch, batch.outcome.split))
 
     def _tell(self, settled: list[_Settled]) -> None:
         for batch, base_offset, append_time, error in settled:
