@@ -13,7 +13,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxy import Fate, FrameProxy
 from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
-from raylog.client.results import PositionLost
+from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
     InvalidRequest,
     MessageTooLarge,

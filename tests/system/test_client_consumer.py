@@ -18,7 +18,7 @@ from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
 from raylog.client.columns import SCHEMA
-from raylog.client.results import PositionLost
+from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidConfig,

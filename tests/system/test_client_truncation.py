@@ -13,7 +13,7 @@ from kit.cluster import InProcessCluster
 from kit.leaders import move_leader
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer
-from raylog.client.results import LogTruncated
+from raylog.client.read_errors import LogTruncated
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))

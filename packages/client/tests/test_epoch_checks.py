@@ -16,7 +16,7 @@ from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.metadata import Metadata
 from raylog.client.network import Network
-from raylog.client.results import LogTruncated
+from raylog.client.read_errors import LogTruncated
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import NetworkException, RaylogError, TopicAuthorizationFailed, UnsupportedVersion
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition

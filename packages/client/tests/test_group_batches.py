@@ -1,4 +1,4 @@
-"""What handlers are called with: rows and columns, whole and in halves; and the settings that say how."""
+"""What handlers are called with: rows and columns, whole and in parts; and the settings that say how."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from raylog.client.columns import SCHEMA
 from raylog.client.group_batches import Columns, HandlerBatch, RawRecord, Rows, columns_of, rows_of
 from raylog.client.group_handler_config import Guarantee, OnError, split_config
+from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import deserializer
-from raylog.protocol.errors import InvalidConfig, InvalidRecord
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
@@ -51,12 +52,12 @@ def test_a_batch_tells_where_to_go_on_and_what_it_holds(batch: HandlerBatch) -> 
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=["rows", "columns"])
-def test_halves_are_the_batch(batch: HandlerBatch) -> None:
-    first, second = batch.halves()
+def test_parts_are_the_batch(batch: HandlerBatch) -> None:
+    first, second = batch.cut(1)
     assert [raw.offset for raw in first.raw()] == [5]
     assert [raw.offset for raw in second.raw()] == [6, 9]
     assert (first.next_offset, second.next_offset) == (6, 10)
-    assert [len(half) for half in second.halves()] == [1, 1]
+    assert [len(half) for half in second.cut(1)] == [1, 1]
 
 
 def test_polled_records_become_a_batch_per_partition() -> None:
@@ -70,10 +71,11 @@ def test_polled_records_become_a_batch_per_partition() -> None:
 
 def test_what_cannot_be_deserialized_fails_the_batch_and_is_kept_as_it_is() -> None:
     batch = rows(value_deserializer="json")
-    good, poison = batch.halves()[0], batch.halves()[1]
+    good, poison = batch.cut(1)
     assert [record.value for record in good.payload()] == [1]
-    with pytest.raises(InvalidRecord, match="not JSON"):
+    with pytest.raises(RecordDeserializationError, match=r"t-3 offset 9: the value cannot .*not JSON") as caught:
         poison.payload()
+    assert (caught.value.tp, caught.value.offset, caught.value.value) == (TP, 9, b"{")
     assert list(poison.raw())[1].value == b"{"
     assert [record.key for record in rows().payload()] == [b"k", None, b"k"]
 

@@ -27,11 +27,17 @@ from raylog.client.group_handler import (
     Verdict,
 )
 from raylog.client.group_handler_config import split_config
+from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.ids import MonotonicMs, PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in range(2))
 REFUSED = ValueError("no such carrier")
+
+
+def undecodable(tp: TopicPartition, offset: int) -> RecordDeserializationError:
+    record = ConsumerRecord(*tp, offset, 0, 0, None, b"{", ())
+    return RecordDeserializationError(tp, record, 0, "value", ValueError("not JSON"))
 
 
 def rows(tp: TopicPartition, first: int, count: int) -> Rows:
@@ -184,6 +190,30 @@ def test_only_the_records_that_are_refused_alone_are_left_out() -> None:
     assert world.core.counts == Counts(handled=97, failures=refused, skipped=3)
     assert refused < 25  # halving, not one by one
     assert world.core.positions() == {A: 100}
+
+
+@pytest.mark.parametrize("poison", [0, 2, 4])
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+def test_a_record_that_cannot_be_deserialized_is_failed_alone(poison: int, guarantee: str, tolerance: str) -> None:
+    world = World(errors_retry_timeout=0, errors_tolerance=tolerance, processing_guarantee=guarantee)
+    world.poll(rows(A, 0, 5))
+    handled: list[int] = []
+    while not isinstance(decision := world.next(), Poll | Stop):
+        if isinstance(decision, Commit):
+            world.core.committed(world.now)
+        elif poison in (offsets := offsets_of(decision)):
+            world.core.failed(undecodable(A, poison), world.now)
+        else:
+            handled += offsets
+            world.core.handled()
+    others = [offset for offset in range(5) if offset != poison]
+    assert handled == (others if tolerance == "all" else others[:poison])
+    if tolerance == "all":
+        assert (world.core.positions(), world.core.counts.skipped) == ({A: 5}, 1)
+    else:
+        assert isinstance(decision, Stop)
+        assert world.core.positions() == ({A: poison} if poison else {})
 
 
 def test_a_refused_record_is_buried_before_the_partition_goes_on() -> None:

@@ -48,12 +48,23 @@ def test_a_value_that_cannot_be_written_is_refused(choice: str, value: Any) -> N
         serializer(choice)(value)
 
 
-@pytest.mark.parametrize("choice", ["msgpack", "json", "str"])
-def test_bytes_that_cannot_be_read_are_refused(choice: str) -> None:
+@pytest.mark.parametrize(
+    ("choice", "data"),
+    [
+        ("msgpack", b"\xc1\xff"),
+        ("msgpack", b"\x81\x90\x01"),  # a list as a map's key
+        ("msgpack", b"\x91" * 100_000),
+        ("msgpack", b""),
+        ("json", b"\xc1\xff"),
+        ("json", b"[" * 100_000),
+        ("str", b"\xc1\xff"),
+    ],
+)
+def test_bytes_that_cannot_be_read_are_refused(choice: str, data: bytes) -> None:
     decode = deserializer(choice)
     assert decode is not None
     with pytest.raises(InvalidRecord):
-        decode(b"\xc1\xff")
+        decode(data)
 
 
 def test_functions_are_taken_and_unknown_names_refused() -> None:

@@ -6,11 +6,12 @@ In a group, its membership has a thread of its own: see ``group_consumer``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from re import Pattern
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -18,8 +19,7 @@ from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.config import GROUP_ID, isolation_level
-from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
-from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.group_consumer import GroupReader, RebalanceListener
 from raylog.client.group_consumer_join import Topics, join_group, subscribed
 from raylog.client.offset_queries import to_partitions
@@ -31,6 +31,9 @@ from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import Generation, MemberId, Offset, TopicPartition
 from raylog.protocol.records import Batches
 
+T = TypeVar("T")
+
+_WHOLE_BATCH = 1 << 30
 _LEAVE_S = 10.0
 """How long closing waits for ZooKeeper; the end of the session tells the group else."""
 
@@ -50,9 +53,11 @@ class Consumer(ConsumerCore):
 
     Making one raises, in a group, InvalidGroupId, InconsistentGroupProtocol when its members are Kafka's clients,
     BrokerNotAvailable and RequestTimedOut. Polling raises OffsetOutOfRange (PositionLost has both offsets) when there
-    is nowhere to read from and auto.offset.reset is none, UnknownTopicOrPartition for a topic that is gone, and
-    CorruptMessage for a batch that fails its checksum; seek to go on behind it. What can be read before that is handed
-    out first. docs/groups.md tells what is delivered how often, and when a member fails.
+    is nowhere to read from and auto.offset.reset is none, UnknownTopicOrPartition for a topic that is gone,
+    RecordDeserializationError for a record that a deserializer raised for, and CorruptBatch for a batch that fails its
+    checksum. What can be read before that is handed out first, and the position stays in front of it: the next poll
+    raises again, by turns with what other partitions have, until a seek goes on behind it. docs/groups.md tells what is
+    delivered how often, and when a member fails.
     """
 
     def __init__(
@@ -72,8 +77,6 @@ class Consumer(ConsumerCore):
         super().__init__(servers, key_deserializer, value_deserializer, config)
         self._admin: Admin | None = None
         self._group: GroupReader | None = None
-        self._lent: Lent | None = None
-        """What the last iteration has in hand."""
         try:
             if self._settings.is_default(GROUP_ID):
                 self.assign(self._all_partitions(topics))
@@ -120,31 +123,17 @@ class Consumer(ConsumerCore):
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
-        left = min(max_records or self._max_poll_records, self._max_poll_records)
-        with self._user:
-            taken = self._wait_for(timeout_ms, left)
-            if taken is None:
-                return {}
-            buffer, records = taken
-            polled = {buffer.place.tp: records}
-            for tp, more in self._take_up_to(left - len(records)).items():
-                polled.setdefault(tp, []).extend(more)
-            return polled
+        most = min(max_records or self._max_poll_records, self._max_poll_records)
+        with self._handing_out():
+            return self._wait_for(partial(self._take_up_to, most), timeout_ms)
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
         """Whole batches, still encoded, one answer per partition; their checksums are checked when decoded.
 
         Positions move behind them.
         """
-        deadline = time.monotonic() + timeout_ms / 1_000
-        with self._user:
-            while True:
-                self._exchange(deadline)
-                found = self._take_raw()
-                if not found:
-                    self._raise_error()
-                if found or time.monotonic() >= deadline:
-                    return found
+        with self._handing_out():
+            return self._wait_for(self._take_raw, timeout_ms)
 
     def poll_columns(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Records as an Arrow table, without a Python object for each: one answer per partition, in order there.
@@ -154,21 +143,15 @@ class Consumer(ConsumerCore):
         move behind what is returned; no rows when none come within ``timeout_ms``. Raises as the class says.
         """
         schema = schema_of(columns)
-        deadline = time.monotonic() + timeout_ms / 1_000
-        with self._user:
-            while True:
-                self._exchange(deadline)
-                table = self._take_columns(schema)
-                if not len(table):
-                    self._raise_error()
-                if len(table) or time.monotonic() >= deadline:
-                    return table
+        with self._handing_out():
+            return self._wait_for(partial(self._take_columns, schema), timeout_ms)
 
     def iterate(self, *, timeout_ms: float | None = None, until_end: bool = False) -> Iterator[ConsumerRecord]:
         """Records one by one, in order per partition.
 
-        Ends after ``timeout_ms`` without a record (None: never), or with ``until_end`` at the end offsets
-        that the partitions have now. Whoever stops earlier finds the rest where he left.
+        Ends after ``timeout_ms`` without a record (None: never), or with ``until_end`` at the end offsets that the
+        partitions have now; one that is paused is not waited for. Whoever stops earlier finds the rest where he left.
+        A seek, a pause, an assignment or a poll inside the loop holds from the next record on.
         """
         if until_end and self._group is not None:
             raise InvalidRequest("until_end: a group's partitions come and go while it reads; end by timeout_ms")
@@ -176,29 +159,25 @@ class Consumer(ConsumerCore):
         wait_ms = 1_000 if timeout_ms is None else timeout_ms
         while ends is None or not self._reached(ends):
             with self._user:
-                taken = self._wait_for(wait_ms, 1 << 30)
-            if taken is None:
+                self._ends = ends
+                try:
+                    found = self._wait_for(partial(self._peek, _WHOLE_BATCH), wait_ms)
+                finally:
+                    self._ends = None
+            if found is None:
                 if timeout_ms is not None:
                     return
                 continue
-            buffer, records = taken
-            place = buffer.place
-            count = len(records)
-            if ends is not None and records[-1].offset >= ends.get(place.tp, 0):
-                count = sum(record.offset < ends.get(place.tp, 0) for record in records)
-            chosen: Iterable[ConsumerRecord] = records[:count]
+            place, records = found
+            if ends is not None and records[-1].offset >= (end := ends.get(place.tp, 0)):
+                records = [record for record in records if record.offset < end]
+                if not records:
+                    place.position = end
+                    continue
+            chosen: Iterable[ConsumerRecord] = records
             if self._group is not None:
-                chosen = self._group.while_owned(place, chosen)
-            lent = self._lent = Lent(buffer, records)
-            try:
-                for record in chosen:
-                    if lent.is_back:
-                        break
-                    lent.next += 1
-                    place.position = record.offset + 1
-                    yield record
-            finally:
-                lent.give_back()
+                chosen = self._group.while_owned(place, records)
+            yield from one_by_one(place, chosen)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self.iterate()
@@ -304,32 +283,30 @@ class Consumer(ConsumerCore):
             raise InvalidRequest("this consumer is in no group: give group_id, and do not close it before")
         return self._group
 
+    def _wait_for(self, take: Callable[[], T], timeout_ms: float) -> T:
+        """What ``take`` finds, as soon as that is something: nothing when nothing comes in time."""
+        deadline = time.monotonic() + timeout_ms / 1_000
+        while True:
+            self._exchange(deadline)
+            self._raise_error()
+            found = take()
+            if found:
+                return found
+            self._raise_error()
+            if time.monotonic() >= deadline:
+                return found
+
     def _exchange(self, deadline: float) -> None:
         """Talk to brokers; wait for them until ``deadline``, monotonic, unless there is something to hand out.
 
         In a group, take up before what happened there.
         """
         self._fork.check()
-        if self._lent is not None:
-            self._lent.give_back()
-            self._lent = None
         wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)
         if self._group is not None:
             wait_ms = min(wait_ms, self._group.attend())
         if not self._busy():
             self._fetcher.exchange(0 if self._has_data() else wait_ms)
-
-    def _wait_for(self, timeout_ms: float, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
-        """Some records, of one batch; None when none come in time."""
-        deadline = time.monotonic() + timeout_ms / 1_000
-        while True:
-            self._exchange(deadline)
-            taken = self._take(max_records)
-            if taken is not None:
-                return taken
-            self._raise_error()
-            if time.monotonic() >= deadline:
-                return None
 
     def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._fork.check()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -35,6 +37,8 @@ from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut,
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from raylog.protocol.records import Batches
 
+T = TypeVar("T")
+
 _NEW_TOPIC_GRACE_S = 2.0
 """How long a topic that no broker knows may be one that was just created."""
 
@@ -42,23 +46,17 @@ _NEW_TOPIC_GRACE_S = 2.0
 _EXCHANGE_S = 0.003
 
 
-class Lent:
-    """Records that an iteration took from a buffer and has not handed out yet."""
+def one_by_one(place: Place, records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+    """``records``, from the position on, which moves behind each before the user has it.
 
-    __slots__ = ("buffer", "generation", "is_back", "next", "records")
-
-    def __init__(self, buffer: PartitionBuffer, records: list[ConsumerRecord]) -> None:
-        self.buffer = buffer
-        self.records = records
-        self.generation = buffer.place.generation
-        self.next = 0
-        self.is_back = False
-
-    def give_back(self) -> None:
-        """The iteration ends here, or another call reads meanwhile. Twice does no harm."""
-        if not self.is_back and self.next < len(self.records) and self.buffer.place.generation == self.generation:
-            self.buffer.give_back(self.records[self.next :])
-        self.is_back = True
+    Ends early once the user went elsewhere, by a seek, a pause or an assignment, or read on by another call.
+    """
+    position, generation = place.position, place.generation
+    for record in records:
+        if place.generation != generation or place.paused or place.position != position:
+            return
+        place.position = position = record.offset + 1
+        yield record
 
 
 class ConsumerCore:
@@ -88,8 +86,14 @@ class ConsumerCore:
         """Whose answer is being handed out."""
         self._may_deliver: Callable[[TopicPartition], bool] | None = None
         """In a group: what may be handed out of what is read."""
+        self._ends: Mapping[TopicPartition, int] | None = None
+        """While an iteration up to ends looks for records: of what is behind them, nothing is handed out."""
         self._exchanged = 0.0
         """When brokers were talked to last, monotonic."""
+        self._told = False
+        """Whether the last look for errors found one: then what can be read comes first."""
+        self._moved: dict[Place, tuple[int, int]] = {}
+        """Positions, and their epochs, before the call that hands out moved them."""
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions."""
@@ -173,55 +177,90 @@ class ConsumerCore:
             raise RequestTimedOut(f"{place.tp}: no position within {self._timeout_s} s; does it have a leader?")
         return place.position
 
-    def _take(self, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
-        """Decoded records, of one batch, of the partition whose turn it is: one answer long, then others come."""
+    @contextmanager
+    def _handing_out(self) -> Iterator[None]:
+        """Around a call that hands out what it takes: positions go back where something, such as an interrupt, keeps
+        it from the user."""
+        with self._user:
+            self._moved.clear()
+            try:
+                yield
+            except BaseException:
+                for place, (position, epoch) in self._moved.items():
+                    place.seek(position, epoch)
+                raise
+
+    def _will_move(self, place: Place) -> None:
+        if place.position is not None:
+            self._moved.setdefault(place, (place.position, place.epoch))
+
+    def _peek(self, max_records: int) -> tuple[Place, list[ConsumerRecord]] | None:
+        """The next records, of one batch, of the partition whose turn it is: one answer long, then others come. The
+        position stays. None when nothing is here, and when the next record can't be read, which is then to be told."""
         buffer = self._serving
         if buffer is None or not self._valid(buffer) or not buffer.has_data():
-            buffer = self._serving = next((other for other in self._buffers() if other.has_data()), None)
+            buffer = self._next_buffer()
         while buffer is not None:
             answer = buffer.chunks[0] if buffer.chunks else None
             gaps: list[Gap] = []
-            records = buffer.take(max_records, gaps)
-            _tell_gaps(gaps)
-            if not buffer.chunks or buffer.chunks[0] is not answer:
+            records = self._try(buffer, gaps, partial(buffer.peek, max_records, gaps))
+            if records is None or not buffer.chunks or buffer.chunks[0] is not answer:
                 self._fetcher.turn(buffer)
                 self._serving = None
+            else:
+                self._serving = buffer
+            if records is None:
+                return None
             if records:
-                return buffer, records
-            buffer = self._serving = next((other for other in self._buffers() if other.has_data()), None)
+                return buffer.place, records
+            buffer = self._next_buffer()
         return None
 
     def _take_up_to(self, left: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """At most ``left`` records of what is here, as poll() returns them."""
         polled: dict[TopicPartition, list[ConsumerRecord]] = {}
-        try:
-            while left and (taken := self._take(left)) is not None:
-                buffer, records = taken
-                polled.setdefault(buffer.place.tp, []).extend(records)
-                left -= len(records)
-        except RaylogError:
-            if not polled:
-                raise  # else it comes again with the next poll, behind what could be read
+        while left and (found := self._peek(left)) is not None:
+            place, records = found
+            self._will_move(place)
+            place.position = records[-1].offset + 1
+            polled.setdefault(place.tp, []).extend(records)
+            left -= len(records)
         return polled
 
     def _take_raw(self) -> dict[TopicPartition, Batches]:
-        return {buffer.place.tp: raw for buffer in self._buffers() if (raw := buffer.raw()) is not None}
+        found: dict[TopicPartition, Batches] = {}
+        for buffer in list(self._buffers()):
+            self._will_move(buffer.place)
+            raw = self._try(buffer, [], buffer.raw)
+            if raw is not None:
+                found[buffer.place.tp] = raw
+        return found
 
     def _take_columns(self, schema: pa.Schema) -> pa.Table:
         """One answer of each partition; without rows when nothing is here."""
         found: list[pa.RecordBatch] = []
-        for buffer in self._buffers():
+        for buffer in list(self._buffers()):
+            self._will_move(buffer.place)
             gaps: list[Gap] = []
-            try:
-                columns = buffer.columns(schema, gaps)
-            except RaylogError:
-                if not found:
-                    raise
-                continue  # it comes again with the next poll, behind what could be read
-            _tell_gaps(gaps)
+            columns = self._try(buffer, gaps, partial(buffer.columns, schema, gaps))
             if columns is not None:
                 found.append(columns)
         return pa.Table.from_batches(found, schema)
+
+    def _try(self, buffer: PartitionBuffer, gaps: list[Gap], take: Callable[[], T]) -> T | None:
+        """What ``take`` takes from the buffer. The gaps that it notes are warned of; an error is told by the next look
+        for errors, behind what is handed out now."""
+        try:
+            return take()
+        except RaylogError as error:
+            self._fetcher.complain(buffer.place.tp, error)
+            return None
+        finally:
+            for gap in gaps:
+                log.warning("%s: offsets %d to %d are missing; reading on behind them", *gap[:2], gap.next - 1)
+
+    def _next_buffer(self) -> PartitionBuffer | None:
+        return next((buffer for buffer in self._buffers() if buffer.has_data()), None)
 
     def _buffers(self) -> Iterator[PartitionBuffer]:
         """Those that something may be taken from, in turn."""
@@ -235,6 +274,7 @@ class ConsumerCore:
             and not place.paused
             and self._fetcher.buffers.get(place.tp) is buffer
             and self._subscription.get(place.tp) is place
+            and (self._ends is None or (place.position or 0) < self._ends.get(place.tp, 0))
             and (self._may_deliver is None or self._may_deliver(place.tp))
         )
 
@@ -257,8 +297,14 @@ class ConsumerCore:
         return False
 
     def _raise_error(self) -> None:
-        if self._fetcher.errors:
-            raise self._fetcher.errors.popleft()
+        """Tell the oldest error; where the last look told one, what can be read comes before."""
+        told, self._told = self._told, False
+        if told and self._has_data():
+            return
+        error = self._fetcher.next_error()
+        if error is not None:
+            self._told = True
+            raise error
 
     def _place(self, topic: str, partition: int) -> Place:
         (tp,) = to_partitions([(topic, partition)])
@@ -269,7 +315,8 @@ class ConsumerCore:
 
     def _reached(self, ends: dict[TopicPartition, int]) -> bool:
         return all(
-            place.position is not None and place.position >= ends.get(place.tp, 0) for place in self._subscription
+            place.paused or (place.position is not None and place.position >= ends.get(place.tp, 0))
+            for place in self._subscription
         )
 
     def _new_admin(self) -> Admin:
@@ -285,8 +332,3 @@ class ConsumerCore:
 def offsets_of(answers: dict[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
     """The offsets alone."""
     return {tp: answer.offset for tp, answer in answers.items()}
-
-
-def _tell_gaps(gaps: list[Gap]) -> None:
-    for gap in gaps:
-        log.warning("%s: offsets %d to %d are missing; reading on behind them", *gap[:2], gap.next - 1)

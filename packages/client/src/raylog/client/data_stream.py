@@ -18,7 +18,7 @@ from raylog.client.columns import schema_of
 from raylog.client.consumer import Consumer
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.offset_ranges import DataLoss
-from raylog.client.results import LogTruncated, PositionLost
+from raylog.client.read_errors import LogTruncated, PositionLost
 from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId, UnknownTopicOrPartition
 from raylog.protocol.ids import TopicId, TopicName, TopicPartition
 

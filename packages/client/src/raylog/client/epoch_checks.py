@@ -26,7 +26,7 @@ from raylog.client.connection import Address, Reply
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import Network
 from raylog.client.offset_queries import by_topic
-from raylog.client.results import LogTruncated
+from raylog.client.read_errors import LogTruncated
 from raylog.client.subscription import EARLIEST, Place, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition

@@ -2,22 +2,28 @@
 
 Data waits here as it came, whole batches in bytes, at most two answers per partition: one that the user is
 reading, one in reserve, so that brokers work while records are decoded. A batch is decoded when its records are wanted.
+
+The place's position alone says what comes next. It moves when records are handed out, so nothing is lost by what fails,
+or interrupts, before.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns
+from raylog.client.read_errors import CorruptBatch, RecordDeserializationError, unreadable
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place
 from raylog.protocol.compression import Buffer
-from raylog.protocol.errors import MessageTooLarge, RaylogError
+from raylog.protocol.errors import CorruptMessage, MessageTooLarge, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
 from raylog.protocol.transactions import AbortedTransaction, visible_batches
@@ -25,6 +31,7 @@ from raylog.protocol.transactions import AbortedTransaction, visible_batches
 _CHUNKS = 2
 _PORTION_BYTES = 32 << 20
 """Decompressed bytes after which columns are handed out."""
+_OFFSET = attrgetter("offset")
 
 
 class Gap(NamedTuple):
@@ -38,14 +45,23 @@ class Gap(NamedTuple):
 class _Chunk:
     """One answer's data of one partition, and how far it was read."""
 
-    __slots__ = ("aborted", "batches", "data", "epoch", "high_watermark")
+    __slots__ = ("aborted", "batches", "damage", "data", "epoch", "high_watermark")
 
-    def __init__(self, data: bytes, high_watermark: int, epoch: int, aborted: tuple[AbortedTransaction, ...]) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        high_watermark: int,
+        epoch: int,
+        aborted: tuple[AbortedTransaction, ...],
+        damage: CorruptBatch | None,
+    ) -> None:
         self.data = data
         self.high_watermark = high_watermark
         self.aborted = aborted
         self.epoch = epoch
         """The leader epoch of the last batch."""
+        self.damage = damage
+        """What came behind the data: the header of no batch."""
         self.batches = self.visible()
 
     def visible(self) -> Iterator[tuple[int, BatchHeader, bool]]:
@@ -53,13 +69,26 @@ class _Chunk:
         return visible_batches(self.data, self.aborted)
 
 
+class _Portion(NamedTuple):
+    """Data batches of one answer, and where to go on behind them."""
+
+    bodies: Sequence[tuple[BatchHeader, Buffer]]
+    next_offset: int
+    epoch: int
+    is_last: bool
+    """Whether they are all that was left of the answer."""
+
+
 class PartitionBuffer:
     """What is here of one partition. Void as soon as the place's generation has grown."""
 
     __slots__ = (
+        "_behind",
         "_check_crcs",
         "_key",
-        "_pending",
+        "_records",
+        "_rows",
+        "_timestamp_type",
         "_value",
         "chunks",
         "fetch_epoch",
@@ -79,178 +108,246 @@ class PartitionBuffer:
         self.valid_for = -1
         """The leader epoch whose leader said that its log has that batch."""
         self.chunks: deque[_Chunk] = deque()
-        self._pending: list[ConsumerRecord] = []
-        """Decoded and not handed out, in reverse order."""
+        self._records: list[Record] = []
+        """Of the batch that is being read."""
+        self._rows: list[ConsumerRecord] = []
+        """As many of them, from the first on, as were deserialized."""
+        self._behind = 0
+        """The offset behind that batch."""
+        self._timestamp_type = 0
         self._key = key
         self._value = value
         self._check_crcs = check_crcs
 
     def wants_more(self) -> bool:
         """True when the next answer should be fetched now."""
-        return len(self.chunks) + bool(self._pending) < _CHUNKS
+        return len(self.chunks) + self._has_records() < _CHUNKS
 
     def held_bytes(self) -> int:
         """How much memory the answers take that are here."""
         return sum(len(chunk.data) for chunk in self.chunks)
 
     def has_data(self) -> bool:
-        return bool(self._pending or self.chunks)
+        """True when there may be something to hand out, or to tell."""
+        return bool(self.chunks) or self._has_records()
 
     def add(self, data: bytes, high_watermark: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
         """An answer to a fetch from :attr:`fetch_offset` came, with the transactions in it whose records are not to
         be read. MessageTooLarge when it has no whole batch."""
-        end, epoch = self.fetch_offset, self.fetch_epoch
-        for _, header in batch_headers(data):
-            end, epoch = max(end, header.next_offset), header.leader_epoch
-        if end == self.fetch_offset:
+        end, epoch, size, damage = self.fetch_offset, self.fetch_epoch, 0, None
+        try:
+            for pos, header in batch_headers(data):
+                end, epoch, size = max(end, header.next_offset), header.leader_epoch, pos + header.size
+        except CorruptMessage as error:  # told when its turn comes, behind what can be read
+            damage = CorruptBatch(self.place.tp, end, -1, error)
+            data = data[:size]
+        if end == self.fetch_offset and damage is None:
             raise MessageTooLarge(
                 f"{self.place.tp}: the batch at offset {end} doesn't fit; raise max.partition.fetch.bytes"
             )
+        self.chunks.append(_Chunk(data, high_watermark, epoch, tuple(aborted), damage))
         self.fetch_offset, self.fetch_epoch = end, epoch
-        self.chunks.append(_Chunk(data, high_watermark, epoch, tuple(aborted)))
+
+    # --- three ways to take ---
+
+    def peek(self, max_records: int, gaps: list[Gap]) -> list[ConsumerRecord]:
+        """The next records, at most so many and of one batch; whoever hands them out moves the position behind them.
+
+        Empty when nothing is here. Raises CorruptBatch, UnsupportedCompressionType or RecordDeserializationError when
+        the next record cannot be read: then the position stays in front of it.
+        """
+        start = self._next_index()
+        if start == len(self._records):
+            if not self._decode_next(gaps):
+                return []
+            start = 0
+        end = min(start + max_records, len(self._records))
+        if len(self._rows) < end:
+            self._deserialize(start, end)
+        return self._rows[start:end]
 
     def raw(self) -> Batches | None:
-        """The oldest answer as it came, from the position on; the position moves behind it."""
+        """The oldest answer as it came, from the position on; the position moves behind it. Raises CorruptBatch when
+        what follows is the header of no batch."""
         position = self.place.position
-        self._pending = []  # their batch is still here: it is read again from the position on
         while self.chunks and position is not None:
-            chunk = self.chunks.popleft()
+            chunk = self.chunks[0]
             batches = Batches(chunk.data, chunk.high_watermark, position, chunk.aborted)
-            if batches.next_offset > position:
-                self.place.position, self.place.epoch = batches.next_offset, chunk.epoch
+            if (behind := batches.next_offset) > position:
+                self.place.position, self.place.epoch = behind, chunk.epoch
+                if chunk.damage is None:
+                    self.chunks.popleft()
                 return batches
+            self._check_end(chunk)
+            self.chunks.popleft()
         return None
 
     def columns(self, schema: pa.Schema, gaps: list[Gap]) -> pa.RecordBatch | None:
         """The oldest answer's records, or a portion of them, from the position on; that moves behind them.
 
-        None when nothing is here. Raises as :meth:`take`, after what comes before the damage was handed out.
+        None when nothing is here. Raises as :meth:`peek`, after what comes before the damage was handed out.
         """
-        self._pending = []
         while self.chunks:
-            chunk = self.chunks[0]
             start = self.place.position or 0
             try:
-                batches, through = self._bodies(chunk, gaps)
-                found = decode_columns(self.place.tp, batches, schema, from_offset=start) if batches else None
-                if through:
-                    self.chunks.popleft()
-            except RaylogError:
-                found = self._before_damage(chunk, start, schema)
+                portion, found = self._columns(self.chunks[0], schema, start, gaps)
+            except BaseException:
+                self._start_over()
+                raise
+            self.place.position, self.place.epoch = portion.next_offset, portion.epoch
+            if portion.is_last:
+                self.chunks.popleft()
             if found is not None and len(found):
                 return found
         return None
 
-    def _bodies(self, chunk: _Chunk, gaps: list[Gap]) -> tuple[list[tuple[BatchHeader, Buffer]], bool]:
-        """Data batches from the position on, which moves behind them, and whether these are all.
+    def _columns(
+        self, chunk: _Chunk, schema: pa.Schema, start: int, gaps: list[Gap]
+    ) -> tuple[_Portion, pa.RecordBatch | None]:
+        portion = self._portion(chunk, start, gaps)
+        bodies = portion.bodies
+        if not bodies:
+            return portion, None
+        found, count = self._decode_columns(bodies, schema, start)
+        if count < len(bodies):
+            portion = _Portion(bodies[:count], bodies[count][0].base_offset, bodies[count - 1][0].leader_epoch, False)
+        return portion, found
+
+    def _portion(self, chunk: _Chunk, position: int, gaps: list[Gap]) -> _Portion:
+        """Data batches from ``position`` on, up to one that is damaged; raises its error when it is the first.
 
         What compresses well comes in portions: an answer may be a thousand times as large when it is decompressed.
         """
-        batches = []
-        size = 0
+        bodies: list[tuple[BatchHeader, Buffer]] = []
+        size, epoch = 0, self.place.epoch
         for pos, header, visible in chunk.visible():
-            position = self.place.position or 0
             if header.next_offset <= position:
                 continue
+            if visible:
+                try:
+                    body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
+                except RaylogError as error:
+                    if bodies:
+                        return _Portion(bodies, position, epoch, False)
+                    raise unreadable(self.place.tp, header, error) from error
+                bodies.append((header, body))
+                size += len(body)
             if header.base_offset > position:
                 gaps.append(Gap(self.place.tp, position, header.base_offset))
-            if visible:
-                body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
-                batches.append((header, body))
-                size += len(body)
-            self.place.position, self.place.epoch = header.next_offset, header.leader_epoch
+            position, epoch = header.next_offset, header.leader_epoch
             if size >= _PORTION_BYTES:
-                return batches, False
-        return batches, True
+                return _Portion(bodies, position, epoch, False)
+        if not bodies:
+            self._check_end(chunk)
+        return _Portion(bodies, position, epoch, chunk.damage is None)
 
-    def _before_damage(self, chunk: _Chunk, start: int, schema: pa.Schema) -> pa.RecordBatch:
-        """What can be read before the first batch that can't, which is fetched again; its error when it is the
-        first."""
-        self.place.position = start
+    def _decode_columns(
+        self, bodies: Sequence[tuple[BatchHeader, Buffer]], schema: pa.Schema, start: int
+    ) -> tuple[pa.RecordBatch, int]:
+        """The records of as many of these batches as can be decoded, from the first on, and how many those are."""
+        tp = self.place.tp
+        try:
+            return decode_columns(tp, bodies, schema, from_offset=start), len(bodies)
+        except RaylogError as error:
+            if len(bodies) == 1:
+                raise unreadable(tp, bodies[0][0], error) from error
         found = []
-        for pos, header, visible in chunk.visible():
-            if header.next_offset <= start:
-                continue
+        for header, body in bodies[:-1]:  # the last, or some before it, cannot
             try:
-                if visible:
-                    body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
-                    found.append(decode_columns(self.place.tp, [(header, body)], schema, from_offset=start))
+                found.append(decode_columns(tp, [(header, body)], schema, from_offset=start))
             except RaylogError as error:
-                self._start_over()
-                if found:
-                    break
-                raise type(error)(f"{self.place.tp}, batch at offset {header.base_offset}: {error}") from error
-            self.place.position = header.next_offset
-        return pa.concat_batches(found)
+                if not found:
+                    raise unreadable(tp, header, error) from error
+                break
+        return pa.concat_batches(found), len(found)
 
-    def take(self, max_records: int, gaps: list[Gap]) -> list[ConsumerRecord]:
-        """At most ``max_records`` records, of one batch; the position moves behind them. Empty when nothing
-        is here."""
-        if not self._pending and not self._decode_next(gaps):
-            return []
-        pending = self._pending
-        taken = pending[: -max_records - 1 : -1]
-        del pending[-max_records:]
-        self.place.position = taken[-1].offset + 1
-        return taken
+    # --- rows ---
 
-    def give_back(self, records: list[ConsumerRecord]) -> None:
-        """``records``, the last taken, were not seen by the user after all."""
-        self._pending.extend(reversed(records))
-        self.place.position = records[0].offset
+    def _has_records(self) -> bool:
+        return bool(self._records) and self._records[-1].offset >= (self.place.position or 0)
+
+    def _next_index(self) -> int:
+        """Which record of the batch that is being read comes next; their number when that was the last. The position
+        is then behind the batch: compaction may have taken its last offsets."""
+        position = self.place.position or 0
+        index = bisect_left(self._records, position, key=_OFFSET)
+        if index == len(self._records) and position < self._behind:
+            self.place.position = self._behind
+        return index
 
     def _decode_next(self, gaps: list[Gap]) -> bool:
         """Decode batches until one has records at the position or behind; False when there is none."""
-        tp = self.place.tp
-        while self.chunks:
-            chunk = self.chunks[0]
-            for pos, header, visible in chunk.batches:
-                position = self.place.position or 0
-                if header.next_offset <= position:
-                    continue
-                if header.base_offset > position:
-                    gaps.append(Gap(tp, position, header.base_offset))
-                self.place.epoch = header.leader_epoch
-                if not visible:
-                    self.place.position = header.next_offset
-                    continue
+        try:
+            while self.chunks:
+                if self._decode_of(self.chunks[0], gaps):
+                    return True
+                self._check_end(self.chunks[0])
+                self.chunks.popleft()
+        except BaseException:  # an interrupt, too: a batch that it kept from being read was taken from its answer
+            self._start_over()
+            raise
+        return False
+
+    def _decode_of(self, chunk: _Chunk, gaps: list[Gap]) -> bool:
+        place = self.place
+        for pos, header, visible in chunk.batches:
+            position = place.position or 0
+            if header.next_offset <= position:
+                continue
+            if header.base_offset > position:
+                gaps.append(Gap(place.tp, position, header.base_offset))
+                place.position = position = header.base_offset
+            place.epoch = header.leader_epoch
+            records: list[Record] = []
+            if visible:
                 try:
                     records = decode_batch(chunk.data, pos, check_crc=self._check_crcs)
                 except RaylogError as error:
-                    self._start_over()
-                    raise type(error)(f"{tp}, batch at offset {header.base_offset}: {error}") from error
+                    raise unreadable(place.tp, header, error) from error
                 if records and records[0].offset < position:
                     records = [record for record in records if record.offset >= position]
-                if not records:
-                    self.place.position = header.next_offset
-                    continue
-                self._pending = self._rows(records, int(header.timestamp_type))
-                self._pending.reverse()
+            if records:
+                self._rows, self._records, self._behind = [], records, header.next_offset
+                self._timestamp_type = int(header.timestamp_type)
                 return True
-            self.chunks.popleft()
+            place.position = header.next_offset
         return False
 
-    def _rows(self, records: list[Record], timestamp_type: int) -> list[ConsumerRecord]:
+    def _deserialize(self, start: int, end: int) -> None:
+        """Have rows up to, without, ``end``, or up to a record that cannot be deserialized; raises
+        RecordDeserializationError when that is the one at ``start``."""
         topic, partition = self.place.tp
-        new, kind = tuple.__new__, ConsumerRecord
-        if self._key is None and self._value is None:
-            return [
+        new, kind, timestamp_type = tuple.__new__, ConsumerRecord, self._timestamp_type
+        rows, get_key, get_value = self._rows, self._key, self._value
+        records = self._records[len(rows) : end]
+        if get_key is None and get_value is None:
+            rows += [
                 new(kind, (topic, partition, r.offset, r.timestamp, timestamp_type, r.key, r.value, r.headers))
                 for r in records
             ]
-        rows = []
+            return
         for r in records:
+            origin = "key"
             try:
-                key = r.key if self._key is None or r.key is None else self._key(r.key)
-                value = r.value if self._value is None or r.value is None else self._value(r.value)
-            except RaylogError as error:
-                self._start_over()
-                raise type(error)(f"{self.place.tp} offset {r.offset}: {error}") from error
+                key = r.key if get_key is None or r.key is None else get_key(r.key)
+                origin = "value"
+                value = r.value if get_value is None or r.value is None else get_value(r.value)
+            except Exception as error:
+                if len(rows) > start:
+                    return
+                raise RecordDeserializationError(self.place.tp, r, timestamp_type, origin, error) from error
             rows.append(ConsumerRecord(topic, partition, r.offset, r.timestamp, timestamp_type, key, value, r.headers))
-        return rows
+
+    def _check_end(self, chunk: _Chunk) -> None:
+        """All batches of the answer were read: raises what came behind them."""
+        if chunk.damage is not None:
+            self._start_over()
+            raise chunk.damage
 
     def _start_over(self) -> None:
         """Something here can't be read: fetch it again when the user goes on."""
         self.chunks.clear()
-        self._pending = []
+        self._records = []
+        self._rows = []
+        self._behind = 0
         self.fetch_offset, self.fetch_epoch = self.place.position or 0, self.place.epoch

@@ -73,8 +73,16 @@ class _Fetch(NamedTuple):
     of_replica: set[TopicPartition]
 
 
+class _Complaint(NamedTuple):
+    """What the user must be told; of a place, as long as it is where it was."""
+
+    error: RaylogError
+    place: Place | None
+    generation: int
+
+
 class Fetcher:
-    """Fills :attr:`buffers`, in the order in which they take turns; what the user must be told goes to ``errors``."""
+    """Fills :attr:`buffers`, in the order in which they take turns; the user is told of :meth:`next_error`."""
 
     def __init__(
         self,
@@ -85,7 +93,9 @@ class Fetcher:
         value: Deserializer | None,
     ) -> None:
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
-        self.errors: deque[RaylogError] = deque()
+        self._complaints: deque[_Complaint] = deque()
+        self._replies: deque[Reply] = deque()
+        """Answers that are still to be taken in; one is left when an interrupt ends that."""
         self._network = network
         self._subscription = subscription
         self._deserializers = (key, value)
@@ -104,9 +114,9 @@ class Fetcher:
         self._fetching: set[Address] = set()
         self._sessions: dict[Address, FetchSession] = {}
         self._searches = OffsetSearches(
-            network, subscription, self._leader, self._rests, self._rest, self._complain, self._isolation_level
+            network, subscription, self._leader, self._rests, self._rest, self.complain, self._isolation_level
         )
-        self._epochs = EpochChecks(network, subscription, self.buffers, self._complain, self._rest)
+        self._epochs = EpochChecks(network, subscription, self.buffers, self.complain, self._rest)
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
         self._missing: dict[str, int] = {}
@@ -119,20 +129,37 @@ class Fetcher:
         self._keep_buffers()
         blocked = self._searches.ask(now_ms)
         blocked |= self._fetch(now_ms)
-        again_ms = 0 if self.errors else CONNECT_POLL_MS if blocked else _IDLE_MS
+        again_ms = 0 if self._complaints else CONNECT_POLL_MS if blocked else _IDLE_MS
         before = self._network.metadata.view
-        replies = self._network.poll(min(timeout_ms, again_ms))
-        for reply in replies:
-            context = reply.request.context
-            if isinstance(context, _Fetch):
-                self._take_fetched(reply, context)
-            elif isinstance(context, EpochQuestion):
-                self._epochs.take(reply, context)
-            else:
-                self._searches.take(reply, context)
+        if not self._replies:
+            self._replies.extend(self._network.poll(min(timeout_ms, again_ms)))
+        replies = bool(self._replies)
+        while self._replies:
+            self._take(self._replies[0])
+            self._replies.popleft()
         if replies or self._network.metadata.view is not before:
             return 0  # there may be more to ask for now
         return self._network.wait_ms(again_ms)
+
+    def complain(self, tp: TopicPartition | None, error: RaylogError) -> None:
+        """The user must be told; once until he was, and no more once he has read on elsewhere. None: of no one
+        partition."""
+        place = None if tp is None else self._subscription.get(tp)
+        new = _Complaint(error, place, 0 if place is None else place.generation)
+        if not any(str(known.error) == str(error) and known[1:] == new[1:] for known in self._complaints):
+            self._complaints.append(new)
+
+    def has_error(self) -> bool:
+        """Whether :meth:`next_error` may have one."""
+        return bool(self._complaints)
+
+    def next_error(self) -> RaylogError | None:
+        """The oldest that the user was not told; None when there is none."""
+        while self._complaints:
+            error, place, generation = self._complaints.popleft()
+            if place is None or place.generation == generation:
+                return error
+        return None
 
     def turn(self, buffer: PartitionBuffer) -> None:
         """``buffer`` was served: the others come first now."""
@@ -164,8 +191,8 @@ class Fetcher:
             self._missing.pop(tp.topic, None)
         elif now_ms - self._missing.setdefault(tp.topic, now_ms) >= _MISSING_GRACE_MS:
             self._missing[tp.topic] = now_ms
-            self.errors.append(
-                UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
+            self.complain(
+                tp, UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
             )
         return address
 
@@ -269,6 +296,15 @@ class Fetcher:
                 self._send(address, SessionRequest(session.id, FINAL_EPOCH, [], []), 0, session)
         self._network.pool.poll(0)
 
+    def _take(self, reply: Reply) -> None:
+        context = reply.request.context
+        if isinstance(context, _Fetch):
+            self._take_fetched(reply, context)
+        elif isinstance(context, EpochQuestion):
+            self._epochs.take(reply, context)
+        else:
+            self._searches.take(reply, context)
+
     def _take_fetched(self, reply: Reply, fetch: _Fetch) -> None:
         self._fetching.discard(fetch.address)
         session = self._sessions[fetch.address]
@@ -288,7 +324,7 @@ class Fetcher:
                 self._replicas.failed(tp, monotonic_ms())
             self._network.metadata.need_update()
             if not is_retriable(error):
-                self.errors.append(error)
+                self.complain(None, error)
             return
         session.answered(
             response.session_id,
@@ -313,7 +349,7 @@ class Fetcher:
                     else:
                         self._take_partition(buffer, place, fetched, response.node_endpoints)
                 except RaylogError as error:
-                    self.errors.append(error)
+                    self.complain(tp, error)
                     self._rest(tp)
 
     def _take_partition(
@@ -361,8 +397,3 @@ class Fetcher:
 
     def _rest(self, tp: TopicPartition) -> None:
         self._resting[tp] = monotonic_ms() + self._backoff_ms
-
-    def _complain(self, tp: TopicPartition, error: RaylogError) -> None:
-        """Tell the user, once until it was read, of a partition that can't be read."""
-        if not any(str(known) == str(error) for known in self.errors):
-            self.errors.append(error)

@@ -1,6 +1,6 @@
 """◆ What a group's handler is called with: records of one partition, as rows or as Arrow columns.
 
-Either can be cut in halves, to find the record that a handler can't take among those that it can.
+Either can be cut in two, to find the record that a handler can't take among those that it can.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
+from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
 from raylog.protocol.ids import NO_TIMESTAMP, Offset, PartitionIndex, TopicName, TopicPartition
@@ -41,11 +42,11 @@ class HandlerBatch(Protocol):
 
     def __len__(self) -> int: ...
 
-    def halves(self) -> tuple[Self, Self]:
-        """The records in two batches, neither empty; there must be two records."""
+    def cut(self, index: int) -> tuple[Self, Self]:
+        """The first ``index`` records, and the others."""
 
     def payload(self) -> Any:
-        """What the handler is called with. Raises what a deserializer raises."""
+        """What the handler is called with. Raises RecordDeserializationError."""
 
     def raw(self) -> Iterable[RawRecord]:
         """The records, for a dead-letter topic."""
@@ -72,17 +73,23 @@ class Rows:
     def __len__(self) -> int:
         return len(self.records)
 
-    def halves(self) -> tuple[Rows, Rows]:
-        middle = len(self.records) // 2
-        return self._of(self.records[:middle]), self._of(self.records[middle:])
+    def cut(self, index: int) -> tuple[Rows, Rows]:
+        return self._of(self.records[:index]), self._of(self.records[index:])
 
     def payload(self) -> list[ConsumerRecord]:
-        records = self.records
-        if self.key_deserializer is not None:
-            records = [record._replace(key=_decoded(self.key_deserializer, record.key)) for record in records]
-        if self.value_deserializer is not None:
-            records = [record._replace(value=_decoded(self.value_deserializer, record.value)) for record in records]
-        return list(records)
+        if self.key_deserializer is None and self.value_deserializer is None:
+            return list(self.records)
+        return [self._deserialized(record) for record in self.records]
+
+    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
+        origin = "key"
+        try:
+            key = _decoded(self.key_deserializer, record.key)
+            origin = "value"
+            value = _decoded(self.value_deserializer, record.value)
+        except Exception as error:
+            raise RecordDeserializationError(self.tp, record, record.timestamp_type, origin, error) from error
+        return record._replace(key=key, value=value)
 
     def raw(self) -> Iterable[RawRecord]:
         for record in self.records:
@@ -110,9 +117,8 @@ class Columns:
     def __len__(self) -> int:
         return len(self.table)
 
-    def halves(self) -> tuple[Columns, Columns]:
-        middle = len(self.table) // 2
-        return Columns(self.tp, self.table.slice(0, middle)), Columns(self.tp, self.table.slice(middle))
+    def cut(self, index: int) -> tuple[Columns, Columns]:
+        return Columns(self.tp, self.table.slice(0, index)), Columns(self.tp, self.table.slice(index))
 
     def payload(self) -> pa.Table:
         return self.table
@@ -150,5 +156,5 @@ def columns_of(polled: pa.Table) -> list[HandlerBatch]:
     return found
 
 
-def _decoded(deserializer: Deserializer, data: bytes | None) -> Any:
-    return None if data is None else deserializer(data)
+def _decoded(deserializer: Deserializer | None, data: bytes | None) -> Any:
+    return data if deserializer is None or data is None else deserializer(data)

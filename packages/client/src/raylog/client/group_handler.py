@@ -27,6 +27,7 @@ from enum import Enum
 
 from raylog.client.group_batches import HandlerBatch
 from raylog.client.group_handler_config import Guarantee, HandlerOptions, OnError
+from raylog.client.read_errors import RecordDeserializationError
 from raylog.protocol.ids import MonotonicMs, Offset, TopicPartition
 
 __all__ = ["Bury", "Commit", "Counts", "Decision", "Handle", "HandlerCore", "Poll", "Stop", "Verdict"]
@@ -86,6 +87,7 @@ class Verdict(Enum):
     """What follows from a failure."""
 
     RETRY = "it will be tried again"
+    CUT = "the record that cannot be deserialized is parted from the others"
     HALVE = "it will be tried in halves, to find what is refused"
     SKIP = "it is left out"
     BURY = "it goes to the dead-letter topic"
@@ -220,13 +222,18 @@ class HandlerCore:
         self.counts = replace(self.counts, failures=self.counts.failures + 1)
         work, options = self._current(), self._options
         queue = self._places[work.batch.tp].queue
+        if len(work.batch) > 1 and (poison := _undecodable(work.batch, error)) is not None:
+            queue.popleft()
+            parts = work.batch.cut(poison or 1)
+            queue.extendleft(_Work(part, now_ms, committed=work.committed) for part in reversed(parts))
+            return Verdict.CUT
         work.attempts += 1
         if options.guarantee is not Guarantee.AT_MOST_ONCE:
             if self._tries_again(work, now_ms):
                 return Verdict.RETRY
             if options.on_error is not OnError.STOP and len(work.batch) > 1:
                 queue.popleft()
-                queue.extendleft(_Work(half, now_ms, give_up_at_ms=now_ms) for half in reversed(work.batch.halves()))
+                queue.extendleft(_Work(half, now_ms, give_up_at_ms=now_ms) for half in reversed(_halves(work.batch)))
                 return Verdict.HALVE
         match options.on_error:
             case OnError.STOP:
@@ -307,3 +314,14 @@ class HandlerCore:
         place.queue.popleft()
         place.done = work.batch.next_offset
         return work.batch
+
+
+def _undecodable(batch: HandlerBatch, error: Exception) -> int | None:
+    """Which record of the batch cannot be deserialized, if that is the error."""
+    if not isinstance(error, RecordDeserializationError) or error.tp != batch.tp:
+        return None
+    return next((index for index, raw in enumerate(batch.raw()) if raw.offset == error.offset), None)
+
+
+def _halves(batch: HandlerBatch) -> tuple[HandlerBatch, HandlerBatch]:
+    return batch.cut(len(batch) // 2)

@@ -25,7 +25,7 @@ from raylog.client.group_user_handler import UserHandler
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import StoreUnavailable
-from raylog.protocol.errors import BrokerNotAvailable, RaylogError, is_retriable
+from raylog.protocol.errors import BrokerNotAvailable, CorruptMessage, RaylogError, is_retriable
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -273,7 +273,10 @@ class _Membership(RebalanceListener):
 
 
 def _passes(error: RaylogError) -> bool:
-    """True when it is the cluster that is not there at the moment, and the member may come again."""
+    """True when it is the cluster that is not there at the moment, and the member may come again. What is damaged in a
+    log stays so: a replica that has it whole would have been asked."""
+    if isinstance(error, CorruptMessage):
+        return False
     return is_retriable(error) or isinstance(error, BrokerNotAvailable | StoreUnavailable)
 
 

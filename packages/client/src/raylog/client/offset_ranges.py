@@ -7,7 +7,7 @@ earliest and -1 latest. Without any I/O: the bounds of logs are handed in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -47,6 +47,11 @@ class Selection:
 
 class DataLoss(RaylogError):
     """Offsets that were asked for are not in the log, or no longer; the message says what to do."""
+
+    def __init__(self, message: str, lost: Iterable[OffsetRange] = ()) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
+        """What of it is known to be lost, where that can be told."""
 
 
 class LogBounds(NamedTuple):

@@ -17,11 +17,11 @@ from raylog.client.columns import body_of, decode_columns, schema_of
 from raylog.client.config import CHECK_CRCS, CONSUMER_SETTINGS, client_settings
 from raylog.client.consumer import Consumer
 from raylog.client.offset_ranges import DataLoss, OffsetRange
-from raylog.client.results import LogTruncated
+from raylog.client.read_errors import LogTruncated, unreadable
 from raylog.protocol.batch_header import BatchHeader
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError, RequestTimedOut, UnknownTopicOrPartition
-from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, Offset, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
 
 POLL_TIMEOUT_MS = 1_000
@@ -62,7 +62,7 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
 
     It ends by position: the last offsets may be control records, or compacted away. Raises DataLoss when the log has
     lost a part of it, unless ``reading`` accepts that; RequestTimedOut when its leader does not answer for
-    STALL_TIMEOUT_S seconds; CorruptMessage, naming the batch, after what comes before the damage.
+    STALL_TIMEOUT_S seconds; CorruptBatch after what comes before the damage.
     """
     schema = schema_of(reading.columns)
     check_crcs = client_settings(CONSUMER_SETTINGS, reading.bootstrap_servers, reading.consumer)[CHECK_CRCS]
@@ -96,7 +96,7 @@ def decode_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of ``piece`` in what a fetch returned, from its ``from_offset`` on, in non-empty batches.
 
-    Raises CorruptMessage or UnsupportedCompressionType, naming the batch, after what comes before it.
+    Raises CorruptBatch or UnsupportedCompressionType after what comes before the batch.
     """
     start = max(piece.start, fetched.from_offset)
     portion: list[tuple[BatchHeader, Buffer]] = []
@@ -110,7 +110,7 @@ def decode_range(
         try:
             body = body_of(fetched.data, pos, header, check_crcs=check_crcs)
         except RaylogError as error:
-            damage = _named(piece.tp, header, error)
+            damage = unreadable(piece.tp, header, error)
             break
         portion.append((header, body))
         size += len(body)
@@ -131,16 +131,12 @@ def _decode(
         found = decode_columns(piece.tp, portion, schema, from_offset=start, until_offset=piece.end)
     except RaylogError as error:
         if len(portion) == 1:
-            raise _named(piece.tp, portion[0][0], error) from error
+            raise unreadable(piece.tp, portion[0][0], error) from error
         for batch in portion:  # which of them is damaged?
             yield from _decode(piece, start, [batch], schema)
         raise
     if len(found):
         yield found
-
-
-def _named(tp: TopicPartition, header: BatchHeader, error: RaylogError) -> RaylogError:
-    return type(error)(f"{tp}, batch at offset {header.base_offset}: {error}")
 
 
 class _Position:
@@ -197,7 +193,8 @@ class _Position:
 
     def _lose(self, what: str, next_offset: int, cause: RaylogError | None) -> None:
         if self._reading.fail_on_data_loss:
-            raise DataLoss(f"{what} are gone: {LOSS_HINT}") from cause
+            lost = self._piece._replace(start=Offset(self.offset), end=Offset(next_offset))
+            raise DataLoss(f"{what} are gone: {LOSS_HINT}", [lost]) from cause
         log.warning("%s are gone; the loss is accepted, so they are left out", what)
         self.offset = next_offset
         if not self.done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from raylog.protocol.errors import OffsetOutOfRange, RaylogError
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     BrokerId,
     GroupId,
@@ -19,37 +19,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-
-class PositionLost(OffsetOutOfRange):
-    """The offset to read from is not at the broker (any more): it keeps ``earliest`` up to, without,
-    ``end``."""
-
-    def __init__(self, tp: TopicPartition, position: int, earliest: int, end: int) -> None:
-        super().__init__(
-            f"{tp}: offset {position} is out of range, the broker has {earliest} to {end}; "
-            "seek, or set auto.offset.reset to earliest or latest"
-        )
-        self.tp = tp
-        self.position = position
-        self.earliest = earliest
-        self.end = end
-
-
-class LogTruncated(OffsetOutOfRange):
-    """The leader's log does not have what was read before ``position`` (KIP-320): it went another way from
-    ``diverging_offset`` on, as after an unclean election; -1 where the leader does not know the epoch at all."""
-
-    def __init__(self, tp: TopicPartition, position: int, epoch: int, diverging_offset: int) -> None:
-        where = f"from offset {diverging_offset} on; seek there to read what is"
-        super().__init__(
-            f"{tp}: the log was truncated: the records read before offset {position}, of leader epoch {epoch}, are not "
-            f"in the leader's log {where if diverging_offset >= 0 else 'at all; seek to its start or end'}"
-        )
-        self.tp = tp
-        self.position = position
-        self.epoch = epoch
-        self.diverging_offset = diverging_offset
 
 
 class RecordMetadata(NamedTuple):

@@ -54,15 +54,15 @@ def _default(value: Any) -> bytes:
 def _decode_msgpack(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, timestamp=0, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as a map's key
         raise InvalidRecord(f"not msgpack: {error}") from error
 
 
 def _decode_json(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError as error:
-        raise InvalidRecord(f"not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecord(f"not JSON, or nested too deeply: {error}") from error
 
 
 def _decode_str(data: bytes) -> str:

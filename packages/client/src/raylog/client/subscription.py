@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from raylog.client.results import LogTruncated, PositionLost
+from raylog.client.read_errors import LogTruncated, PositionLost
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 
@@ -39,7 +39,7 @@ class Place:
         self.epoch = -1
         """The leader epoch of the last batch before the position, or of a later one; -1: not known."""
         self.generation = 0
-        """Grows with every jump: what was fetched or asked for an older one is void."""
+        """Grows with every jump, and when it is read no more: what was fetched or asked for an older one is void."""
         self.topic_id = NO_TOPIC_ID
         """The topic to read, while it is not known to be another; NO_TOPIC_ID: whichever has the name."""
         self.paused = False
@@ -146,9 +146,11 @@ class Subscription:
         self._places = {}
         for tp in partitions:
             if tp in before:
-                self._places[tp] = before[tp]
-            else:
+                self._places[tp] = before.pop(tp)
+            elif tp not in self._places:
                 self.add(tp)
+        for place in before.values():
+            place.generation += 1
 
     def add(self, tp: TopicPartition) -> Place:
         """This partition, too, from where ``reset`` says."""
@@ -159,4 +161,6 @@ class Subscription:
 
     def remove(self, tp: TopicPartition) -> None:
         """Not this partition any more."""
-        self._places.pop(tp, None)
+        place = self._places.pop(tp, None)
+        if place is not None:
+            place.generation += 1

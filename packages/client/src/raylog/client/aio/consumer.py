@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.config import GROUP_ID, isolation_level
-from raylog.client.consumer_core import ConsumerCore, Lent, offsets_of
+from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
@@ -22,6 +22,10 @@ from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
+
+T = TypeVar("T")
+
+_WHOLE_BATCH = 1 << 30
 
 
 class AsyncConsumer(ConsumerCore):
@@ -48,7 +52,8 @@ class AsyncConsumer(ConsumerCore):
         self._topics = list(topics)
         """Topics whose partitions are still to be assigned."""
         self._loop = asyncio.get_running_loop()
-        self._lent: Lent | None = None
+        self._in_hand: Iterator[ConsumerRecord] = iter(())
+        """What ``async for`` hands out next."""
         self._admin: Admin | None = None
         self._asking: asyncio.Future[Any] | None = None
         self._closed = False
@@ -92,49 +97,26 @@ class AsyncConsumer(ConsumerCore):
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
-        left = min(max_records or self._max_poll_records, self._max_poll_records)
-        await self._wait_for_data(timeout_ms)
-        polled = self._take_up_to(left)
-        if not polled:
-            self._raise_error()
-        return polled
+        most = min(max_records or self._max_poll_records, self._max_poll_records)
+        return await self._find(partial(self._take_up_to, most), timeout_ms)
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
         """As ``Consumer.poll_batches``."""
-        await self._wait_for_data(timeout_ms)
-        found = self._take_raw()
-        if not found:
-            self._raise_error()
-        return found
+        return await self._find(self._take_raw, timeout_ms)
 
     async def poll_columns(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Records as an Arrow table, as ``Consumer.poll_columns``."""
-        schema = schema_of(columns)
-        await self._wait_for_data(timeout_ms)
-        table = self._take_columns(schema)
-        if not len(table):
-            self._raise_error()
-        return table
+        return await self._find(partial(self._take_columns, schema_of(columns)), timeout_ms)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record, however long it takes. Who stops iterating finds the rest where he left."""
-        lent = self._lent
-        if (
-            lent is None
-            or lent.is_back
-            or lent.next >= len(lent.records)
-            or lent.generation != lent.buffer.place.generation
-        ):
-            lent = await self._lend()
-        elif lent.buffer.place.paused:
-            lent.give_back()
-            lent = await self._lend()
-        record = lent.records[lent.next]
-        lent.next += 1
-        lent.buffer.place.position = record.offset + 1
+        while (record := next(self._in_hand, None)) is None:
+            found = await self._find(partial(self._peek, _WHOLE_BATCH), 1_000)
+            if found is not None:
+                self._in_hand = one_by_one(*found)
         return record
 
     async def close(self) -> None:
@@ -168,25 +150,22 @@ class AsyncConsumer(ConsumerCore):
             raise RaylogError("the consumer is closed")
 
     async def _begin(self) -> None:
-        """Before anything is read: give back what an iteration left, and assign what the constructor named."""
+        """Before anything is read: assign what the constructor named."""
         self._check()
-        if self._lent is not None:
-            self._lent.give_back()
-            self._lent = None
         if self._topics:
             found = [(topic, partition) for topic in self._topics for partition in await self.partitions_for(topic)]
             self._topics = []
             self.assign([*self.assignment(), *found])
 
-    async def _lend(self) -> Lent:
-        """Records of one batch, which ``async for`` hands out one by one."""
-        while True:
-            await self._wait_for_data(1_000)
-            taken = self._take(1 << 30)
-            if taken is not None:
-                self._lent = Lent(*taken)
-                return self._lent
+    async def _find(self, take: Callable[[], T], timeout_ms: float) -> T:
+        """What ``take`` finds: nothing when nothing comes in time."""
+        await self._wait_for_data(timeout_ms)
+        with self._handing_out():
             self._raise_error()
+            found = take()
+            if not found:
+                self._raise_error()
+            return found
 
     async def _wait_for_data(self, timeout_ms: float) -> None:
         """Talk to brokers, and wait at most so long until there is something to hand out or to tell."""
@@ -196,7 +175,7 @@ class AsyncConsumer(ConsumerCore):
             if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
                 await asyncio.sleep(0)  # a backlog must not keep the loop from its other tasks
-            while not self._has_data() and not self._fetcher.errors:
+            while not self._has_data() and not self._fetcher.has_error():
                 left_ms = (deadline - time.monotonic()) * 1_000
                 await self._exchange(max(0.0, left_ms))
                 if left_ms <= 0:
@@ -205,7 +184,7 @@ class AsyncConsumer(ConsumerCore):
     async def _exchange(self, timeout_ms: float) -> None:
         """One round: send and take in what there is, and wait for more unless something came."""
         again_ms = self._fetcher.exchange(0)
-        if not self._has_data() and not self._fetcher.errors:
+        if not self._has_data() and not self._fetcher.has_error():
             await self._readable(min(timeout_ms, again_ms))
 
     async def _readable(self, timeout_ms: float) -> None:

@@ -22,7 +22,7 @@ from raylog.client.cli.common import (
     tell,
 )
 from raylog.client.cli.records import formatter
-from raylog.client.results import PositionLost
+from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
     IllegalGeneration,
     InvalidPartitions,

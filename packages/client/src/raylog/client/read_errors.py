@@ -1,0 +1,111 @@
+"""◆ What a reader is told of a place in a log that it cannot go past by itself.
+
+Each error names the partition and the offsets as attributes, too, and travels pickled. The position stays in front of
+what cannot be read: what came before it was handed out, and ``seek`` goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylog.client.results import ConsumerRecord
+from raylog.protocol.batch_header import BatchHeader
+from raylog.protocol.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange, RaylogError
+from raylog.protocol.ids import TopicPartition
+from raylog.protocol.rows import Record
+
+
+class RecordDeserializationError(InvalidRecord):
+    """A deserializer raised for one record (KIP-334, KIP-1036); its error is the ``__cause__``, until it is pickled.
+
+    ``seek(topic, partition, offset + 1)`` goes on behind it. ``key`` and ``value`` are the bytes that they were.
+    """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        record: Record | ConsumerRecord,
+        timestamp_type: int,
+        origin: str,
+        error: Exception,
+    ) -> None:
+        super().__init__(
+            f"{tp} offset {record.offset}: the {origin} cannot be deserialized: {_told(error)}; seek to offset "
+            f"{record.offset + 1} to go on behind the record"
+        )
+        self.tp = tp
+        self.topic: str = tp.topic
+        self.partition: int = tp.partition
+        self.offset = record.offset
+        self.timestamp = record.timestamp
+        self.timestamp_type = timestamp_type
+        """0: the producer's time. 1: the broker's, on append."""
+        self.key: bytes | None = record.key
+        self.value: bytes | None = record.value
+        self.headers: Sequence[tuple[str, bytes | None]] = record.headers
+        self.origin = origin
+        """``key`` or ``value``: which of them it is."""
+
+
+class CorruptBatch(CorruptMessage):
+    """The batch at ``offset`` is damaged. ``seek`` to ``next_offset`` goes on behind it; that is -1 where the damage
+    hides where the batch ends."""
+
+    def __init__(self, tp: TopicPartition, offset: int, next_offset: int, error: Exception) -> None:
+        behind = f"offset {next_offset}" if next_offset >= 0 else "an offset behind it"
+        super().__init__(f"{tp}, batch at offset {offset}: {error}; seek to {behind} to go on")
+        self.tp = tp
+        self.topic: str = tp.topic
+        self.partition: int = tp.partition
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class PositionLost(OffsetOutOfRange):
+    """The offset to read from is not at the broker (any more): it keeps ``earliest`` up to, without,
+    ``end``."""
+
+    def __init__(self, tp: TopicPartition, position: int, earliest: int, end: int) -> None:
+        super().__init__(
+            f"{tp}: offset {position} is out of range, the broker has {earliest} to {end}; "
+            "seek, or set auto.offset.reset to earliest or latest"
+        )
+        self.tp = tp
+        self.topic: str = tp.topic
+        self.partition: int = tp.partition
+        self.position = position
+        self.earliest = earliest
+        self.end = end
+
+
+class LogTruncated(OffsetOutOfRange):
+    """The leader's log does not have what was read before ``position`` (KIP-320): it went another way from
+    ``diverging_offset`` on, as after an unclean election; -1 where the leader does not know the epoch at all."""
+
+    def __init__(self, tp: TopicPartition, position: int, epoch: int, diverging_offset: int) -> None:
+        where = f"from offset {diverging_offset} on; seek there to read what is"
+        super().__init__(
+            f"{tp}: the log was truncated: the records read before offset {position}, of leader epoch {epoch}, are not "
+            f"in the leader's log {where if diverging_offset >= 0 else 'at all; seek to its start or end'}"
+        )
+        self.tp = tp
+        self.topic: str = tp.topic
+        self.partition: int = tp.partition
+        self.position = position
+        self.epoch = epoch
+        self.diverging_offset = diverging_offset
+
+
+def unreadable(tp: TopicPartition, header: BatchHeader, error: RaylogError) -> RaylogError:
+    """``error``, of decoding the batch, with its place."""
+    if isinstance(error, CorruptMessage):
+        return CorruptBatch(tp, header.base_offset, header.next_offset, error)
+    return type(error)(f"{tp}, batch at offset {header.base_offset}: {error}")
+
+
+def _told(error: Exception) -> str:
+    """What a user's error says; it may fail at that."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 (it is the user's, and another error is being told)
+        return type(error).__name__
