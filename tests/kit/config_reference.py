@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from raylog.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
+from raylog.client.config import PRODUCER_SETTINGS
+from raylog.client.consumer_config import CONSUMER_SETTINGS
 from raylog.client.group_handler_config import HANDLER_SETTINGS
 from raylog.protocol.settings import Setting, SettingsTable
 

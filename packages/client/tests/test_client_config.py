@@ -6,13 +6,13 @@ import pytest
 
 from raylog.client.config import (
     BOOTSTRAP_SERVERS,
-    CONSUMER_SETTINGS,
     LINGER_MS,
     PRODUCER_SETTINGS,
     client_settings,
     parse_address,
     producer_guarantees,
 )
+from raylog.client.consumer_config import CONSUMER_SETTINGS
 from raylog.protocol.errors import InvalidConfig
 
 

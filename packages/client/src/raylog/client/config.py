@@ -23,7 +23,7 @@ from raylog.protocol.settings import (
 T = TypeVar("T")
 
 
-def _setting(name: str, type_: ValueType, default: T, doc: str, **more: Any) -> Setting[T]:
+def client_setting(name: str, type_: ValueType, default: T, doc: str, **more: Any) -> Setting[T]:
     return Setting(name, type_, default, Scope.CLIENT, doc, **more)
 
 
@@ -32,15 +32,17 @@ def _given(value: tuple[str, ...]) -> str | None:
 
 
 # Every client.
-BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = _setting(
+BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = client_setting(
     "bootstrap.servers",
     ValueType.LIST,
     (),
     "Addresses (host:port) to learn the cluster from; any live broker will do.",
     check=_given,
 )
-CLIENT_ID = _setting("client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by.")
-REQUEST_TIMEOUT_MS = _setting(
+CLIENT_ID = client_setting(
+    "client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by."
+)
+REQUEST_TIMEOUT_MS = client_setting(
     "request.timeout.ms",
     ValueType.INT,
     30_000,
@@ -48,7 +50,7 @@ REQUEST_TIMEOUT_MS = _setting(
     unit="ms",
     check=at_least(1),
 )
-RETRY_BACKOFF_MS = _setting(
+RETRY_BACKOFF_MS = client_setting(
     "retry.backoff.ms",
     ValueType.LONG,
     100,
@@ -56,7 +58,7 @@ RETRY_BACKOFF_MS = _setting(
     unit="ms",
     check=at_least(0),
 )
-RETRY_BACKOFF_MAX_MS = _setting(
+RETRY_BACKOFF_MAX_MS = client_setting(
     "retry.backoff.max.ms",
     ValueType.LONG,
     1_000,
@@ -64,7 +66,7 @@ RETRY_BACKOFF_MAX_MS = _setting(
     unit="ms",
     check=at_least(0),
 )
-METADATA_MAX_AGE_MS = _setting(
+METADATA_MAX_AGE_MS = client_setting(
     "metadata.max.age.ms",
     ValueType.LONG,
     300_000,
@@ -72,7 +74,7 @@ METADATA_MAX_AGE_MS = _setting(
     unit="ms",
     check=at_least(1),
 )
-DEFAULT_API_TIMEOUT_MS = _setting(
+DEFAULT_API_TIMEOUT_MS = client_setting(
     "default.api.timeout.ms",
     ValueType.INT,
     60_000,
@@ -80,7 +82,7 @@ DEFAULT_API_TIMEOUT_MS = _setting(
     unit="ms",
     check=at_least(1),
 )
-_COMMON: tuple[Setting[Any], ...] = (
+COMMON: tuple[Setting[Any], ...] = (
     BOOTSTRAP_SERVERS,
     CLIENT_ID,
     REQUEST_TIMEOUT_MS,
@@ -90,20 +92,20 @@ _COMMON: tuple[Setting[Any], ...] = (
 )
 
 # Producer.
-ACKS = _setting(
+ACKS = client_setting(
     "acks",
     ValueType.STRING,
     "all",
     "Who must have a batch before it counts as delivered: nobody (0), the leader (1), all in-sync replicas (all).",
     check=one_of("0", "1", "all", "-1"),
 )
-ENABLE_IDEMPOTENCE = _setting(
+ENABLE_IDEMPOTENCE = client_setting(
     "enable.idempotence",
     ValueType.BOOLEAN,
     True,
     "Retries neither duplicate nor reorder records. Needs acks=all; off when acks is set to 0 or 1.",
 )
-LINGER_MS = _setting(
+LINGER_MS = client_setting(
     "linger.ms",
     ValueType.LONG,
     5,
@@ -111,7 +113,7 @@ LINGER_MS = _setting(
     unit="ms",
     check=at_least(0),
 )
-BATCH_SIZE = _setting(
+BATCH_SIZE = client_setting(
     "batch.size",
     ValueType.INT,
     16_384,
@@ -119,21 +121,21 @@ BATCH_SIZE = _setting(
     unit="bytes",
     check=at_least(1),
 )
-COMPRESSION_TYPE = _setting(
+COMPRESSION_TYPE = client_setting(
     "compression.type",
     ValueType.STRING,
     "none",
     "How batches are compressed.",
     check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
 )
-MAX_IN_FLIGHT = _setting(
+MAX_IN_FLIGHT = client_setting(
     "max.in.flight.requests.per.connection",
     ValueType.INT,
     5,
     "Requests to one broker that may wait for their answer; at most 5 with idempotence.",
     check=at_least(1),
 )
-DELIVERY_TIMEOUT_MS = _setting(
+DELIVERY_TIMEOUT_MS = client_setting(
     "delivery.timeout.ms",
     ValueType.INT,
     120_000,
@@ -141,14 +143,14 @@ DELIVERY_TIMEOUT_MS = _setting(
     unit="ms",
     check=at_least(1),
 )
-RETRIES = _setting(
+RETRIES = client_setting(
     "retries",
     ValueType.INT,
     2**31 - 1,
     "How often one batch is sent again after a passing error; delivery.timeout.ms is the bound to think in.",
     check=at_least(0),
 )
-BUFFER_MEMORY = _setting(
+BUFFER_MEMORY = client_setting(
     "buffer.memory",
     ValueType.LONG,
     33_554_432,
@@ -156,7 +158,7 @@ BUFFER_MEMORY = _setting(
     unit="bytes",
     check=at_least(1),
 )
-MAX_BLOCK_MS = _setting(
+MAX_BLOCK_MS = client_setting(
     "max.block.ms",
     ValueType.LONG,
     60_000,
@@ -164,7 +166,7 @@ MAX_BLOCK_MS = _setting(
     unit="ms",
     check=at_least(0),
 )
-MAX_REQUEST_SIZE = _setting(
+MAX_REQUEST_SIZE = client_setting(
     "max.request.size",
     ValueType.INT,
     1_048_576,
@@ -172,7 +174,7 @@ MAX_REQUEST_SIZE = _setting(
     unit="bytes",
     check=at_least(1),
 )
-PARTITIONER = _setting(
+PARTITIONER = client_setting(
     "partitioner",
     ValueType.STRING,
     "murmur2",
@@ -182,7 +184,7 @@ PARTITIONER = _setting(
 )
 PRODUCER_SETTINGS = SettingsTable(
     (
-        *_COMMON,
+        *COMMON,
         ACKS,
         ENABLE_IDEMPOTENCE,
         LINGER_MS,
@@ -198,146 +200,7 @@ PRODUCER_SETTINGS = SettingsTable(
     )
 )
 
-# Consumer.
-AUTO_OFFSET_RESET = _setting(
-    "auto.offset.reset",
-    ValueType.STRING,
-    "latest",
-    "Where to read when there is no position, or the position is out of range: from the earliest "
-    "or the latest offset, with a warning when a position was lost; or raise OffsetOutOfRange (none).",
-    check=one_of("earliest", "latest", "none"),
-)
-MAX_POLL_RECORDS = _setting(
-    "max.poll.records", ValueType.INT, 500, "The most records that one poll() returns.", check=at_least(1)
-)
-FETCH_MIN_BYTES = _setting(
-    "fetch.min.bytes",
-    ValueType.INT,
-    1,
-    "A broker answers a fetch once it has this much, or after fetch.max.wait.ms.",
-    unit="bytes",
-    check=at_least(0),
-)
-FETCH_MAX_BYTES = _setting(
-    "fetch.max.bytes",
-    ValueType.INT,
-    52_428_800,
-    "The most that one fetch returns; a first batch that is larger comes all the same.",
-    unit="bytes",
-    check=at_least(0),
-)
-FETCH_MAX_WAIT_MS = _setting(
-    "fetch.max.wait.ms",
-    ValueType.INT,
-    500,
-    "How long a broker may hold a fetch that has less than fetch.min.bytes.",
-    unit="ms",
-    check=at_least(0),
-)
-MAX_PARTITION_FETCH_BYTES = _setting(
-    "max.partition.fetch.bytes",
-    ValueType.INT,
-    1_048_576,
-    "The most that one fetch returns of one partition; a first batch that is larger comes all the same.",
-    unit="bytes",
-    check=at_least(0),
-)
-CLIENT_RACK = _setting(
-    "client.rack",
-    ValueType.STRING,
-    "",
-    "Where this consumer runs. Brokers with a broker.rack may let it read from an in-sync replica there (KIP-392).",
-)
-CHECK_CRCS = _setting(
-    "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
-)
-ISOLATION_LEVEL = _setting(
-    "isolation.level",
-    ValueType.STRING,
-    "read_uncommitted",
-    "read_committed: read up to the first transaction that is still open, and leave out what was aborted (KIP-98).",
-    check=one_of("read_uncommitted", "read_committed"),
-)
-GROUP_ID = _setting(
-    "group.id",
-    ValueType.STRING,
-    "",
-    "The consumer group to read in: its members share the partitions and go on where the group stopped. Without it, "
-    "the consumer reads the partitions that it is told to, and nobody else is looked at.",
-)
-ENABLE_AUTO_COMMIT = _setting(
-    "enable.auto.commit",
-    ValueType.BOOLEAN,
-    True,
-    "In a group: commit what was handed out before, while polling, when a partition is given up, and when closing.",
-)
-AUTO_COMMIT_INTERVAL_MS = _setting(
-    "auto.commit.interval.ms",
-    ValueType.INT,
-    5_000,
-    "How often that happens while polling: as much, at most, is read again after a member has died.",
-    unit="ms",
-    check=at_least(0),
-)
-MAX_POLL_INTERVAL_MS = _setting(
-    "max.poll.interval.ms",
-    ValueType.INT,
-    300_000,
-    "A member of a group that does not poll for so long is stuck: others get its partitions.",
-    unit="ms",
-    check=at_least(1),
-)
-SESSION_TIMEOUT_MS = _setting(
-    "session.timeout.ms",
-    ValueType.INT,
-    10_000,
-    "How long a member of a group that vanished keeps its partitions, where nobody has proof that it died: the timeout "
-    "of its ZooKeeper session, which the server may bound. It hands nothing out any more after 0.6 of it.",
-    unit="ms",
-    check=at_least(1),
-)
-PARTITION_ASSIGNMENT_STRATEGY = _setting(
-    "partition.assignment.strategy",
-    ValueType.STRING,
-    "sticky",
-    "Who of the group reads what, when this member decides it: balanced with the fewest moves (sticky), or ranges of "
-    "each topic's partitions (range). The same for all members.",
-    check=one_of("sticky", "range"),
-)
-ZOOKEEPER_CONNECT = _setting(
-    "zookeeper.connect",
-    ValueType.STRING,
-    "",
-    "host:port,… and a chroot of the cluster's ZooKeeper, for members of groups. By default what a broker says.",
-)
-ZOOKEEPER_AUTH = _setting(
-    "zookeeper.auth", ValueType.STRING, "", "user:password, where it asks for it.", sensitive=True
-)
-CONSUMER_SETTINGS = SettingsTable(
-    (
-        *_COMMON,
-        DEFAULT_API_TIMEOUT_MS,
-        AUTO_OFFSET_RESET,
-        MAX_POLL_RECORDS,
-        FETCH_MIN_BYTES,
-        FETCH_MAX_BYTES,
-        FETCH_MAX_WAIT_MS,
-        MAX_PARTITION_FETCH_BYTES,
-        CHECK_CRCS,
-        ISOLATION_LEVEL,
-        CLIENT_RACK,
-        GROUP_ID,
-        ENABLE_AUTO_COMMIT,
-        AUTO_COMMIT_INTERVAL_MS,
-        MAX_POLL_INTERVAL_MS,
-        SESSION_TIMEOUT_MS,
-        PARTITION_ASSIGNMENT_STRATEGY,
-        ZOOKEEPER_CONNECT,
-        ZOOKEEPER_AUTH,
-    )
-)
-
-ADMIN_SETTINGS = SettingsTable((*_COMMON, DEFAULT_API_TIMEOUT_MS))
+ADMIN_SETTINGS = SettingsTable((*COMMON, DEFAULT_API_TIMEOUT_MS))
 
 
 def client_settings(
@@ -362,11 +225,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     return str(value)
-
-
-def isolation_level(settings: Settings) -> int:
-    """``isolation.level`` as on the wire."""
-    return int(settings[ISOLATION_LEVEL] == "read_committed")
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import GROUP_ID, isolation_level
+from raylog.client.consumer_config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.group_consumer import GroupReader, RebalanceListener
 from raylog.client.group_consumer_join import Topics, join_group, subscribed

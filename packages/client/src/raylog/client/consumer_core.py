@@ -16,15 +16,13 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.config import (
-    AUTO_OFFSET_RESET,
     BOOTSTRAP_SERVERS,
     CLIENT_ID,
-    CONSUMER_SETTINGS,
     DEFAULT_API_TIMEOUT_MS,
-    MAX_POLL_RECORDS,
     REQUEST_TIMEOUT_MS,
     client_settings,
 )
+from raylog.client.consumer_config import AUTO_OFFSET_RESET, CONSUMER_SETTINGS, MAX_POLL_RECORDS
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser

@@ -17,7 +17,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
+from raylog.client.config import client_settings
+from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
 from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_at_once
 from raylog.client.data_sink import TopicDatasink
 from raylog.client.data_source import TopicDatasource

@@ -11,19 +11,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raylog.client.config import (
+from raylog.client.config import METADATA_MAX_AGE_MS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
+from raylog.client.connection import Address, Reply
+from raylog.client.consumer_config import (
     CHECK_CRCS,
     CLIENT_RACK,
     FETCH_MAX_BYTES,
     FETCH_MAX_WAIT_MS,
     FETCH_MIN_BYTES,
     MAX_PARTITION_FETCH_BYTES,
-    METADATA_MAX_AGE_MS,
-    REQUEST_TIMEOUT_MS,
-    RETRY_BACKOFF_MS,
     isolation_level,
 )
-from raylog.client.connection import Address, Reply
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer

@@ -10,10 +10,9 @@ from re import Pattern
 from typing import NamedTuple
 
 from raylog.client.admin import Admin
-from raylog.client.config import (
+from raylog.client.config import CLIENT_ID, DEFAULT_API_TIMEOUT_MS
+from raylog.client.consumer_config import (
     AUTO_COMMIT_INTERVAL_MS,
-    CLIENT_ID,
-    DEFAULT_API_TIMEOUT_MS,
     ENABLE_AUTO_COMMIT,
     GROUP_ID,
     MAX_POLL_INTERVAL_MS,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from raylog.client.config import AUTO_COMMIT_INTERVAL_MS
+from raylog.client.consumer_config import AUTO_COMMIT_INTERVAL_MS
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import Scope, Setting, SettingsTable, ValueType, at_least, one_of
 

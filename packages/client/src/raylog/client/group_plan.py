@@ -8,8 +8,9 @@ from re import Pattern
 from typing import Any
 
 from raylog.client.admin import Admin
-from raylog.client.config import CONSUMER_SETTINGS, client_settings
+from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
+from raylog.client.consumer_config import CONSUMER_SETTINGS
 from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_dead_letters import DeadLetterTopic

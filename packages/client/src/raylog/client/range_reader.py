@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns, schema_of
-from raylog.client.config import CHECK_CRCS, CONSUMER_SETTINGS, client_settings
+from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
+from raylog.client.consumer_config import CHECK_CRCS, CONSUMER_SETTINGS
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.read_errors import LogTruncated, unreadable
 from raylog.protocol.batch_header import BatchHeader

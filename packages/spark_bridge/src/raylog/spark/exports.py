@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
-from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
+from raylog.client.config import client_settings
+from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from raylog.client.config import CONSUMER_SETTINGS, client_settings, isolation_level
+from raylog.client.config import client_settings
+from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
 from raylog.client.offset_ranges import (
     EARLIEST,
     LATEST,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import GROUP_ID, isolation_level
+from raylog.client.consumer_config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp

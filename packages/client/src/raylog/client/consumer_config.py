@@ -1,0 +1,149 @@
+"""◆ The consumer's settings, in Kafka's names and with Kafka 4's defaults."""
+
+from __future__ import annotations
+
+from raylog.client.config import COMMON, DEFAULT_API_TIMEOUT_MS, client_setting
+from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
+
+AUTO_OFFSET_RESET = client_setting(
+    "auto.offset.reset",
+    ValueType.STRING,
+    "latest",
+    "Where to read when there is no position, or the position is out of range: from the earliest "
+    "or the latest offset, with a warning when a position was lost; or raise OffsetOutOfRange (none).",
+    check=one_of("earliest", "latest", "none"),
+)
+MAX_POLL_RECORDS = client_setting(
+    "max.poll.records", ValueType.INT, 500, "The most records that one poll() returns.", check=at_least(1)
+)
+FETCH_MIN_BYTES = client_setting(
+    "fetch.min.bytes",
+    ValueType.INT,
+    1,
+    "A broker answers a fetch once it has this much, or after fetch.max.wait.ms.",
+    unit="bytes",
+    check=at_least(0),
+)
+FETCH_MAX_BYTES = client_setting(
+    "fetch.max.bytes",
+    ValueType.INT,
+    52_428_800,
+    "The most that one fetch returns; a first batch that is larger comes all the same.",
+    unit="bytes",
+    check=at_least(0),
+)
+FETCH_MAX_WAIT_MS = client_setting(
+    "fetch.max.wait.ms",
+    ValueType.INT,
+    500,
+    "How long a broker may hold a fetch that has less than fetch.min.bytes.",
+    unit="ms",
+    check=at_least(0),
+)
+MAX_PARTITION_FETCH_BYTES = client_setting(
+    "max.partition.fetch.bytes",
+    ValueType.INT,
+    1_048_576,
+    "The most that one fetch returns of one partition; a first batch that is larger comes all the same.",
+    unit="bytes",
+    check=at_least(0),
+)
+CLIENT_RACK = client_setting(
+    "client.rack",
+    ValueType.STRING,
+    "",
+    "Where this consumer runs. Brokers with a broker.rack may let it read from an in-sync replica there (KIP-392).",
+)
+CHECK_CRCS = client_setting(
+    "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
+)
+ISOLATION_LEVEL = client_setting(
+    "isolation.level",
+    ValueType.STRING,
+    "read_uncommitted",
+    "read_committed: read up to the first transaction that is still open, and leave out what was aborted (KIP-98).",
+    check=one_of("read_uncommitted", "read_committed"),
+)
+GROUP_ID = client_setting(
+    "group.id",
+    ValueType.STRING,
+    "",
+    "The consumer group to read in: its members share the partitions and go on where the group stopped. Without it, "
+    "the consumer reads the partitions that it is told to, and nobody else is looked at.",
+)
+ENABLE_AUTO_COMMIT = client_setting(
+    "enable.auto.commit",
+    ValueType.BOOLEAN,
+    True,
+    "In a group: commit what was handed out before, while polling, when a partition is given up, and when closing.",
+)
+AUTO_COMMIT_INTERVAL_MS = client_setting(
+    "auto.commit.interval.ms",
+    ValueType.INT,
+    5_000,
+    "How often that happens while polling: as much, at most, is read again after a member has died.",
+    unit="ms",
+    check=at_least(0),
+)
+MAX_POLL_INTERVAL_MS = client_setting(
+    "max.poll.interval.ms",
+    ValueType.INT,
+    300_000,
+    "A member of a group that does not poll for so long is stuck: others get its partitions.",
+    unit="ms",
+    check=at_least(1),
+)
+SESSION_TIMEOUT_MS = client_setting(
+    "session.timeout.ms",
+    ValueType.INT,
+    10_000,
+    "How long a member of a group that vanished keeps its partitions, where nobody has proof that it died: the timeout "
+    "of its ZooKeeper session, which the server may bound. It hands nothing out any more after 0.6 of it.",
+    unit="ms",
+    check=at_least(1),
+)
+PARTITION_ASSIGNMENT_STRATEGY = client_setting(
+    "partition.assignment.strategy",
+    ValueType.STRING,
+    "sticky",
+    "Who of the group reads what, when this member decides it: balanced with the fewest moves (sticky), or ranges of "
+    "each topic's partitions (range). The same for all members.",
+    check=one_of("sticky", "range"),
+)
+ZOOKEEPER_CONNECT = client_setting(
+    "zookeeper.connect",
+    ValueType.STRING,
+    "",
+    "host:port,… and a chroot of the cluster's ZooKeeper, for members of groups. By default what a broker says.",
+)
+ZOOKEEPER_AUTH = client_setting(
+    "zookeeper.auth", ValueType.STRING, "", "user:password, where it asks for it.", sensitive=True
+)
+CONSUMER_SETTINGS = SettingsTable(
+    (
+        *COMMON,
+        DEFAULT_API_TIMEOUT_MS,
+        AUTO_OFFSET_RESET,
+        MAX_POLL_RECORDS,
+        FETCH_MIN_BYTES,
+        FETCH_MAX_BYTES,
+        FETCH_MAX_WAIT_MS,
+        MAX_PARTITION_FETCH_BYTES,
+        CHECK_CRCS,
+        ISOLATION_LEVEL,
+        CLIENT_RACK,
+        GROUP_ID,
+        ENABLE_AUTO_COMMIT,
+        AUTO_COMMIT_INTERVAL_MS,
+        MAX_POLL_INTERVAL_MS,
+        SESSION_TIMEOUT_MS,
+        PARTITION_ASSIGNMENT_STRATEGY,
+        ZOOKEEPER_CONNECT,
+        ZOOKEEPER_AUTH,
+    )
+)
+
+
+def isolation_level(settings: Settings) -> int:
+    """``isolation.level`` as on the wire."""
+    return int(settings[ISOLATION_LEVEL] == "read_committed")
