@@ -300,6 +300,25 @@ def test_epoch_that_began_before_the_log_hides_no_wrong_one(tmp_path: Path) -> N
     shelf.dirs.close()
 
 
+@pytest.mark.parametrize(
+    "rows",
+    ["0 0\n3 9\n", "0 0\n3 7\n", "3 8\n", "0 0\n", "3 0\n", "0 0\n2 5\n3 8\n", "0 0\n3 8\n4 9\n"],
+    ids=["late", "early", "first missing", "last missing", "first too long", "one too many", "one too new"],
+)
+def test_epochs_that_the_batches_contradict_are_read_from_the_log(tmp_path: Path, rows: str) -> None:
+    shelf = open_shelf(tmp_path, topic=SMALL)
+    for n in range(8):
+        append(shelf.partition, b"%d" % n)
+    lead(shelf.partition, 3)
+    append(shelf.partition, b"8")
+    append(shelf.partition, b"9")
+    shelf.dirs.close()
+    (shelf.directory / LEADER_EPOCHS).write_text(f"0\n{rows.count(chr(10))}\n{rows}")
+    shelf = open_shelf(tmp_path, topic=SMALL, epoch=4)
+    assert shelf.partition.log.epochs.rows()[:2] == [(0, 0), (3, 8)]
+    shelf.dirs.close()
+
+
 def test_foreign_file_beside_the_segments_is_left_alone(tmp_path: Path) -> None:
     shelf = filled(tmp_path, 3)
     shelf.dirs.abandon()

@@ -319,7 +319,7 @@ def _saved_epochs(fs: FileSystem, directory: Path) -> Epochs | None:
 def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, saved: Epochs | None, start: Offset) -> LeaderEpochs:
     """The saved epochs as far as the log goes, and those that recovery saw; all from the log where it disagrees."""
     empty = loaded.end == loaded.segments[0].base_offset
-    whole = saved is not None and (bool(saved) or empty) and _agree(saved, loaded)
+    whole = saved is not None and (bool(saved) or empty) and _agree(saved, loaded, start)
     epochs = LeaderEpochs(saved if saved is not None and whole else ())
     changed = epochs.truncate_from_end(loaded.end)
     headers = loaded.checked if whole else _all_headers(loaded.segments)
@@ -331,21 +331,32 @@ def _load_epochs(fs: FileSystem, directory: Path, loaded: Loaded, saved: Epochs 
     return epochs
 
 
-def _agree(saved: Epochs, loaded: Loaded) -> bool:
-    """Whether each batch with which an epoch should begin says that it does; nothing in the file vouches for it."""
-    for epoch, start in saved:
-        if not loaded.segments[0].base_offset <= start < loaded.end:
-            continue
-        segment = loaded.segments[number_at(loaded.segments, start)]
-        try:
-            with segment.hold() as held:
-                located = held.find(start)
-                _, header = next(held.headers(located.position if located else segment.size))
-        except (CorruptMessage, StopIteration):
-            continue  # the log itself is damaged there: its readers are told
-        if header.leader_epoch != epoch:
+def _agree(saved: Epochs, loaded: Loaded, start: Offset) -> bool:
+    """Whether the epochs cover the log from ``start`` on, and the batches with which each begins and ends say that they
+    are of it: nothing in the file vouches for it.
+    """
+    first = max(start, loaded.segments[0].base_offset)
+    if saved and saved[0][1] > first:
+        return False
+    ends = [*(offset for _, offset in saved[1:]), loaded.end]
+    for (epoch, begin), end in zip(saved, ends, strict=False):
+        its_first, its_last = max(begin, first), Offset(min(end, loaded.end) - 1)
+        says = {_epoch_at(loaded, offset) for offset in (its_first, its_last)} if its_first <= its_last else set()
+        if not says <= {None, epoch}:
             return False
     return True
+
+
+def _epoch_at(loaded: Loaded, offset: Offset) -> int | None:
+    """What the batch says; None where the log itself is damaged, of which its readers are told."""
+    segment = loaded.segments[number_at(loaded.segments, offset)]
+    try:
+        with segment.hold() as held:
+            located = held.find(offset)
+            _, header = next(held.headers(located.position if located else segment.size))
+            return header.leader_epoch
+    except (CorruptMessage, StopIteration):
+        return None
 
 
 def _all_headers(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
