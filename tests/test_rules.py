@@ -50,7 +50,7 @@ ONLY_IN = {
         "client/data", "client/data_source", "client/data_sink",
         "spark/sessions", "spark/session_nodes", "spark/session_ray",
     },
-    "kazoo": {"coordination/zk_store", "coordination/zk_auth", "coordination/zk_errors"},
+    "kazoo": {"coordination/zk_store", "coordination/zk_reads", "coordination/zk_auth", "coordination/zk_errors"},
     "re2": {"coordination/topic_patterns"},
     "raydp": {"spark/sessions"},
 }  # fmt: skip

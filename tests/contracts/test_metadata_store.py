@@ -144,13 +144,15 @@ def test_get_many_answers_in_order(store: MetadataStore) -> None:
     paths = [f"/n{index}" for index in (3, 99, 0, 19)]
     found = store.get_many(paths)
     assert [node and node.data for node in found] == [b"3", None, b"0", b"19"]
+    store.set("/n3", b"", 0)
+    assert store.get_many(paths * 300) == [(b"", 1), None, (b"0", 0), (b"19", 0)] * 300
     assert store.get_many([]) == []
 
 
 def test_children_many_answers_in_order(store: MetadataStore) -> None:
     for path in ("/p/b", "/p/a", "/q/c"):
         store.create(path, parents=True)
-    assert store.children_many(["/q", "/absent", "/p", "/p/a"]) == [["c"], [], ["a", "b"], []]
+    assert store.children_many(["/q", "/absent", "/p", "/p/a"] * 300) == [["c"], [], ["a", "b"], []] * 300
     assert store.children_many([]) == []
 
 

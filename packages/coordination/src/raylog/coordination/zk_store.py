@@ -52,6 +52,7 @@ from raylog.coordination.store import (
 )
 from raylog.coordination.zk_auth import client_options
 from raylog.coordination.zk_errors import translated
+from raylog.coordination.zk_reads import ManyReads
 from raylog.coordination.zk_restart import ConnectionRestart
 from raylog.protocol.ids import MonotonicMs, TimestampMs
 
@@ -68,8 +69,6 @@ _STATES = {
 }
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # its warnings are for who configures logging
 
-_PIPELINED = 500
-"""How many requests are under way at most."""
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
 
@@ -126,6 +125,7 @@ class ZkStore:
         self._closed = False
         self._client = self._new_client()
         self._client.add_listener(self._on_state)
+        self._reads = ManyReads(self._at, self._begin, self._answer)
         self._restart = ConnectionRestart(self._client, loops or Loops())
         self._learn_granted_timeout()
 
@@ -289,28 +289,16 @@ class ZkStore:
         return None
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        found = self._ask_many(paths, self._client.get_async)
-        return [None if each is None else Versioned(each[0], each[1].version) for each in found]
+        return self._reads.get(paths)
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        return [sorted(names or ()) for names in self._ask_many(paths, self._client.get_children_async)]
+        return self._reads.children(paths)
 
-    def _ask_many(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
-        """What each request answers; None: there is no such node."""
-        found: list[Any] = []
-        for start in range(0, len(paths), _PIPELINED):
-            batch = paths[start : start + _PIPELINED]
-            self._refuse_unless_connected(batch[0])
-            results = [ask(self._at(path)) if is_path(path) else None for path in batch]
-            for path, result in zip(batch, results, strict=True):
-                if result is None:
-                    found.append(None)
-                    continue
-                try:
-                    found.append(self._answer(path, result))
-                except NoNode:
-                    found.append(None)
-        return found
+    def _begin(self, path: str, request: Any) -> Any:
+        self._refuse_unless_connected(path)
+        result = self._client.handler.async_result()
+        self._client._call(request, result)
+        return result
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         if not is_path(path):
@@ -318,7 +306,7 @@ class ZkStore:
         return _stat(self._ask(path, lambda: self._client.exists_async(self._at(path), self._watcher(watch))))
 
     def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
-        return [_stat(each) for each in self._ask_many(paths, self._client.exists_async)]
+        return [_stat(found) for found in self._reads.exists(paths)]
 
     def children(self, path: str, watch: EventSink | None = None) -> list[str]:
         while is_path(path):
