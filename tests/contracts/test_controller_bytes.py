@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.stores import OpenStore
 from raylog.coordination import paths, reassignment
+from raylog.coordination.configs import MAX_OVERRIDES_BYTES, check_overrides_size
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_events import (
     Elected,
@@ -25,7 +26,6 @@ from raylog.coordination.controller_events import (
 from raylog.coordination.controller_topics import MAX_PARTITIONS, check_bytes
 from raylog.coordination.controller_writes import (
     MAX_MOVING_TOPIC_BYTES,
-    MAX_OVERRIDES_BYTES,
     MAX_TOPIC_BYTES,
     Multi,
     Writes,
@@ -137,7 +137,7 @@ def test_a_topic_that_the_store_would_not_take_is_refused() -> None:
     with pytest.raises(InvalidPartitions, match=r"10000 partitions with their replicas take \d+ bytes"):
         check_bytes(topic_of(MAX_PARTITIONS, 6))
     with pytest.raises(InvalidConfig, match="overrides take"):
-        check_bytes(replace(topic_of(1, 1), configs={"x": "y" * MAX_OVERRIDES_BYTES}))
+        check_overrides_size({"x": "y" * MAX_OVERRIDES_BYTES})
 
 
 def test_no_more_partitions_are_reassigned_at_once_than_the_node_can_hold() -> None:

@@ -21,6 +21,8 @@ from raylog.coordination import configs, paths
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.registration import ensure_cluster
+from raylog.coordination.store import MAX_WRITE_BYTES
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import TopicName
 from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
@@ -389,3 +391,17 @@ def test_a_change_returns_once_this_broker_knows_it(node: Node) -> None:
     changing.join(30)
     assert not changing.is_alive()
     assert overrides(node) == {"flush.ms": "1"}
+
+
+def test_settings_that_the_store_does_not_take_are_refused_at_once(node: Node) -> None:
+    """Another program filled the node, so that it cannot be written together with the notice."""
+    store = MemoryStore(MemoryTree())
+    store.start()
+    ensure_cluster(store)
+    path = paths.topic_config(TopicName("t"))
+    overrides = {"flush.ms": "1", "x": ""}
+    overrides["x"] = "y" * (MAX_WRITE_BYTES - len(path) - 200 - len(paths.encode_config(overrides)))
+    store.create(path, paths.encode_config(overrides))
+    port = StoredConfigs(store, node.table)
+    with pytest.raises(InvalidConfig, match=f"{MAX_WRITE_BYTES} can be written at once"):
+        port.alter_topic(TopicName("t"), lambda old: {**old, "flush.ms": "2"}, validate_only=False)

@@ -8,6 +8,7 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, topic
 from raylog.coordination import paths
+from raylog.coordination.configs import MAX_OVERRIDES_BYTES
 from raylog.coordination.controller_events import (
     Deposed,
     NewPartitions,
@@ -155,3 +156,10 @@ def test_a_topic_grows_with_the_replicas_that_it_has(cluster: ControlledCluster)
     [refused] = grow(cluster, NewPartitions(FLIGHTS, 6))
     assert isinstance(refused, InvalidReplicationFactor)
     assert "2 replicas need as many brokers, and 1 is registered" in str(refused)
+
+
+def test_topic_grows_whatever_its_overrides_take(cluster: ControlledCluster) -> None:
+    """An older tool may have written more than a topic can be made with: its growth does not write them."""
+    created(cluster, topic("flights", 1))
+    cluster.configure(FLIGHTS, {"x": "y" * (MAX_OVERRIDES_BYTES + 1)})
+    assert grow(cluster, NewPartitions(FLIGHTS, 2)) == ("flights",)

@@ -27,11 +27,10 @@ from raylog.broker.config import (
 )
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic_stored import GroupRules
-from raylog.coordination.configs import DEFAULT_BROKER
+from raylog.coordination.configs import DEFAULT_BROKER, check_overrides_size
 from raylog.coordination.controller_events import Rebalance, TopicDefaults
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import ClusterState, TopicState
-from raylog.coordination.paths import encode_config
 from raylog.protocol.errors import InvalidConfig, InvalidRequest
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.settings import Scope, Settings, SettingsTable
@@ -102,29 +101,16 @@ def _readable(table: SettingsTable, texts: Mapping[str, str], whose: str) -> dic
     return values
 
 
-MAX_OVERRIDES_BYTES = 500_000
-"""Of a topic, or of a broker: they are one node, written with others, in a store that takes 1 MB at once."""
-
-
-def check_size(configs: Mapping[str, str]) -> None:
-    """Raises InvalidConfig when all overrides of a topic, or of a broker, cannot be stored together."""
-    size = len(encode_config(configs))
-    if size > MAX_OVERRIDES_BYTES:
-        raise InvalidConfig(
-            f"the settings take {size} bytes, and {MAX_OVERRIDES_BYTES} can be stored: shorten the longest"
-        )
-
-
 def check_topic_overrides(configs: Mapping[str, str]) -> None:
     """Raises InvalidConfig when a topic cannot have these overrides."""
-    check_size(configs)
+    check_overrides_size(configs)
     TOPIC_SETTINGS.parse(configs)
 
 
 def check_broker_overrides(configs: Mapping[str, str]) -> None:
     """Raises InvalidRequest, as Kafka does (KAFKA-13609), when a running broker cannot take these overrides."""
     try:
-        check_size(configs)
+        check_overrides_size(configs)
         BROKER_SETTINGS.parse(configs)
     except InvalidConfig as error:
         raise InvalidRequest(str(error)) from error

@@ -22,10 +22,11 @@ from raylog.coordination.controller_events import CreatedTopic, NewPartitions, N
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
 from raylog.coordination.producer_ids import ProducerIdAllocator
-from raylog.coordination.store import MetadataStore, NoNode, StoreError
+from raylog.coordination.store import MetadataStore, NoNode, StoreError, WriteTooLarge
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
+    InvalidConfig,
     InvalidRequest,
     NotController,
     RaylogError,
@@ -201,6 +202,8 @@ class StoredConfigs:
             return ask()
         except NoNode as error:
             raise UnknownTopicOrPartition(f"{what} does not exist any more") from error
+        except WriteTooLarge as error:
+            raise InvalidConfig(f"{what}: the overrides are too large for the metadata store: {error}") from error
         except StoreError as error:
             raise RequestTimedOut(
                 f"{what}: the metadata store did not confirm the change, try again: {error}"

@@ -19,6 +19,7 @@ from raylog.coordination.model import ClusterState
 from raylog.coordination.paths import DEFAULT_BROKER as DEFAULT_BROKER
 from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
 from raylog.coordination.unreadable import skipping, tell
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import TopicName
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -29,6 +30,19 @@ UNKNOWN_TOPIC: Mapping[str, str] = MappingProxyType({"retention.ms": "-1", "rete
 """In place of a topic's overrides that cannot be read: nothing is deleted."""
 UNKNOWN_BROKER: Mapping[str, str] = MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"})
 """In place of a broker's, or all brokers', overrides that cannot be read."""
+
+
+MAX_OVERRIDES_BYTES = 400_000
+"""Of a topic, or of a broker: they are one node, written with others, in a store that takes 1 MB at once."""
+
+
+def check_overrides_size(overrides: Mapping[str, str]) -> None:
+    """Raises InvalidConfig when all overrides of a topic, or of a broker, cannot be stored together."""
+    size = len(paths.encode_config(overrides))
+    if size > MAX_OVERRIDES_BYTES:
+        raise InvalidConfig(
+            f"the overrides take {size} bytes, and {MAX_OVERRIDES_BYTES} can be stored: shorten the longest"
+        )
 
 
 class ConfigChange(NamedTuple):
@@ -83,14 +97,15 @@ def with_known_overrides(read: ClusterState, before: ClusterState) -> ClusterSta
 
 def all_broker_configs(store: MetadataReader) -> dict[str, Mapping[str, str]]:
     """The overrides of each broker that has some, and of all (DEFAULT_BROKER)."""
-    found = {}
+    brokers = []
     for name in store.children(paths.CONFIG_BROKERS):
         with skipping():
-            broker = node_names.configured_broker(name)
-            path = paths.broker_config(broker)
-            node = store.get(path)
-            found[broker] = {} if node is None else readable_overrides(path, node.data, UNKNOWN_BROKER)
-    return found
+            brokers.append(node_names.configured_broker(name))
+    nodes = [*map(paths.broker_config, brokers)]
+    return {
+        broker: {} if found is None else readable_overrides(path, found.data, UNKNOWN_BROKER)
+        for broker, path, found in zip(brokers, nodes, store.get_many(nodes), strict=True)
+    }
 
 
 def alter_topic_configs(
@@ -140,26 +155,32 @@ class Changes(NamedTuple):
 
 
 def read_changes(store: MetadataReader, watch: EventSink | None = None) -> Changes:
-    """What the notices that are there tell of; watches for more."""
-    changes: dict[tuple[TopicName | None, str | None], ConfigChange] = {}
+    """What the notices that are there tell of; watches for more. Three round trips, for any number of them."""
     notices = tuple(f"{paths.CONFIG_CHANGES}/{name}" for name in store.children(paths.CONFIG_CHANGES, watch))
-    for path in notices:
-        found = store.get(path)
-        if found is None:
-            continue
+    entities: dict[str, _Entity] = {}
+    for path, notice in zip(notices, store.get_many(notices), strict=True):
         with skipping():
-            change = _change(store, path, found.data)
-            changes[change.topic, change.broker] = change
-    return Changes(tuple(changes.values()), notices)
+            if notice is not None:
+                node, entity = _entity(path, notice.data)
+                entities[node] = entity
+    changes = []
+    for (node, entity), found in zip(entities.items(), store.get_many([*entities]), strict=True):
+        with skipping():
+            changes.append(ConfigChange(*entity, {} if found is None else _decoded(node, found.data)))
+    return Changes(tuple(changes), notices)
 
 
-def _change(store: MetadataReader, path: str, notice: bytes) -> ConfigChange:
-    """What a notice is about, as it is now."""
+_Entity = tuple[TopicName | None, str | None]
+"""A topic, or a broker."""
+
+
+def _entity(path: str, notice: bytes) -> tuple[str, _Entity]:
+    """What a notice is about, after the node of its overrides."""
     kind, _, entity = paths.decode_config_change(path, notice).partition("/")
     if kind == "topics":
         topic = node_names.topic_named(entity, path)
-        return ConfigChange(topic, None, topic_configs(store, topic))
+        return paths.topic_config(topic), (topic, None)
     if kind == "brokers":
         broker = node_names.configured_broker(entity, path)
-        return ConfigChange(None, broker, broker_configs(store, broker))
+        return paths.broker_config(broker), (None, broker)
     raise paths.CorruptMetadata(path, f"is about {kind!r:.80}, which nothing depends on")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from raylog.coordination import paths, reassignment
+from raylog.coordination.configs import check_overrides_size
 from raylog.coordination.controller_events import (
     CreatedTopic,
     NewPartitions,
@@ -19,14 +20,13 @@ from raylog.coordination.controller_events import (
     Wanted,
 )
 from raylog.coordination.controller_office import Doubt, Job, Office
-from raylog.coordination.controller_writes import MAX_OVERRIDES_BYTES, MAX_TOPIC_BYTES, topic_bytes
+from raylog.coordination.controller_writes import MAX_TOPIC_BYTES, topic_bytes
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState, name_in_metrics
 from raylog.coordination.placement import place
 from raylog.coordination.store import NodeExists, NoNode, NotEmpty, StoreError
 from raylog.coordination.topic_ids import odd_ids
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
-    InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -90,6 +90,7 @@ class Topics:
         partitions = plan(new, office.state, defaults=self._defaults(office.state), check_configs=self._check_configs)
         topic = TopicState(new.name, topic_id, partitions, dict(new.configs))
         check_bytes(topic)
+        check_overrides_size(topic.configs)
         created = CreatedTopic(new.name, topic_id, len(partitions), len(partitions[0].replicas), topic.configs)
         if request.validate_only:
             return created
@@ -235,18 +236,12 @@ def _new_partitions(
 
 
 def check_bytes(topic: TopicState) -> None:
-    """Raises InvalidPartitions or InvalidConfig where the metadata store would not take the topic's nodes."""
+    """Raises InvalidPartitions where the metadata store would not take the topic's node."""
     taken = topic_bytes(topic)
     if taken > MAX_TOPIC_BYTES:
         raise InvalidPartitions(
             f"topic {topic.name}: {len(topic.partitions)} partitions with their replicas take {taken} bytes in the "
             f"metadata store, and {MAX_TOPIC_BYTES} are possible: make fewer partitions, or fewer replicas of each"
-        )
-    overrides = len(paths.encode_config(topic.configs))
-    if overrides > MAX_OVERRIDES_BYTES:
-        raise InvalidConfig(
-            f"topic {topic.name}: its overrides take {overrides} bytes in the metadata store, and "
-            f"{MAX_OVERRIDES_BYTES} are possible"
         )
 
 

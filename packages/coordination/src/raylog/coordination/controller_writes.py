@@ -27,8 +27,6 @@ MAX_TOPIC_BYTES = 400_000
 """Of a topic's node when it is made or grows: 10,000 partitions of three replicas each, at six-digit broker ids."""
 MAX_MOVING_TOPIC_BYTES = 800_000
 """Of a topic's node while partitions are reassigned, of which each takes up to four times as much then."""
-MAX_OVERRIDES_BYTES = 400_000
-"""Of a topic's overrides when it is made."""
 CHECK_BYTES = 250
 """Of the check of one broker's incarnation."""
 

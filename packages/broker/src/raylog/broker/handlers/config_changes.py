@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from raylog.broker.dynamic_config import check_broker_overrides, check_size, check_topic_overrides
+from raylog.broker.dynamic_config import check_broker_overrides, check_topic_overrides
 from raylog.broker.handlers.config_entries import ResourceType
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
-from raylog.coordination.configs import DEFAULT_BROKER, Change
+from raylog.coordination.configs import DEFAULT_BROKER, Change, check_overrides_size
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     InvalidConfig,
@@ -77,7 +77,7 @@ class Target:
     def check_size(self, overrides: Mapping[str, str]) -> None:
         """Raises InvalidConfig or InvalidRequest when these, which are all there are, cannot be stored together."""
         try:
-            check_size(overrides)
+            check_overrides_size(overrides)
         except InvalidConfig as error:
             if self._is_topic:
                 raise
