@@ -4,44 +4,28 @@ is. What C code does with all topics at once (copying a dictionary of them) is n
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from uuid import UUID
 
 import pytest
 
 from kit.controlled import ControlledCluster, created, topic
-from raylog.coordination import paths, snapshot
+from kit.steps import steps
+from kit.stores import Counting
+from raylog.coordination import configs, paths, snapshot
 from raylog.coordination.controller_events import Acked, ConfigChanged, Deposed, Loaded
 from raylog.coordination.election import resign
 from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import local_changes
-from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
+from raylog.coordination.peer_control import UpdateState, local_changes
+from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 
 PARTITIONS = 10
 SMALL, LARGE = 100, 1_000
 """Topics, of ten partitions each: 1,000 and 10,000 partitions."""
 ONE = BrokerId(1)
-
-
-def steps(action: Callable[[], object]) -> int:
-    """Instructions of Python code that ``action`` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
+OLD, OLD_ID = TopicName("old"), TopicId(UUID(int=5))
+STEPS_OF_LOAD = 700
+"""Of reading one partition, the store in memory included, where most have equal states."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +75,14 @@ def take_in(cluster: ControlledCluster) -> None:
     local_changes(ONE, before, cluster.controller.state)
 
 
-@pytest.mark.parametrize("event", [create, delete, configure, propose, take_in])
+def reach(cluster: ControlledCluster) -> None:
+    """What a broker tells clients of while another is fenced, after a delta."""
+    before = cluster.controller.state.changed(fenced=frozenset({BrokerId(3)}))
+    assert before.reachable
+    assert BrokerId(3) in before.with_topics(before.topics[TopicName("t0007")]).reachable, "it leads"
+
+
+@pytest.mark.parametrize("event", [create, delete, configure, propose, take_in, reach])
 def test_event_costs_by_what_changes(
     clusters: tuple[ControlledCluster, ControlledCluster], event: Callable[[ControlledCluster], None]
 ) -> None:
@@ -152,3 +143,44 @@ def first_answer(cluster: ControlledCluster) -> int:
     cost = steps(lambda: cluster.feed(Acked(ack)))
     cluster.deliver()
     return cost
+
+
+def test_reading_again_tells_brokers_only_what_differs() -> None:
+    cluster = made(3)
+    before = cluster.controller.state
+    cluster.store.create(paths.topic(OLD), paths.encode_topic(paths.TopicAssignment(OLD_ID, ((ONE,),))))
+    cluster.feed(Loaded(*snapshot.load(cluster.store)))
+    messages = [UpdateState.decode(message.payload) for message in cluster.wire]
+    assert {message.full for message in messages} == {False}
+    assert {topic.name for message in messages for topic in message.topics} == {OLD}
+    after = cluster.controller.state
+    assert all(after.topics[name] is topic for name, topic in before.topics.items()), "nothing is worked out again"
+
+
+def load_costs(cluster: ControlledCluster) -> tuple[int, int, int]:
+    """Round trips, requests and steps of reading everything."""
+    with Counting(cluster.tree) as store:
+        cost = steps(lambda: snapshot.load(store))
+        return store.trips, store.asked, cost
+
+
+def test_reading_everything_costs_few_trips_and_steps(
+    clusters: tuple[ControlledCluster, ControlledCluster],
+) -> None:
+    (few_trips, few_asked, few_steps), (trips, asked, cost) = map(load_costs, clusters)
+    more = (LARGE - SMALL) * PARTITIONS
+    assert trips == few_trips <= 13
+    assert asked - few_asked <= 1.3 * more, "a state each, and its topic's node and overrides"
+    assert cost - few_steps <= STEPS_OF_LOAD * more
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_reading_brokers_and_config_changes_costs_few_trips(count: int) -> None:
+    cluster = ControlledCluster(count)
+    for n in range(1, count + 1):
+        configs.alter_broker_configs(cluster.store, str(n), lambda old: {"num.partitions": "3"})
+    with Counting(cluster.tree) as store:
+        assert len(snapshot.load_brokers(store)) == count
+        assert len(configs.read_changes(store).changes) == count
+        assert len(configs.all_broker_configs(store)) == count
+        assert store.trips <= 8

@@ -267,3 +267,21 @@ def test_fenced_preferred_replica_is_not_elected() -> None:
     token = cluster.elect_leaders(TP)
     pass_time(cluster, 100, cut_off=(1, 2))
     assert isinstance(cluster.replies[token][0], PreferredLeaderNotAvailable)
+
+
+def test_new_controller_lets_a_cut_off_broker_lead_no_longer_than_its_silence() -> None:
+    """It cannot know yet that the broker is cut off, and elects it; nobody serves the partition until it is fenced."""
+    cluster = cluster_of(4)
+    cluster.feed(Deposed())
+    cluster.store.delete(paths.CONTROLLER)
+    cluster.elect(4)
+    pass_time(cluster, 200, cut_off=(2,))
+    cluster.lose(1)
+    assert partition(cluster).leader == 2
+    pass_time(cluster, SILENCE_MS, cut_off=(2,))
+    assert (partition(cluster).leader, partition(cluster).isr) == (3, (3, 4))
+    cluster.bring_back(2)
+    for broker in (3, 4):
+        assert partition(cluster).leader == broker, "it leads nothing again while another can"
+        cluster.lose(broker) if broker == 3 else None
+        pass_time(cluster, 100, cut_off=(2,))

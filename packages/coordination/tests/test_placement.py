@@ -12,7 +12,7 @@ from raylog.coordination.model import BrokerInfo, Load
 from raylog.coordination.placement import spread
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
-NOTHING = Load({}, {})
+NOTHING = Load({}, {}, {})
 
 
 def brokers(*racks: str | None) -> list[BrokerInfo]:
@@ -54,6 +54,6 @@ def test_the_others_share_what_a_broker_leads(racks: str, factor: int) -> None:
 
 def test_the_least_loaded_get_the_surplus() -> None:
     kept = {BrokerId(1): 5, BrokerId(2): 1, BrokerId(3): 3}
-    assert spread(1, 2, brokers(None, None, None), Load(kept, {})) == [(2, 3)]
+    assert spread(1, 2, brokers(None, None, None), Load(kept, {}, {})) == [(2, 3)]
     led = {BrokerId(1): 1, BrokerId(2): 3, BrokerId(3): 2}
-    assert spread(1, 2, brokers(None, None, None), Load(kept, led)) == [(1, 2)]
+    assert spread(1, 2, brokers(None, None, None), Load(kept, led, {})) == [(1, 2)]

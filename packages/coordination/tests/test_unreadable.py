@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -399,3 +400,78 @@ def test_delete_tree_removes_more_than_one_write_takes(cluster: ControlledCluste
 def test_config_change_of_a_topic_that_is_unknown_is_nothing(cluster: ControlledCluster) -> None:
     cluster.feed(ConfigChanged({"a": "b"}, topic=TopicName("never-there")))
     assert_elects(cluster)
+
+
+def test_deleted_state_is_written_again_in_the_next_leader_epoch(cluster: ControlledCluster) -> None:
+    """Who is in sync is what was known: the first replica alone may lack what was acknowledged."""
+    cluster.lose(1)
+    cluster.bring_back(1)
+    cluster.deliver()
+    before = partition(cluster)
+    assert before.leader_epoch > 0
+    assert 1 not in before.isr
+    cluster.store.delete(paths.partition_state(TP))
+    reload(cluster)
+    after = partition(cluster)
+    assert (after.leader_epoch, after.isr, after.version) == (before.leader_epoch + 1, before.isr, 0)
+    assert after.leader in before.isr
+    assert_agreement(cluster)
+
+
+def test_deleted_state_of_a_partition_without_leader_is_kept(cluster: ControlledCluster) -> None:
+    cluster.propose_isr(TP, partition(cluster).leader)
+    [only] = partition(cluster).isr
+    cluster.lose(only)
+    cluster.deliver()
+    before = partition(cluster)
+    cluster.store.delete(paths.partition(TP) + "/state")
+    cluster.store.delete(paths.partition(TP))
+    reload(cluster)
+    assert partition(cluster) == replace(before, version=0)
+    cluster.bring_back(only)
+    cluster.deliver()
+    assert (partition(cluster).leader, partition(cluster).leader_epoch) == (only, before.leader_epoch + 1)
+    assert_agreement(cluster)
+
+
+COPY = TopicName("copy")
+
+
+def plant_copy(cluster: ControlledCluster) -> None:
+    """Somebody copies a topic's node; in order of names the copy comes first."""
+    found = cluster.store.get(paths.topic(FLIGHTS))
+    assert found is not None
+    cluster.store.create(paths.topic(COPY), found.data)
+
+
+@pytest.mark.parametrize("is_elected_anew", [False, True])
+def test_copied_topic_is_skipped_and_told_once(
+    cluster: ControlledCluster, caplog: pytest.LogCaptureFixture, is_elected_anew: bool
+) -> None:
+    plant_copy(cluster)
+    if is_elected_anew:
+        election.resign(cluster.store)
+        cluster.feed(Deposed())
+        cluster.elect()
+    for _ in range(2):
+        reload(cluster)
+    state = cluster.controller.state
+    assert (set(state.topics), state.unreadable) == ({FLIGHTS, OTHER}, {COPY})
+    assert state.topics_by_id[state.topics[FLIGHTS].id].name == FLIGHTS
+    lines = [record.getMessage() for record in caplog.records if "/brokers/topics/copy" in record.getMessage()]
+    assert len([line for line in lines if "has the id of topic flights" in line]) <= 1, "once by this process"
+    with unreadable.collecting() as found:
+        snapshot.load(cluster.store)
+    assert [*found.known] == [paths.topic(COPY)]
+    assert_elects(cluster)
+
+
+def test_copied_topic_is_deleted_and_its_model_stays(cluster: ControlledCluster) -> None:
+    plant_copy(cluster)
+    reload(cluster)
+    cluster.delete(COPY)
+    cluster.deliver()
+    assert cluster.store.exists(paths.topic(COPY)) is None
+    assert cluster.store.exists(paths.topic_id(cluster.controller.state.topics[FLIGHTS].id)) is not None
+    assert not cluster.controller.state.unreadable
+    assert_agreement(cluster)

@@ -63,7 +63,7 @@ from raylog.coordination.controller_requests import Request, Requests, Waiting, 
 from raylog.coordination.controller_silence import judge
 from raylog.coordination.controller_topics import Topics
 from raylog.coordination.controller_writes import Writes
-from raylog.coordination.leadership import ElectionRules
+from raylog.coordination.leadership import ElectionRules, with_known_states
 from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
@@ -290,11 +290,12 @@ class Controller:
     def _reconcile(self, state: ClusterState, deleting: frozenset[TopicName], ids: Mapping[TopicId, TopicName]) -> Job:
         """Take in what the store holds and complete what it shows undone."""
         office, before = self._office, self.state
-        known = with_known_overrides(state, before)
+        known = with_known_states(with_known_overrides(state, before), before)
         named = known.with_controller(before.controller_id, before.controller_epoch)
         cluster_id = state.cluster_id or before.cluster_id
         named = named.changed(cluster_id=cluster_id, brokers=before.brokers, fenced=before.fenced)
-        office.now(named, *{*before.topics, *state.topics})
+        named, changed = named.compared(before)
+        office.now(named, *changed)
         self._wanted = None
         self._leaders.know_brokers(state.brokers)
         self._leaders.read_anew()

@@ -133,7 +133,7 @@ class ElectionRules:
         self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing
     ) -> tuple[PartitionState, str]:
         """The state that the partition should have, the very same object when it may stay; and the risk in it."""
-        if partition.version == -1:
+        if partition.version == -1 and not (partition.isr or partition.elr):
             return self._first(tp, partition, terms, standing), ""
         if partition.is_unreadable:
             return partition, ""
@@ -142,7 +142,7 @@ class ElectionRules:
             return partition, ""
         leader, risk = case.elect()
         new = case.without_leader() if leader == NO_LEADER else case.led_by(leader, is_at_risk=bool(risk))
-        return (partition, "") if new == partition else (new, risk)
+        return (partition, "") if new == partition and partition.version != -1 else (new, risk)
 
     def without(
         self, tp: TopicPartition, partition: PartitionState, terms: Terms, standing: Standing, damaged: BrokerId
@@ -277,6 +277,28 @@ class _Case:
         is_new = leader != p.leader or not self._is_unchanged(leader)
         epoch = LeaderEpoch(p.leader_epoch + 1) if is_new else p.leader_epoch
         return replace(p, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, incarnations=incarnations)
+
+
+def with_known_states(read: ClusterState, before: ClusterState) -> ClusterState:
+    """What was ``read``, with the states known ``before`` of partitions that have none now: somebody deleted the node.
+
+    Without a leader, so that what is written anew is of the next leader epoch: epochs only grow.
+    """
+    topics = []
+    for topic in read.topics.values():
+        old = before.topics.get(topic.name)
+        known = old.partitions if old is not None and old.id == topic.id else ()
+        lost = {
+            index: replace(was, replicas=now.replicas, adding=now.adding, removing=now.removing)
+            for index, (now, was) in enumerate(zip(topic.partitions, known, strict=False))
+            if now.version == -1 and (was.isr or was.elr)
+        }
+        if lost:
+            partitions = list(topic.partitions)
+            for index, state in lost.items():
+                partitions[index] = replace(state, leader=NO_LEADER, version=-1)
+            topics.append(replace(topic, partitions=tuple(partitions)))
+    return read.with_topics(*topics)
 
 
 def eligible(

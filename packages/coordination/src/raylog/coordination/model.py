@@ -155,17 +155,19 @@ class Load(NamedTuple):
     replicas: Mapping[BrokerId, int]
     preferred: Mapping[BrokerId, int]
     """Partitions whose first replica is there: what it leads when all is well."""
+    led: Mapping[BrokerId, int]
 
     def changed(self, gone: Sequence[TopicState], new: Sequence[TopicState]) -> Load:
         """Without some topics, and with others."""
-        replicas, preferred = Counter(self.replicas), Counter(self.preferred)
+        replicas, preferred, led = Counter(self.replicas), Counter(self.preferred), Counter(self.led)
         for sign, topics in ((-1, gone), (1, new)):
             for topic in topics:
                 for partition in topic.partitions:
                     preferred[partition.replicas[0]] += sign
+                    led[partition.leader] += sign
                     for broker in partition.replicas:
                         replicas[broker] += sign
-        return Load(replicas, preferred)
+        return Load(replicas, preferred, led)
 
 
 @dataclass(frozen=True)
@@ -202,13 +204,13 @@ class ClusterState:
         """The brokers that clients are told of: a fenced one only while it leads what nobody else can lead."""
         if not self.fenced:
             return self.brokers
-        leaders = {partition.leader for _, partition in self.partitions()}
-        return {b: info for b, info in self.brokers.items() if b not in self.fenced or b in leaders}
+        led = self.load.led
+        return {b: info for b, info in self.brokers.items() if b not in self.fenced or led.get(b, 0)}
 
     @cached_property
     def load(self) -> Load:
         """What each broker keeps. Counted once, and handed on to the states that follow (:meth:`with_topics`)."""
-        return Load({}, {}).changed((), tuple(self.topics.values()))
+        return Load({}, {}, {}).changed((), tuple(self.topics.values()))
 
     @cached_property
     def names_in_metrics(self) -> Mapping[str, TopicName]:
@@ -288,6 +290,15 @@ class ClusterState:
                 names.pop(name_in_metrics(topic.name), None)
             after.__dict__["names_in_metrics"] = names | {name_in_metrics(name): name for name in new}
         return after
+
+    def compared(self, before: ClusterState) -> tuple[ClusterState, list[TopicName]]:
+        """The same cluster with the very topics of ``before`` where they are equal, and the names of all others: new
+        ones, those that differ, and those that are gone.
+        """
+        known = before.topics
+        same = {name: topic for name, topic in known.items() if self.topics.get(name) == topic}
+        changed = [name for name in dict.fromkeys((*known, *self.topics)) if name not in same]
+        return replace(self, topics={**self.topics, **same}), changed
 
     def without_leader(self, broker_id: BrokerId) -> ClusterState:
         """The same cluster, in which nobody is known to lead what that broker leads; leader epochs stay."""

@@ -126,7 +126,10 @@ def texts(value: Any) -> dict[str, str]:
 
 def broker_ids(value: Any) -> tuple[BrokerId, ...]:
     """Different brokers."""
-    found = tuple(BrokerId(integer(each)) for each in array(value))
+    found: tuple[BrokerId, ...] = tuple(array(value))
+    for each in found:
+        if type(each) is not int or not 0 <= each <= INT32:
+            integer(each)  # which says what is wrong
     if len({*found}) != len(found):
         raise ValueError(f"{value!r:.80} repeats a broker")
     return found

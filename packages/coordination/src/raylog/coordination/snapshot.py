@@ -6,6 +6,7 @@ What cannot be understood is left out and told (``unreadable``): a broker is tak
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,8 +14,16 @@ from typing import NamedTuple
 from raylog.coordination import configs, node_names, paths
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.store import EventSink, MetadataReader, Versioned
-from raylog.coordination.unreadable import skipping
-from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.coordination.unreadable import skipping, tell
+from raylog.protocol.ids import (
+    NO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 
 class Snapshot(NamedTuple):
@@ -98,29 +107,28 @@ def _topics_below(store: MetadataReader, path: str, watch: EventSink | None) -> 
 
 
 def load_brokers(store: MetadataReader, watch: EventSink | None = None) -> Mapping[BrokerId, BrokerInfo]:
-    """The registered brokers with their incarnations; watches /brokers/ids.
+    """The registered brokers with their incarnations; watches /brokers/ids. Three round trips, for any number of them.
 
     A broker that registers anew leaves and comes back, so the watch reports that, too.
     """
-    brokers = {}
+    ids = []
     for name in store.children(paths.BROKER_IDS, watch):
         with skipping():
-            info = _load_broker(store, node_names.broker_named(name))
-            if info is not None:
-                brokers[info.id] = info
+            ids.append(node_names.broker_named(name))
+    registrations = [*map(paths.broker, ids)]
+    stats = store.exists_many([*map(paths.broker_epoch, ids), *registrations])
+    found = store.get_many([*registrations, *map(paths.raylog_broker, ids)])
+    brokers, there = {}, len(ids)
+    for broker_id, epoch, node, data, extra in zip(
+        ids, stats[:there], stats[there:], found[:there], found[there:], strict=True
+    ):
+        with skipping():
+            if epoch is not None and node is not None and data is not None:  # else it is gone meanwhile
+                if not node.ephemeral_owner:
+                    raise paths.CorruptMetadata(paths.broker(broker_id), "is no registration: no session keeps it")
+                incarnation = BrokerEpoch(epoch.version)
+                brokers[broker_id] = paths.decode_broker(broker_id, data.data, extra and extra.data, incarnation)
     return brokers
-
-
-def _load_broker(store: MetadataReader, broker_id: BrokerId) -> BrokerInfo | None:
-    """None when it is gone meanwhile. Raises CorruptMetadata."""
-    path = paths.broker(broker_id)
-    epoch, node = store.exists(paths.broker_epoch(broker_id)), store.exists(path)
-    found, extra = store.get_many([path, paths.raylog_broker(broker_id)])
-    if found is None or node is None or epoch is None:
-        return None
-    if not node.ephemeral_owner:
-        raise paths.CorruptMetadata(path, "is no registration: no session keeps it")
-    return paths.decode_broker(broker_id, found.data, extra.data if extra else None, BrokerEpoch(epoch.version))
 
 
 def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
@@ -132,6 +140,9 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
             if assigned is not None:
                 assignments[name] = paths.decode_topic(name, assigned.data)
                 unreadable.discard(name)
+    for name in _copies(store, assignments):
+        del assignments[name]
+        unreadable.add(name)
     overrides = {
         name: configs.readable_overrides(paths.topic_config(name), config.data, configs.UNKNOWN_TOPIC)
         for name, config in zip(names, found[1::2], strict=True)
@@ -142,25 +153,58 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
         for name, assignment in assignments.items()
         for index in range(len(assignment.replicas))
     ]
-    states = iter(store.get_many([paths.partition_state(tp) for tp in tps]))
+    nodes = zip(tps, store.get_many([paths.partition_state(tp) for tp in tps]), strict=True)
+    decoded: dict[bytes, PartitionState] = {}
     readable = {
-        name: TopicState(name, assignment.topic_id, _partitions(name, assignment, states), overrides.get(name, {}))
+        name: TopicState(name, assignment.topic_id, _partitions(assignment, nodes, decoded), overrides.get(name, {}))
         for name, assignment in assignments.items()
     }
     return _Topics(readable, frozenset(unreadable))
 
 
+def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAssignment]) -> Iterator[TopicName]:
+    """Topics that have the id of another one, which that id's node names: somebody copied its node."""
+    by_id = defaultdict[TopicId, list[TopicName]](list)
+    for name, assignment in assignments.items():
+        by_id[assignment.topic_id].append(name)
+    shared = [(id_, names) for id_, names in by_id.items() if len(names) > 1 and id_ != NO_TOPIC_ID]
+    for (_, names), node in zip(shared, store.get_many([paths.topic_id(id_) for id_, _ in shared]), strict=True):
+        first = next((name for name in names if node is not None and node.data == name.encode()), names[0])
+        for name in names:
+            if name != first:
+                tell(paths.CorruptMetadata(paths.topic(name), f"has the id of topic {first}: it is a copy of its node"))
+                yield name
+
+
 def _partitions(
-    name: TopicName, assignment: paths.TopicAssignment, states: Iterator[Versioned | None]
+    assignment: paths.TopicAssignment,
+    nodes: Iterator[tuple[TopicPartition, Versioned | None]],
+    decoded: dict[bytes, PartitionState],
 ) -> tuple[PartitionState, ...]:
-    """``states``: the values of the partitions' nodes, taken from in order."""
+    """``nodes``: the partitions' states, taken from in order. ``decoded``: what values mean, apart from what does not
+    stand in them: many partitions have the same.
+    """
     partitions = []
-    for index, replicas in enumerate(assignment.replicas):
-        tp, found = TopicPartition(name, PartitionIndex(index)), next(states)
-        partition = PartitionState(replicas, version=-1 if found is None else found.version)
-        if found is not None:
+    for index, (replicas, (tp, found)) in enumerate(zip(assignment.replicas, nodes)):  # noqa: B905 (nodes go on)
+        alike = None if found is None else decoded.get(found.data)
+        if found is None:
+            partition = PartitionState(replicas)
+        elif alike is not None:  # not by dataclasses.replace, which costs three times as much
+            partition = PartitionState(
+                replicas,
+                leader=alike.leader,
+                leader_epoch=alike.leader_epoch,
+                isr=alike.isr,
+                controller_epoch=alike.controller_epoch,
+                version=found.version,
+                elr=alike.elr,
+                incarnations=alike.incarnations,
+            )
+        else:
+            partition = PartitionState(replicas, version=found.version)
             with skipping():
                 partition = paths.decode_partition_state(tp, found.data, found.version, replicas)
+                decoded[found.data] = partition
         if index in assignment.adding or index in assignment.removing:
             adding, removing = assignment.adding.get(index, ()), assignment.removing.get(index, ())
             partition = replace(partition, adding=adding, removing=removing)
