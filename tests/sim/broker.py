@@ -145,7 +145,7 @@ class SimBroker:
                 self.store.suspend()
             ensure_cluster(self.store, "sim")
             self.membership.start(self._info)
-        except (RaylogError, OSError) as error:
+        except (RaylogError, OSError, StepFailed) as error:
             self.engine.note(f"{self.process.name}: cannot join, {error}")
             self.world.start_again(self.id, RETRY_MS)
             self.crash()

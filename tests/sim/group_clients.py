@@ -59,6 +59,8 @@ class SimClient:
         self.process = Process(f"client {node}")
         self._thread = Thread(self.process)
         self.is_leaving = False
+        self.ended_ms = -SESSION_MS - REBALANCE_MS
+        """When its process ended."""
         self._coordinator: BrokerId | None = None
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
@@ -96,6 +98,7 @@ class SimClient:
 
     def crash(self) -> None:
         self.process.alive = False
+        self.ended_ms = self.engine.now
 
     def leave(self) -> None:
         """In good order."""
@@ -234,7 +237,7 @@ class SimClient:
 
     def _sign_off(self) -> None:
         def done(answer: Any) -> None:
-            self.process.alive = False
+            self.crash()
 
         assert self._coordinator is not None
         self._ask(self._coordinator, Leave(Leaver(self.member_id, self.instance)), done)

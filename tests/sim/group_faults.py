@@ -24,6 +24,8 @@ DESCRIPTIONS = {
     "m-pause": "actor {broker} stands still for {length} ms",
     "m-zk": "actor {broker} does not reach zookeeper for {length} ms",
     "m-expire": "zookeeper ends the session of actor {broker}",
+    "m-stuck": "the user of actor {broker} does not poll for {length} ms",
+    "m-thread": "the thread of actor {broker} fails at its next steps or calls to zookeeper ({length}/1000 and one)",
     "m-leave": "actor {broker} leaves, and another starts after {length} ms",
     "m-join": "one more actor joins",
     "m-grow": "the topic that groups read gets one more partition",
@@ -42,6 +44,8 @@ WEIGHTS = {
     "m-pause": 4,
     "m-zk": 4,
     "m-expire": 2,
+    "m-stuck": 2,
+    "m-thread": 1,
     "m-leave": 2,
     "m-join": 1,
     "m-grow": 1,
@@ -150,6 +154,11 @@ def _act_on_member(
             return partial(_mend, member)
         case "m-expire":
             groups.expire(member)
+        case "m-stuck":
+            groups.engine.note(f"{member.process.name}: its user does nothing until {until} ms")
+            member.stuck_until = until
+        case "m-thread":
+            member.fail_thread(1 + length // 1_000)
         case "m-leave":
             groups.engine.note(f"{member.process.name}: leaves")
             member.leave()

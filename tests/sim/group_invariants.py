@@ -49,13 +49,18 @@ PARTITIONS = tuple(TopicPartition(TOPIC, PartitionIndex(index)) for index in ran
 """As there are at first."""
 
 
-_DETAILS = (group_paths.details(ACTORS) + "/", group_paths.details(CLIENTS) + "/")
+_CLIENTS_DETAILS = group_paths.details(CLIENTS) + "/"
+_DETAILS = (group_paths.details(ACTORS) + "/", _CLIENTS_DETAILS)
+_OWNERS = group_paths.owners(ACTORS) + "/"
+_MEMBERS = group_paths.members(ACTORS)
+_ASSIGNMENT = group_paths.assignment(ACTORS)
+_CLAIM, _STATE = group_paths.claim(CLIENTS), group_paths.state(CLIENTS)
 
 
 def _partition_of(path: str) -> tuple[GroupId, TopicPartition]:
     """Whose node it is, of those with what is committed."""
     _, topic, index = path.rsplit("/", 2)
-    group = CLIENTS if path.startswith(group_paths.details(CLIENTS)) else ACTORS
+    group = CLIENTS if path.startswith(_CLIENTS_DETAILS) else ACTORS
     return group, TopicPartition(TopicName(topic), PartitionIndex(int(index)))
 
 
@@ -131,19 +136,24 @@ class GroupChecker:
         self.excused: Callable[[MemberId], bool] = lambda member: False
         """Whether ZooKeeper ended the member's session by itself: then its lease runs on, and that is not its fault."""
 
+    def owner_session(self, tp: TopicPartition) -> int | None:
+        """Of the actor that owns the partition, as ZooKeeper has it."""
+        session = self._owner_sessions.get(tp)
+        return session if session is not None and self._ensemble.is_live(session) else None
+
     # --- what ZooKeeper holds
 
     def stored(self, ops: Sequence[Op], session: int) -> None:
         """A multi was carried out."""
         for op in ops:
-            if op.path.startswith(group_paths.owners(ACTORS) + "/"):
+            if op.path.startswith(_OWNERS):
                 self._owner(op, session)
             elif isinstance(op, (Set, Create)) and op.data:
-                if op.path == group_paths.assignment(ACTORS):
+                if op.path == _ASSIGNMENT:
                     self._publishes(op.data, session)
-                elif op.path == group_paths.claim(CLIENTS):
+                elif op.path == _CLAIM:
                     self._claims(op.data, session)
-                elif op.path == group_paths.state(CLIENTS):
+                elif op.path == _STATE:
                     self._settles(op.data, session)
                 elif op.path.startswith(_DETAILS):
                     self._commits(op.path, op.data, ops, session)
@@ -153,22 +163,20 @@ class GroupChecker:
     def _deletes(self, path: str) -> None:
         if path.startswith(_DETAILS) and path[-1].isdecimal():
             group, tp = _partition_of(path)
-            has_members = (
-                self._ensemble.children(group_paths.members(ACTORS)) if group == ACTORS else self.settled.names
-            )
+            has_members = self._ensemble.children(_MEMBERS) if group == ACTORS else self.settled.names
             if has_members and self.is_there and self._lives.get((group, tp)) == self.life:
                 raise Violation(KEPT, f"the offset of {tp} in group {group} is deleted, and it has members")
             self._stands[group, tp].append(NO_OFFSET)
             self.committed[group, tp] = 0
-        elif path == group_paths.assignment(ACTORS):
+        elif path == _ASSIGNMENT:
             self._published.clear()
-        elif path == group_paths.state(CLIENTS):
+        elif path == _STATE:
             self.settled = Settled(0, {}, {})
             self._generations.clear()
             self._shares.clear()
 
     def _owner(self, op: Op, session: int) -> None:
-        topic, _, index = op.path.removeprefix(group_paths.owners(ACTORS) + "/").partition("/")
+        topic, _, index = op.path.removeprefix(_OWNERS).partition("/")
         if not index:
             return
         tp = TopicPartition(TopicName(topic), PartitionIndex(int(index)))

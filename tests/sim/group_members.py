@@ -1,40 +1,29 @@
-"""Simulated members of a group of actors: one life of a process each, around the real machine and its registry.
+"""Simulated members of a group of actors: one life of a process each, with the product's own thread (``MemberThread``).
 
-A member has two threads: its own, which speaks with ZooKeeper and may wait for it, and the user's, which works
-meanwhile, as long as the member may deliver.
+That thread speaks with ZooKeeper and may wait for it. The user's thread works meanwhile, as long as the member may
+deliver, and is here, as ``GroupMember`` and a consumer have it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
+from raylog.client.group_changes import Began, Ceased, Change, Dropped
+from raylog.client.group_ports import MemberPorts
+from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted
+from raylog.client.group_thread import MemberThread
 from raylog.coordination.assignors import Assignor
-from raylog.coordination.group import Member
-from raylog.coordination.group_events import (
-    Begin,
-    Cease,
-    ClaimLost,
-    Died,
-    Drop,
-    Effect,
-    Event,
-    Leave,
-    Noticed,
-    Quiet,
-    SessionLost,
-    Started,
-    Tick,
-)
+from raylog.coordination.group_events import Begin, Died, Effect, Event
 from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
-from raylog.protocol.errors import RaylogError
+from raylog.coordination.store import SessionEvent
 from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
 
 from .engine import Process, Thread
-from .group_invariants import ACTORS, TOPIC, Author
-from .zookeeper import SESSION_TIMEOUT_MS, SimStore
+from .group_invariants import ACTORS, TOPIC, Author, topic_id
+from .local import StepFailed
+from .zookeeper import SimStore
 
 if TYPE_CHECKING:
     from .groups import SimGroups
@@ -42,8 +31,43 @@ if TYPE_CHECKING:
 GONE = -1
 """In the place of a topic's life: it was deleted already when the partition was begun."""
 WORK_MS = 60
-RENEW_MS = SESSION_TIMEOUT_MS // 10
 COMMIT_MS = 200
+MAX_POLL_MS = 3_000
+AGAIN_MS = 300
+"""When another takes the place of a member whose membership has failed."""
+
+
+class Unwatched:
+    """The liveness connections of a simulated member: the world tells of deaths (``SimMember.heard_of_death``)."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def watch(self, peers: Iterable[object]) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class SimThread(MemberThread):
+    """Tells what invariants and faults want to know."""
+
+    member: SimMember
+
+    def _carry_out(self, effect: Effect) -> Event | None:
+        if isinstance(effect, Begin):
+            self.member.begins(effect.tp, self._registry.claims.get(effect.tp))
+        return super()._carry_out(effect)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        self.member.groups.hears(self.member.name)
+        super()._session_changed(event)
+
+    def _end(self) -> None:
+        super()._end()
+        self.member.ended()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._machine.is_settled
 
 
 class SimMember:
@@ -60,36 +84,45 @@ class SimMember:
         self._thread = Thread(self.process)
         self._user = Thread(self.process)
         self._offset = node * 70_000
-        world = groups.world
+        self.stuck_until = 0
+        """Until then the user does nothing."""
+        self._failing = 0
+        """So many of the next steps of its thread fail."""
+        world, design = groups.world, groups.design
         self.store = SimStore(world.ensemble, world.weather, self._thread, self.clock)
-        self._sink = world.ensemble.sink(self._thread, self._store_event)
-        self.lease = groups.design.member_lease()
-        self.machine: Member = groups.design.member(name, Assignor.STICKY, self.engine.random.random)
-        registered = Registered(frozenset({TOPIC}), None)
-        self.registry: GroupRegistry = groups.design.registry(
-            self.store, ACTORS, name, registered, self._sink, lambda: TimestampMs(0)
+        ports = MemberPorts(self.clock, lambda: TimestampMs(0), design.member_lease, design.registry, Unwatched)
+        self.thread: SimThread = design.member_thread(
+            self.store,
+            ACTORS,
+            design.member(name, Assignor.STICKY, self.engine.random.random),
+            Registered(frozenset({TOPIC}), None),
+            MAX_POLL_MS,
+            lambda: None,
+            design.member_loops(self._before_step, world.ensemble, self._thread),
+            ports,
         )
+        self.thread.member = self
         self.positions: dict[TopicPartition, Offset] = {}
         """Of what the user works on: the next record."""
         self._lives: dict[TopicPartition, int] = {}
         """Which life of the topic that is."""
         self._ceasing: set[TopicPartition] = set()
-        self._is_ticking = False
+        self._committing: Future[None] | None = None
 
     def clock(self) -> MonotonicMs:
         return MonotonicMs(self.engine.now + self._offset)
 
     @property
     def is_settled(self) -> bool:
-        return self.machine.is_settled and self.positions.keys() == self.machine.owned
+        return self.thread.is_settled and self.positions.keys() == self.thread.owned
 
     def may_deliver(self, tp: TopicPartition) -> bool:
-        """Whether the user may be given records of ``tp`` at this very moment."""
-        return (
-            tp in self.machine.owned
-            and self.registry.session_id == self.store.session.id
-            and self.lease.held(self.clock())
-        )
+        """As GroupMember: whether the user may be given records of ``tp`` at this very moment."""
+        return self.thread.owns(tp) and self.thread.lease.held(self.clock())
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.stuck_until > self.engine.now or self.thread.is_stuck
 
     # --- its life
 
@@ -98,11 +131,9 @@ class SimMember:
 
     def _start(self) -> None:
         self.store.start()
-        self.store.watch_session(self._sink)
-        self._feed(Started())
-        self._keep()
+        self.thread.start()
         self.engine.at(WORK_MS, self._user, self._work)
-        self.engine.at(COMMIT_MS, self._thread, self._commit)
+        self.engine.at(COMMIT_MS, self._user, self._commit)
 
     def crash(self) -> None:
         """kill -9."""
@@ -112,134 +143,98 @@ class SimMember:
     def leave(self) -> None:
         """In good order; its process ends once nothing is left to give up."""
         self.is_leaving = True
-        self.engine.at(0, self._thread, lambda: self._feed(Leave()))
+        self.engine.at(0, self._user, self._leave)
 
     def heard_of_death(self, name: MemberId) -> None:
         """Its process is gone: a connection to it is refused."""
-        self.engine.at(2, self._thread, lambda: self._hear(Died(name)))
+        self.engine.at(2, self._user, lambda: self.thread.post(Died(name)))
 
-    def _hear(self, died: Died) -> None:
-        self.registry.seems_dead(died.member)
-        self._feed(died)
+    def fail_thread(self, count: int) -> None:
+        """So many of the next steps of its thread fail, or of the calls to ZooKeeper in a later one."""
+        if count % 2:
+            self._failing = count
+        else:
+            self.store.odd_calls = {self._thread: count}
 
-    def _keep(self) -> None:
-        self.engine.at(RENEW_MS, self._thread, self._keep)
-        self._renew()
-        self._give_up_deleted()
-        self._tick()
+    # --- what its thread tells
 
-    def _give_up_deleted(self) -> None:
-        """As MemberThread: of topics that are deleted."""
+    def _before_step(self, loop: str) -> None:
         self.store.thread = self._thread
-        for tp in self.registry.of_deleted_topics():
-            self._feed(ClaimLost(tp))
+        if self._failing:
+            self._failing -= 1
+            raise StepFailed(f"{loop}: can't start new thread")
 
-    def _renew(self) -> None:
-        self.store.thread = self._thread
-        try:
-            self.lease.renew(self.store.heartbeat(), self.store.session_timeout_ms)
-        except StoreError:
-            pass
+    def begins(self, tp: TopicPartition, claim: Any) -> None:
+        """It has claimed the partition, with the offset that is committed."""
+        if claim is not None and claim.topic_id == self.groups.topic_id:
+            checker, committed = self.groups.checker, claim.committed
+            [(_, now)] = checker.asks(ACTORS, [tp]).items()
+            checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
 
-    def _tick(self) -> None:
-        due = self.machine.next_tick_ms()
-        if due is None:
-            return
-        if due <= self.clock():
-            self._feed(Tick())
-        elif not self._is_ticking:
-            self._is_ticking = True
-            self.engine.at(due - self.clock(), self._thread, self._tick_later)
-
-    def _tick_later(self) -> None:
-        self._is_ticking = False
-        self._tick()
-
-    def _store_event(self, event: StoreEvent) -> None:
-        """As GroupThread: what is told late of a session that was followed by another is old."""
-        registered = self.registry.session_id
-        match event:
-            case SessionEvent(SessionState.LOST, session_id) if registered in (0, session_id):
-                self.groups.hears(self.name)
-                self.lease.revoke()
-                self.registry.session_lost()
-                self._feed(SessionLost())
-            case SessionEvent(SessionState.CONNECTED, session_id):
-                self.groups.hears(self.name)
-                self.registry.watches_lost()
-                self._renew()
-                if registered == session_id:
-                    self._feed(Noticed())
-                elif not self.is_leaving:
-                    self._feed(Started())
-            case NodeEvent():
-                self.registry.noticed(event)
-                self._feed(Noticed())
-                self._give_up_deleted()
+    def ended(self) -> None:
+        """Its membership is over: the process ends, in good order or not, and another one takes its place then."""
+        self.store.close()
+        self.process.alive = False
+        if self.thread.failure is not None:
+            self.engine.note(f"{self.process.name}: {self.thread.failure}")
+            self.groups.replace(self, AGAIN_MS)
 
     # --- the user
 
     def _work(self) -> None:
-        """Hand out one record of each partition, and finish what ceases."""
-        self.engine.at(WORK_MS, self._user, self._work)
+        """As a consumer polls: hear what has changed, hand out one record of each partition, finish what ceases."""
+        self.engine.at(max(WORK_MS, self.stuck_until - self.engine.now), self._user, self._work)
+        if self.is_leaving or self.stuck_until > self.engine.now:
+            return
+        self.thread.polled_ms = self.clock()
+        if self.thread.is_stuck:
+            self.thread.post(PolledAgain())
+        for change in self.thread.changes.take():
+            self._hear(change)
         for tp in sorted(self.positions):
             if tp in self._ceasing:
-                self._ceasing.discard(tp)
-                position = CommittedOffset(self.positions.pop(tp), metadata=self._author(tp))
-                self.engine.at(0, self._thread, lambda tp=tp, at=position: self._feed(Quiet(tp, at)))
+                self._cease(tp)
             elif self.may_deliver(tp) and self._lives[tp] == self.groups.checker.life and self.groups.checker.is_there:
                 self.groups.works(self, tp, self.positions[tp])
                 self.positions[tp] = Offset(self.positions[tp] + 1)
 
-    def _author(self, tp: TopicPartition) -> str:
-        return str(Author(self.name, self.machine.generation, self._lives[tp]))
-
-    def _commit(self) -> None:
-        self.engine.at(COMMIT_MS, self._thread, self._commit)
-        self.store.thread = self._thread
-        for tp in sorted(self.positions):
-            if tp not in self.machine.owned:
-                continue
-            position = CommittedOffset(self.positions[tp], metadata=self._author(tp))
-            try:
-                self.registry.claims.commit({tp: position})
-            except RaylogError:  # or not registered any more, or no answer: it is tried again
-                if tp in self.machine.owned and self.registry.claims.get(tp) is None:
-                    self._feed(ClaimLost(tp))
-
-    # --- the machine's effects
-
-    def _feed(self, event: Event) -> None:
-        """Take the event in, and what follows from what follows from it."""
-        todo = deque(self.machine.on(event, self.clock()))
-        while todo:
-            outcome = self._carry_out(todo.popleft())
-            if outcome is not None:
-                todo.extendleft(reversed(self.machine.on(outcome, self.clock())))
-        if self.is_leaving and self.machine.has_left:
-            self.store.close()
-            self.process.alive = False
-        else:
-            self._tick()
-
-    def _carry_out(self, effect: Effect) -> Event | None:
-        match effect:
-            case Begin(tp):
-                claim = self.registry.claims.get(tp)
-                committed = claim.committed if claim is not None else None
-                checker = self.groups.checker
-                is_new = claim is not None and claim.topic_id == self.groups.topic_id
-                self._lives[tp] = checker.life if is_new else GONE
-                if is_new:
-                    [(_, now)] = checker.asks(ACTORS, [tp]).items()
-                    checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
+    def _hear(self, change: Change) -> None:
+        match change:
+            case Began(tp, committed, topic):
+                life = self.groups.checker.life
+                self._lives[tp] = next((n for n in range(life, -1, -1) if topic_id(n) == topic), GONE)
                 self.positions[tp] = committed.offset if committed is not None else Offset(0)
-            case Cease(tp):
+            case Ceased(tp):
                 self._ceasing.add(tp)
-            case Drop(tp):
+            case Dropped(tp):
                 self.positions.pop(tp, None)
                 self._ceasing.discard(tp)
-            case _:
-                self.store.thread = self._thread
-                return self.registry.carry_out(effect)
-        return None
+
+    def _cease(self, tp: TopicPartition) -> None:
+        self._ceasing.discard(tp)
+        position = CommittedOffset(self.positions.pop(tp), metadata=self._author(tp))
+        tenure = self.thread.changes.quiet(tp)
+        if tenure is not None:
+            self.thread.post(Quieted(tp, position, tenure))
+
+    def _author(self, tp: TopicPartition) -> str:
+        return str(Author(self.name, self.thread.generation, self._lives[tp]))
+
+    def _worked_on(self) -> dict[TopicPartition, CommittedOffset]:
+        return {tp: CommittedOffset(at, metadata=self._author(tp)) for tp, at in sorted(self.positions.items())}
+
+    def _commit(self) -> None:
+        self.engine.at(COMMIT_MS, self._user, self._commit)
+        if (
+            self.positions
+            and not self.is_leaving
+            and not self.is_stuck
+            and (self._committing is None or self._committing.done())
+        ):
+            offsets, self._committing = self._worked_on(), Future()
+            self.thread.post(Commit(offsets, self.thread.changes.tenures(offsets), self._committing))
+
+    def _leave(self) -> None:
+        offsets = self._worked_on()
+        self.thread.post(GoodBye(offsets, self.thread.changes.tenures(offsets)))
+        self.positions.clear()

@@ -36,8 +36,8 @@ from .group_invariants import (
     STORED_FIRST,
 )
 from .groups import GroupDesign
-from .invariants import PROGRESS
-from .loops import EndsByAnError, SimLoops
+from .invariants import IN_TIME, PROGRESS
+from .loops import EndsByAnError, RunningLoop, RunningLoops, SimLoops
 
 
 class EndlessLease(Lease):
@@ -120,6 +120,14 @@ class FetchesFiveBack(GroupCoordinator):
         }
 
 
+class TicksLate(GroupCoordinator):
+    """Sessions and rebalances end, and long after their time."""
+
+    @property
+    def next_tick_ms(self) -> MonotonicMs:
+        return MonotonicMs(super().next_tick_ms + 8_000)
+
+
 class LeavesGroupsAlone(GroupCoordinator):
     """A group that nobody asks for has no coordinator, so that its time does not pass."""
 
@@ -172,6 +180,18 @@ class EndingLoops(SimLoops):
     kind = EndsByAnError
 
 
+class EndsInSilence(EndsByAnError, RunningLoop):
+    """The thread of a member ends, and its session stays with all that it has claimed."""
+
+    def _note(self, error: Exception) -> None:
+        super()._note(error)
+        self._mend = self._finish = lambda *_: None
+
+
+class SilentLoops(RunningLoops):
+    kind = EndsInSilence
+
+
 def _clients(hold: type[HeldGroup] = HeldGroup, machine: type[ClassicGroup] = ClassicGroup) -> GroupDesign:
     class Holder(GroupHolder):
         def hold(self, entry: Entry, group: GroupId, *, make: bool) -> HeldGroup | None:
@@ -194,8 +214,10 @@ GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
     ("delete-in-two-steps", GroupDesign(coordinator=DeletesInTwoSteps), (KEPT,)),
     ("offsets-of-a-former-topic", GroupDesign(coordinator=AnswersForAnyTopic), (READ, NOTHING_SKIPPED)),
     ("claims-of-a-former-topic", GroupDesign(registry=_with_claims(ClaimsForAnyTopic)), (READ, NOTHING_SKIPPED)),
-    ("owner-node-left-behind", GroupDesign(registry=_with_claims(LeavesOwnerNodes)), (PROGRESS,)),
-    ("thread-ends-by-an-error", GroupDesign(loops=EndingLoops), (PROGRESS, ABANDONED)),
+    ("owner-node-left-behind", GroupDesign(registry=_with_claims(LeavesOwnerNodes)), (PROGRESS, IN_TIME)),
+    ("thread-ends-by-an-error", GroupDesign(loops=EndingLoops), (PROGRESS, ABANDONED, IN_TIME)),
+    ("ticks-late", GroupDesign(coordinator=TicksLate), (IN_TIME,)),
+    ("member-ends-in-silence", GroupDesign(member_loops=SilentLoops), (PROGRESS, IN_TIME)),
     ("offset-fetch-five-back", GroupDesign(coordinator=FetchesFiveBack), (READ,)),
 )
 """Name, design, and the invariants that fit it."""

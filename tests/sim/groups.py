@@ -20,8 +20,8 @@ from .engine import Process, Thread
 from .group_clients import SimClient
 from .group_coordinator import DeleteGroup, GroupRequest, coordinator, settled
 from .group_invariants import ACTORS, CLIENTS, LEFT, PARTITIONS, TOPIC, GroupChecker, topic_id
-from .group_members import SimMember
-from .loops import SimLoops
+from .group_members import SimMember, SimThread
+from .loops import RunningLoops, SimLoops
 
 if TYPE_CHECKING:
     from .world import World
@@ -47,6 +47,8 @@ class GroupDesign:
     member: Callable[..., Member] = Member
     member_lease: Callable[[], Lease] = Lease
     registry: Callable[..., GroupRegistry] = GroupRegistry
+    member_thread: Callable[..., SimThread] = SimThread
+    member_loops: Callable[..., RunningLoops] = RunningLoops
     coordinator: Callable[..., GroupCoordinator] = GroupCoordinator
     loops: Callable[..., SimLoops] = SimLoops
 

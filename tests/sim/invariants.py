@@ -50,6 +50,7 @@ FENCED = "a fenced controller writes nothing"
 INCARNATION = "a stale incarnation is refused"
 ONCE = "exactly once, in order"
 MIN_ISR = "acknowledged by min.insync.replicas"
+IN_TIME = "nothing waits for long"
 PROGRESS = "progress after healing"
 
 
@@ -171,7 +172,10 @@ class Checker:
 
     def of(self, tp: TopicPartition, topic_id: TopicId) -> Partition:
         """What is known of the partition in that life of its topic."""
-        return self._lives.setdefault((tp, topic_id), Partition())
+        found = self._lives.get((tp, topic_id))
+        if found is None:
+            found = self._lives[tp, topic_id] = Partition()
+        return found
 
     def _deleted(self, path: str) -> None:
         """A topic's node, or one below it, is gone."""

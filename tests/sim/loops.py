@@ -50,7 +50,10 @@ class SimLoop(Loop):
             self._in_a_row = 0
         except Exception as error:  # noqa: BLE001 (as in Loop)
             self._note(error)
-            self._mend(error)
+            try:
+                self._mend(error)
+            except Exception as worse:  # noqa: BLE001
+                self._note(worse)
             self._runs = not self.stopping.is_set()
         finally:
             self._turns = False

@@ -42,6 +42,7 @@ from .invariants import (
     DELETED,
     ENDS,
     FENCED,
+    IN_TIME,
     INCARNATION,
     MATCHING,
     MIN_ISR,
@@ -279,7 +280,9 @@ PLANTED = {
     for planted in (
         _planted("truncate-to-hw", ACKED, partition=TruncatingPartition),
         _planted("isr-joined-at-hw", ACKED, partition=JoiningPartition),
-        _planted("no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, PROGRESS, partition=FetchedWithoutEpoch),
+        _planted(
+            "no-epoch-on-fetch", ACKED, MATCHING, VISIBLE, MIN_ISR, PROGRESS, IN_TIME, partition=FetchedWithoutEpoch
+        ),
         _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
         _planted(
             "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration
@@ -290,8 +293,8 @@ PLANTED = {
         _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
         _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
         _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
-        _planted("state-before-its-effects", PROGRESS, receiver=StoresFirst, local=StopsAtTheFirstFailure),
-        _planted("membership-ends-by-an-error", PROGRESS, loops=EndingLoops),
+        _planted("state-before-its-effects", PROGRESS, IN_TIME, receiver=StoresFirst, local=StopsAtTheFirstFailure),
+        _planted("membership-ends-by-an-error", PROGRESS, IN_TIME, loops=EndingLoops),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
         *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),

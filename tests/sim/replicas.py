@@ -114,6 +114,7 @@ class Replicas:
         self.partitions = self._local.partitions
         self._followed: dict[TopicPartition, Followed] = {}
         self._parked: list[Parked] = []
+        self._wakes_soon = False
         self._proposing: set[TopicPartition] = set()
 
     def start(self) -> None:
@@ -188,8 +189,8 @@ class Replicas:
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
         log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
-        partition.on_append = lambda tp, size: self._engine.at(0, broker.serving, self._wake)
-        partition.on_advance = lambda tp, size, hw: self._engine.at(0, broker.serving, self._advanced)
+        partition.on_append = lambda tp, size: self._wake_soon()
+        partition.on_advance = lambda tp, size, hw: self._wake_soon()
         partition.on_caught_up = lambda tp: self._engine.at(0, broker.serving, lambda: self._propose(tp))
         return partition
 
@@ -285,12 +286,14 @@ class Replicas:
             raise OffsetNotAvailable(f"{request.tp}: {end} is below {partition.epoch_start_offset}")
         return Ends(end, (self._broker.id, self._broker.epoch), partition.topic_id)
 
-    def _advanced(self) -> None:
-        self._broker.settle()
-        self._wake()
+    def _wake_soon(self) -> None:
+        if not self._wakes_soon:
+            self._wakes_soon = True
+            self._engine.at(0, self._broker.serving, self._wake)
 
     def _wake(self) -> None:
         """Look at the fetches that wait again."""
+        self._wakes_soon = False
         if self._parked:
             parked, self._parked = self._parked, []
             self._parked += [each for each in parked if not self._try(each, is_first=False)]

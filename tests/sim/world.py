@@ -42,6 +42,7 @@ from .invariants import MATCHING, Checker
 from .local import SimPartitions
 from .loops import RunningLoops
 from .network import Network, Traffic
+from .waits import Waits
 from .zookeeper import Ensemble, Weather
 
 TOPIC = TopicName("flights")
@@ -118,6 +119,7 @@ class World:
 
         self._make_broker = SimBroker
         self.has_groups = groups
+        self._produces_every_ms = 160 if groups else 40
         self.design = design
         self.min_isr, self.lag_ms, self.flushes = MIN_ISR, LAG_MS, flushes
         self.engine = Engine(seed)
@@ -160,6 +162,7 @@ class World:
         if groups:
             self.groups = SimGroups(self, design.groups)
         self.readers = [EndReader(*self._client(300 + n), tps=self.tps) for n in range(2)]
+        self.waits = Waits(self)
         self._create_topic()
 
     def _written(self, ops: Sequence[Op], results: Sequence[OpResult], session: int) -> None:
@@ -177,7 +180,12 @@ class World:
         for _ in range(2):
             number = 100 + self._clients
             self._clients += 1
-            more = {"tp": tp, "topic_id": topic_id, "max_in_flight": 1 + number % 3, "interval_ms": 40}
+            more = {
+                "tp": tp,
+                "topic_id": topic_id,
+                "max_in_flight": 1 + number % 3,
+                "interval_ms": self._produces_every_ms,
+            }
             self.producers.append(Producer(*self._client(number), **more))
         if not self.consumers:
             numbers = (10_000 + self._clients, 20_000 + self._clients)

@@ -18,15 +18,14 @@ from collections.abc import Callable
 
 from raylog.client.change_queue import ChangeQueue
 from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.client.group_ports import Liveness, MemberPorts
 from raylog.client.group_requests import Commit, GoodBye, Item, PolledAgain, Quieted, Stop
 from raylog.coordination import group_events as core
-from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_model import Registered as Registration
-from raylog.coordination.group_registry import GroupRegistry, greeting_of
-from raylog.coordination.lease import Lease
-from raylog.coordination.liveness import LivenessConnections, Peer
+from raylog.coordination.group_registry import greeting_of
+from raylog.coordination.liveness import Peer
 from raylog.coordination.loops import Loops
 from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
 from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
@@ -51,15 +50,17 @@ class MemberThread:
         max_poll_interval_ms: int,
         woken: Callable[[], object],
         loops: Loops,
+        ports: MemberPorts = MemberPorts(),  # noqa: B008 (it never changes)
     ) -> None:
         self._store = store
         self._group = group
         self._id = machine.id
         self._max_poll_interval_ms = max_poll_interval_ms
         self._machine_id = registration.machine
-        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item] = loops.inbox()
         self._machine = machine
-        self._registry = GroupRegistry(store, group, machine.id, registration, self._queue, wall_ms)
+        self._ports, self._now_ms, self._wall_ms = ports, ports.now_ms, ports.wall_ms
+        self._registry = ports.registry(store, group, machine.id, registration, self._queue, ports.wall_ms)
         self._renew_at_ms = MonotonicMs(0)
         self._working: set[TopicPartition] = set()
         """What may be handed out, under the lease."""
@@ -74,13 +75,13 @@ class MemberThread:
         self._lock = threading.Lock()
         self._ended = self._is_over = False
         self._loops = loops
-        self._liveness: LivenessConnections | None = None
+        self._liveness: Liveness | None = None
         self._loop = loops.loop(f"group-{group}", self._round, mend=self._failed, finish=self._end)
         self.changes = ChangeQueue(woken)
         """For the user's thread."""
-        self.lease = Lease()
+        self.lease = ports.lease()
         """Any thread may ask it."""
-        self.polled_ms = monotonic_ms()
+        self.polled_ms = self._now_ms()
         """When the user's thread was seen last; it writes that."""
         self.is_stuck = False
         """The user has not polled for too long: out of the group until it does. Any thread may read it."""
@@ -127,7 +128,7 @@ class MemberThread:
             "owned": sorted(self.owned),
             "tenures": self._tenure,
             "registered": bool(self._registry.session_id),
-            "lease_held": self.lease.held(monotonic_ms()),
+            "lease_held": self.lease.held(self._now_ms()),
             "stuck": self.is_stuck,
         }
 
@@ -152,7 +153,7 @@ class MemberThread:
         """One turn; False when the membership is over. An error that is foreseen ends it, too."""
         try:
             if self._liveness is None:
-                self._liveness = LivenessConnections(self._gone, self._loops)
+                self._liveness = self._ports.liveness(self._gone, self._loops)
                 self._store.watch_session(self._queue)
                 self._do(core.Started())
             else:
@@ -242,12 +243,12 @@ class MemberThread:
 
     def _do(self, event: core.Event) -> None:
         """What follows from ``event``, to the end."""
-        todo = deque(self._machine.on(event, monotonic_ms()))
+        todo = deque(self._machine.on(event, self._now_ms()))
         while todo and not self._ended:
             result = self._carry_out(todo.popleft())
             self._renew_lease_if_due()
             if result is not None:
-                todo.extendleft(reversed(self._machine.on(result, monotonic_ms())))
+                todo.extendleft(reversed(self._machine.on(result, self._now_ms())))
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
@@ -356,7 +357,7 @@ class MemberThread:
         )
 
     def _stamped(self, offset: CommittedOffset | None) -> CommittedOffset | None:
-        return offset if offset is None or offset.committed_ms >= 0 else offset._replace(committed_ms=wall_ms())
+        return offset if offset is None or offset.committed_ms >= 0 else offset._replace(committed_ms=self._wall_ms())
 
     # --- time
 
@@ -366,13 +367,13 @@ class MemberThread:
             due.append(tick)
         if not self.is_stuck and self._good_bye is None:
             due.append(MonotonicMs(self.polled_ms + self._max_poll_interval_ms + 1))
-        return max(0, min(due) - monotonic_ms()) / 1_000
+        return max(0, min(due) - self._now_ms()) / 1_000
 
     def _do_what_is_due(self) -> None:
         self._renew_lease_if_due()
         for tp in self._registry.of_deleted_topics():
             self._do(core.ClaimLost(tp))
-        now = monotonic_ms()
+        now = self._now_ms()
         if (tick := self._machine.next_tick_ms()) is not None and tick <= now:
             self._do(core.Tick())
         if not self.is_stuck and self._good_bye is None and now - self.polled_ms > self._max_poll_interval_ms:
@@ -384,11 +385,11 @@ class MemberThread:
             self._leave()
 
     def _renew_lease_if_due(self) -> None:
-        if self._renew_at_ms <= monotonic_ms():
+        if self._renew_at_ms <= self._now_ms():
             self._renew_lease()
 
     def _renew_lease(self) -> None:
-        self._renew_at_ms = MonotonicMs(monotonic_ms() + self._store.session_timeout_ms // RENEWALS_PER_SESSION)
+        self._renew_at_ms = MonotonicMs(self._now_ms() + self._store.session_timeout_ms // RENEWALS_PER_SESSION)
         if not self._registry.session_id:
             return
         try:
