@@ -93,6 +93,19 @@ def test_group_let_go_of_without_lease_is_held_again(brokers: Brokers) -> None:
     wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
 
 
+def test_group_let_go_of_is_held_again_with_next_pass(brokers: Brokers) -> None:
+    """Else what its dead members had would stay unread until the next look."""
+    one = brokers.start(1)
+    member_of(one, session_timeout_ms=100)
+    brokers.keep(1)
+    brokers.leases[1] = False
+    wait_until(lambda: one.held_count == 0, WAIT_S, "it lets go")
+    brokers.leases[1] = True
+    brokers.keep(1)
+    assert one.held_count == 1
+    wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
+
+
 def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Brokers) -> None:
     """The member comes and the lease goes between two looks, under the same claim; then the member is gone."""
     one = brokers.start(1)

@@ -7,7 +7,8 @@ time; a group that rebalances is left alone until that is over.
 
 What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
 here, and are not held. One without members is read once for each claim, and after it was held. A look follows each
-change of the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile.
+change of the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile. What this broker let go of,
+since it had no lease or the store did not answer, it holds again with the next pass.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Protocol
 
 from raylog.broker.events import EventLog
@@ -119,6 +121,8 @@ class GroupKeeper:
         if self._look_ms <= now_ms:
             self._look()
             self._look_ms = MonotonicMs(now_ms + LOOK_MS)
+        for group in islice(self._groups.let_go_groups(), CLAIMS_AT_ONCE):
+            self._adopt(group, None)
         for _ in range(min(CLAIMS_AT_ONCE, len(self._orphans))):
             self._adopt(*self._orphans.popleft())
         if now_ms - self._changed_ms >= SETTLE_MS:
