@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kit.stores import OpenStore
+from kit.stores import OpenStore, close_node
 from kit.waiting import wait_until
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
@@ -33,6 +33,7 @@ from raylog.coordination.store import (
     StoreClosed,
     StoreError,
     StoreEvent,
+    StoreUnauthorized,
     StoreUnavailable,
     WriteTooLarge,
 )
@@ -161,6 +162,25 @@ def test_exists_many_answers_in_order(store: MetadataStore) -> None:
     store.create("/a", ephemeral=True)
     assert store.exists_many(["/b", "/absent", "/a"]) == [store.exists("/b"), None, store.exists("/a")]
     assert store.exists_many([]) == []
+
+
+def test_node_that_is_closed_to_us_takes_no_other_with_it(store: MetadataStore) -> None:
+    for path in ("/a", "/closed", "/b/c"):
+        store.create(path, b"x", parents=True)
+    close_node(store, "/closed")
+    first, closed, absent, last = store.get_each(["/a", "/closed", "/absent", "/b"])
+    assert (first, absent, last) == (store.get("/a"), None, store.get("/b"))
+    assert isinstance(closed, StoreUnauthorized)
+    assert closed.path == "/closed"
+    closed_names, names, none = store.children_each(["/closed", "/b", "/absent"])
+    assert (names, none) == (["c"], [])
+    assert isinstance(closed_names, StoreUnauthorized)
+    assert closed_names.path == "/closed"
+    assert store.exists_many(["/closed", "/a"]) == [store.exists("/closed"), store.exists("/a")]
+    for read in (store.get_many, store.children_many):
+        with pytest.raises(StoreUnauthorized, match="/closed") as refused:
+            read(["/a", "/closed"])
+        assert refused.value.path == "/closed"
 
 
 def test_sequential_nodes_are_numbered_upwards(store: MetadataStore) -> None:

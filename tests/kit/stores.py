@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kazoo.security import make_digest_acl
+
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.store import (
@@ -17,8 +19,18 @@ from raylog.coordination.store import (
     StoreUnauthorized,
     Versioned,
 )
+from raylog.coordination.zk_store import ZkStore
 
 OpenStore = Callable[[], MetadataStore]
+
+
+def close_node(store: MetadataStore, path: str) -> None:
+    """Another program's access rights forbid to read the node, which is there, and its children's names."""
+    if isinstance(store, ZkStore):
+        store._client.set_acls(store._at(path), [make_digest_acl("other", "program", all=True)])
+    else:
+        assert isinstance(store, MemoryStore)
+        store._tree.unreadable.add(path)
 
 
 class Interrupted(MemoryStore):
@@ -34,7 +46,7 @@ class Interrupted(MemoryStore):
         self._read()
         return found
 
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
         return [self.get(path) for path in paths]
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
@@ -101,8 +113,8 @@ class Counting(MemoryStore):
         self._count(1, _bytes_of([found]))
         return found
 
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        found = super().get_many(paths)
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
+        found = super().get_each(paths)
         self._count(len(paths), _bytes_of(found))
         return found
 
@@ -119,9 +131,9 @@ class Counting(MemoryStore):
         self._count(1, sum(map(len, names)))
         return names
 
-    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        found = super().children_many(paths)
-        self._count(len(paths), sum(len(name) for names in found for name in names))
+    def children_each(self, paths: Sequence[str]) -> list[list[str] | StoreUnauthorized]:
+        found = super().children_each(paths)
+        self._count(len(paths), sum(len(name) for names in found if isinstance(names, list) for name in names))
         return found
 
     def ensure(self, path: str) -> None:
@@ -133,5 +145,5 @@ class Counting(MemoryStore):
         return super().multi(ops)
 
 
-def _bytes_of(found: Sequence[Versioned | None]) -> int:
-    return sum(len(each.data) for each in found if each is not None)
+def _bytes_of(found: Sequence[Versioned | StoreUnauthorized | None]) -> int:
+    return sum(len(each.data) for each in found if isinstance(each, Versioned))

@@ -21,6 +21,7 @@ from raylog.coordination.store import (
     SessionState,
     Stat,
     StoreEvent,
+    StoreUnauthorized,
     StoreUnavailable,
     Versioned,
 )
@@ -187,9 +188,9 @@ class SimStore(MemoryStore):
         self._may_lag()
         return super().get(path, watch)
 
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
         self._may_lag()
-        return super().get_many(paths)
+        return super().get_each(paths)
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         self._may_lag()

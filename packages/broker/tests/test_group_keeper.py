@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import thread_time
 
 import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
+from kit.stores import close_node
 from kit.waiting import wait_until
 from raylog.broker.groups import keeper
 from raylog.broker.groups.classic_claims import choose_coordinator
@@ -16,9 +17,11 @@ from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
 from raylog.broker.groups.held import read_claim, read_group
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.protocol.errors import NotCoordinator
+from raylog.coordination.unreadable import collecting
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 
 READ = {TopicPartition(TopicName("t"), PartitionIndex(0)): CommittedOffset(Offset(5))}
@@ -232,16 +235,77 @@ def test_odd_groups_hold_up_no_other_and_are_told_once(brokers: Brokers, caplog:
     member_of(one)
     store = brokers.stores[1]
     settle_kind(store, GroupId("actors"), GroupKind.ACTORS)
-    settle_kind(store, GroupId("odd"), GroupKind.CLIENTS)
-    store.create(group_paths.claim(GroupId("odd")), b"no JSON")
-    store.create(f"{group_paths.GROUPS}/%")
+    settle_kind(store, GroupId("told once"), GroupKind.CLIENTS)
+    store.create(group_paths.claim(GroupId("told once")), b"no JSON")
+    store.create(f"{group_paths.GROUPS}/%told-once")
     brokers.kill(1)
     one = brokers.start(1)
     for _ in range(3):
         brokers.keep(1, after_ms=keeper.LOOK_MS)
     assert one.held_count == 1
-    told = [record.getMessage() for record in caplog.records if "cannot be coordinated" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "cannot be understood" in record.getMessage()]
     assert len(told) == 2
+
+
+def evil_ephemeral(store: MemoryStore, group: GroupId) -> None:
+    store.create(group_paths.group(group), group_paths.encode_kind(GroupKind.CLIENTS), ephemeral=True, parents=True)
+
+
+def evil_closed_claim(store: MemoryStore, group: GroupId) -> None:
+    settle_kind(store, group, GroupKind.CLIENTS)
+    store.create(group_paths.claim(group))
+    close_node(store, group_paths.claim(group))
+
+
+def evil_closed_kind(store: MemoryStore, group: GroupId) -> None:
+    settle_kind(store, group, GroupKind.CLIENTS)
+    close_node(store, group_paths.group(group))
+
+
+@pytest.mark.parametrize("plant", [evil_ephemeral, evil_closed_claim, evil_closed_kind])
+def test_groups_that_the_store_refuses_hold_up_no_other(
+    brokers: Brokers, plant: Callable[[MemoryStore, GroupId], None]
+) -> None:
+    """All of them come before it."""
+    evil = [GroupId(f"!evil-{number}") for number in range(9)]
+    member_of(brokers.start(1))
+    brokers.kill(1)
+    with MemoryStore(brokers.tree) as other, collecting() as told:
+        for group in evil:
+            plant(other, group)
+        one = brokers.start(1)
+        brokers.keep(1)
+        assert one.held_count == 1
+        before = brokers.stores[1].asked
+        brokers.keep(1, after_ms=keeper.LOOK_MS // 2)
+        assert brokers.stores[1].asked == before, "they are looked at with the next look only"
+        assert {path.split("/")[3] for path in told.known} == {group_paths.node_name(group) for group in evil}
+        listed = {each.group: each.state for each in one.list_groups()}
+        assert listed[GROUP] == "Stable"
+        brokers.tree.unreadable.clear()
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    claimed = {read_claim(brokers.stores[1], group).claim.broker for group in evil}
+    assert claimed == ({-1} if plant is evil_ephemeral else {1}), "what is mended is claimed with the next look"
+
+
+def test_group_whose_answer_is_lost_comes_after_all_others(brokers: Brokers) -> None:
+    first, second = (GroupId(name) for name in ("a", "b"))
+    one = brokers.start(1)
+    for group in (first, second):
+        member_of(one, group)
+    brokers.kill(1)
+    one = brokers.start(1)
+
+    def lost(group: GroupId) -> bool:
+        if group == first:
+            raise CoordinatorNotAvailable("the store does not answer for it")
+        return adopt(group)
+
+    adopt, one.keeper._groups.adopt = one.keeper._groups.adopt, lost  # type: ignore[method-assign]
+    brokers.keep(1)
+    assert one.keeper._groups.held_groups() == ()
+    brokers.keep(1)
+    assert one.keeper._groups.held_groups() == (second,)
 
 
 @pytest.mark.parametrize("groups", [1_000, 3_000])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from kit.stores import Counting
+from kit.stores import Counting, close_node
 from kit.topics import drop_topic, put_topic
 from raylog.broker.groups.lag import ASKED_FOR_MS, LISTED_AT_ONCE, PASS_INTERVAL_MS, READ_AT_ONCE, GroupLags
 from raylog.coordination import group_paths
@@ -16,6 +16,7 @@ from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import StoreUnavailable
+from raylog.coordination.unreadable import collecting
 from raylog.protocol.ids import GroupId, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
 
 GROUP = GroupId("readers")
@@ -86,6 +87,19 @@ def test_lag_is_from_commit_to_high_watermark(world: World) -> None:
     world.led[tp(0)].high_watermark = Offset(20)
     del world.led[tp(0, "old")]
     assert world.lags.lags() == {(GROUP, tp(0)): 15}
+
+
+@pytest.mark.parametrize("of", [group_paths.offsets, lambda group: group_paths.offset(group, tp(0))])
+def test_closed_node_of_one_group_holds_up_no_other(world: World, of: Callable[[GroupId], str]) -> None:
+    world.led = {tp(0): Led(Offset(12))}
+    for group in (closed := GroupId("closed"), GROUP):
+        world.commit(group, tp(0))
+    close_node(world.store, of(closed))
+    with collecting() as told:
+        world.pass_over_all()
+        world.pass_over_all()
+    assert world.lags.lags() == {(GROUP, tp(0)): 7}
+    assert list(told.known) == [of(closed)]
 
 
 def test_replaced_topic_has_no_lag(world: World) -> None:

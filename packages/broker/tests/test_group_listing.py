@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from kit.stores import Counting
+from kit.stores import Counting, close_node
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_claims import Claim, encode_claim, encode_group
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup, StoredMember
@@ -19,6 +19,7 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.unreadable import collecting
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -80,7 +81,7 @@ def put_actors(store: Counting, group: GroupId, owned: int) -> None:
         store.create(group_paths.owner(group, tp), group_paths.encode_owner(ONE), parents=True)
 
 
-def put_old(store: Counting, group: GroupId) -> None:
+def put_old(store: Counting, group: GroupId, _: int = 0) -> None:
     store.ensure(group_paths.members(group))
 
 
@@ -102,6 +103,42 @@ def test_states_are_told_of_groups_of_every_kind(store: Counting, coordinator: G
         "old": "Empty",
         "odd": "Unknown",
     }
+
+
+CLOSED = {
+    "claim": group_paths.claim,
+    "kind": group_paths.group,
+    "state": group_paths.state,
+    "members": group_paths.members,
+    "assignment": group_paths.assignment,
+    "consumer": group_paths.consumer,
+}
+
+
+@pytest.mark.parametrize("node", CLOSED.values(), ids=CLOSED)
+@pytest.mark.parametrize("put", [put_clients, put_actors, put_old])
+def test_closed_node_of_one_group_takes_no_other_with_it(
+    store: Counting, coordinator: GroupCoordinator, put: Callable[..., None], node: Callable[[GroupId], str]
+) -> None:
+    closed = GroupId("closed")
+    for group in (closed, GroupId("open")):
+        put(store, group, 1)
+    expected = {each.group: each.state for each in coordinator.list_groups()}
+    close_node(store, node(closed))
+    with collecting():
+        listed = {each.group: each.state for each in coordinator.list_groups()}
+    assert listed[GroupId("open")] == expected[GroupId("open")]
+    assert listed[closed] in (expected[closed], "Unknown")
+
+
+def test_group_that_cannot_be_read_is_told_once(
+    store: Counting, coordinator: GroupCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_clients(store, GroupId("listed often"), 1)
+    store.set(group_paths.state(GroupId("listed often")), b"no JSON")
+    for _ in range(3):
+        assert [each.state for each in coordinator.list_groups()] == ["Unknown"]
+    assert len(caplog.records) == 1
 
 
 def test_foreign_nodes_among_members_are_none(store: Counting, coordinator: GroupCoordinator) -> None:

@@ -10,11 +10,14 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
-from kit.stores import Closed
-from raylog.coordination import configs, election, paths, snapshot, unreadable
+from kit.stores import Closed, close_node
+from kit.topics import put_topic
+from raylog.coordination import configs, election, group_paths, paths, snapshot, unreadable
 from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
 from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.peer_control import local_changes
 from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from raylog.coordination.registration import BrokerRegistration, SessionFile
@@ -26,6 +29,8 @@ from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
+    GroupId,
+    Offset,
     PartitionIndex,
     TimestampMs,
     TopicId,
@@ -475,3 +480,18 @@ def test_copied_topic_is_deleted_and_its_model_stays(cluster: ControlledCluster)
     assert cluster.store.exists(paths.topic_id(cluster.controller.state.topics[FLIGHTS].id)) is not None
     assert not cluster.controller.state.unreadable
     assert_agreement(cluster)
+
+
+def test_closed_node_of_one_partition_takes_no_other_offset_with_it() -> None:
+    group, tps = GroupId("g"), [TopicPartition(name, PartitionIndex(0)) for name in (FLIGHTS, OTHER, TopicName("last"))]
+    with MemoryStore(MemoryTree()) as store, unreadable.collecting() as told:
+        ids = {tp.topic: put_topic(store, tp.topic) for tp in tps}
+        offsets = RegistryOffsetStore(store)
+        assert not offsets.write(group, dict.fromkeys(tps, CommittedOffset(Offset(5))), [], ids)
+        closed = [paths.topic(FLIGHTS), group_paths.detail(group, tps[1])]
+        for path in closed:
+            close_node(store, path)
+        found = offsets.read(group)
+    assert found.committed == {tps[2]: CommittedOffset(Offset(5))}
+    assert found.unreadable.keys() == {*tps[:2]}
+    assert sorted(told.known) == sorted(closed)

@@ -2,7 +2,8 @@
 
 What goes wrong is scripted: :meth:`MemoryStore.suspend` and ``resume`` cut and mend the connection,
 ``MemoryTree.expire`` ends a session as the server does, ``abandon`` leaves a session behind as kill -9 does,
-``lose_next_answer`` carries a request out but loses its answer, and ``fall_behind`` puts the client on a server that
+``MemoryTree.unreadable`` holds nodes that nobody may read, ``lose_next_answer`` carries a request out but loses its
+answer, and ``fall_behind`` puts the client on a server that
 lags: it reads what was, as ZooKeeper allows, until it writes, syncs (``heartbeat``) or connects anew.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.memory_tree import MemoryTree, parent_of
@@ -29,8 +30,10 @@ from raylog.coordination.store import (
     Stat,
     StoreClosed,
     StoreError,
+    StoreUnauthorized,
     StoreUnavailable,
     Versioned,
+    all_read,
     check_writable,
 )
 from raylog.protocol.ids import MonotonicMs, TimestampMs
@@ -195,7 +198,10 @@ class MemoryStore:
         return self._ask(lambda: self._watched(path, watch, self._tree.get(path, self)))
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        return self._ask(lambda: [self._tree.get(path, self) for path in paths])
+        return all_read(self.get_each(paths))
+
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
+        return self._ask(lambda: [_or_closed(self._tree.get, path, self) for path in paths])
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         return self._ask(lambda: self._watched(path, watch, self._tree.stat(path, self)))
@@ -218,7 +224,11 @@ class MemoryStore:
         return self._ask(read)
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        return self._ask(lambda: [self._tree.children(path, self) or [] for path in paths])
+        return all_read(self.children_each(paths))
+
+    def children_each(self, paths: Sequence[str]) -> list[list[str] | StoreUnauthorized]:
+        found = self._ask(lambda: [_or_closed(self._tree.children, path, self) for path in paths])
+        return [names or [] for names in found]
 
     def create(
         self,
@@ -273,3 +283,10 @@ class MemoryStore:
             return self._tree.multi(ops, self.session.id)
 
         return self._ask(write)
+
+
+def _or_closed(read: Callable[[str, Any], T], path: str, store: MemoryStore) -> T | StoreUnauthorized:
+    try:
+        return read(path, store)
+    except StoreUnauthorized as error:
+        return error

@@ -28,6 +28,7 @@ from raylog.coordination.store import (
     Set,
     Stat,
     StoreError,
+    StoreUnauthorized,
     Versioned,
     is_path,
 )
@@ -100,6 +101,8 @@ class MemoryTree:
         """By the id() of the client."""
         self._former: dict[str, list[tuple[int, _Node | None]]] = defaultdict(list)
         """What each node was before the write of that number; kept while somebody is behind."""
+        self.unreadable: set[str] = set()
+        """Scripted: nodes that are closed to every client's credentials, for reading."""
 
     # --- sessions
 
@@ -185,6 +188,7 @@ class MemoryTree:
     # --- reads: ``store`` is the client that asks
 
     def get(self, path: str, store: Client | None = None) -> Versioned | None:
+        self._check_readable(path)
         node = self._seen(path, store)
         return None if node is None else Versioned(node.data, node.version)
 
@@ -192,7 +196,12 @@ class MemoryTree:
         node = self._seen(path, store)
         return None if node is None else Stat(node.version, node.owner, node.created, node.changed)
 
+    def _check_readable(self, path: str) -> None:
+        if path in self.unreadable:
+            raise StoreUnauthorized(f"{path} is closed to these credentials", path)
+
     def children(self, path: str, store: Client | None = None) -> list[str] | None:
+        self._check_readable(path)
         node = self._seen(path, store)
         return None if node is None else sorted(node.children)
 

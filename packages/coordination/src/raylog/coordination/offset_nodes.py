@@ -8,8 +8,8 @@ from typing import NamedTuple
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, Set, Versioned, packed, size_of
-from raylog.coordination.unreadable import skipping, tell
+from raylog.coordination.store import MetadataStore, Set, StoreUnauthorized, Versioned, packed, size_of
+from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, TopicId, TopicName, TopicPartition
 
 MULTI_BYTES = 512 << 10
@@ -20,7 +20,7 @@ _CLAIMED_BYTES = 980_000
 _CLAIMED_AT_ONCE = 500
 """So many partitions an owner commits all or none; with metadata of 1 KB each they stay below the bytes."""
 
-Nodes = Mapping[str, Versioned | None]
+Nodes = Mapping[str, Versioned | StoreUnauthorized | None]
 _CHECK_BYTES = 300
 """What the check of a topic takes, with its id beside an offset."""
 
@@ -46,13 +46,13 @@ def pair_above(group: GroupId, topic: TopicName) -> tuple[str, str]:
 def read_nodes(store: MetadataStore, partitions: Iterable[tuple[GroupId, TopicPartition]]) -> Nodes:
     """The two nodes of each, in order."""
     nodes = [node for group, tp in partitions for node in pair(group, tp)]
-    return dict(zip(nodes, store.get_many(nodes), strict=True)) if nodes else {}
+    return dict(zip(nodes, store.get_each(nodes), strict=True)) if nodes else {}
 
 
 def decode(group: GroupId, tp: TopicPartition, nodes: Nodes) -> Stored | None:
     """None: nothing was committed. Raises CorruptMetadata."""
     path, detail_path = pair(group, tp)
-    number, detail = nodes[path], nodes[detail_path]
+    number, detail = readable(nodes[path]), readable(nodes[detail_path])
     if number is None:
         return None
     found = group_paths.decode_committed(path, number.data, b"" if detail is None else detail.data)

@@ -61,6 +61,7 @@ from raylog.coordination.store import (
     OpResult,
     Set,
     StoreError,
+    StoreUnauthorized,
     StoreUnavailable,
     Versioned,
     packed,
@@ -330,7 +331,7 @@ class RegistryOffsetStore:
     def forget(self, group: GroupId, seen: Seen, partitions: Iterable[TopicPartition], guards: Sequence[Op]) -> None:
         tps = set(partitions)
         ops = [
-            Delete(path, found.version)
+            Delete(path, ANY_VERSION if isinstance(found, StoreUnauthorized) else found.version)
             for tp in sorted(tps)
             for path in pair(group, tp)
             if (found := seen.nodes[path]) is not None

@@ -245,6 +245,16 @@ def check_writable(ops: Sequence[Op]) -> None:
         )
 
 
+def all_read(found: Iterable[_T | StoreUnauthorized]) -> list[_T]:
+    """What was read of many nodes, or the error of the first that may not be read."""
+    read = []
+    for each in found:
+        if isinstance(each, StoreUnauthorized):
+            raise each
+        read.append(each)
+    return read
+
+
 class MetadataReader(Protocol):
     """A store for those that must not write, such as what the controller reads with (see :class:`MetadataStore`)."""
 
@@ -253,6 +263,11 @@ class MetadataReader(Protocol):
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         """As many :meth:`get` at once, which costs about one round trip; each is read at its own moment."""
+
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
+        """As :meth:`get_many`, but a node that may not be read takes no other with it: it has its error. For looks over
+        nodes that have nothing to do with each other, such as those of many groups.
+        """
 
     def exists(self, path: str, watch: EventSink | None = None) -> Stat | None:
         """The node's stat or None; the watch is that of :meth:`get`."""
@@ -269,6 +284,9 @@ class MetadataReader(Protocol):
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
         """As many :meth:`children` at once, at the cost of :meth:`get_many`."""
+
+    def children_each(self, paths: Sequence[str]) -> list[list[str] | StoreUnauthorized]:
+        """As :meth:`children_many`, with errors as :meth:`get_each`."""
 
 
 class MetadataStore(MetadataReader, Protocol):

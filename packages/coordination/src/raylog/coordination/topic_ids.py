@@ -15,7 +15,7 @@ from raylog.coordination.model import ClusterState, TopicState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import Check, MetadataStore, StoreError
 from raylog.coordination.topic_names import is_topic_name
-from raylog.coordination.unreadable import tell
+from raylog.coordination.unreadable import readable, tell
 from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName
 
 __all__ = [
@@ -44,12 +44,12 @@ class PresentTopics(NamedTuple):
 def present_topics(store: MetadataStore, names: Iterable[TopicName]) -> PresentTopics:
     """Those of these names that exist; what cannot be read is told."""
     asked = [name for name in sorted(set(names)) if is_topic_name(name)]
-    found = store.get_many([paths.topic(name) for name in asked]) if asked else []
+    found = store.get_each([paths.topic(name) for name in asked]) if asked else []
     ids, unreadable = dict[TopicName, TopicId](), dict[TopicName, CorruptMetadata]()
     for name, node in zip(asked, found, strict=True):
         try:
-            if node is not None:
-                ids[name] = paths.decode_topic(name, node.data).topic_id
+            if (there := readable(node)) is not None:
+                ids[name] = paths.decode_topic(name, there.data).topic_id
         except CorruptMetadata as error:
             tell(error)
             unreadable[name] = error

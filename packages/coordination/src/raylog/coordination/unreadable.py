@@ -15,12 +15,16 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.store import NoChildrenForEphemerals, StoreUnauthorized
 
-__all__ = ["UnreadableNodes", "advice_for", "collecting", "skipping", "tell", "told_count"]
+__all__ = ["UnreadableNodes", "advice_for", "collecting", "for_good", "readable", "skipping", "tell", "told_count"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST = 1_000
 """More are not told."""
@@ -78,6 +82,18 @@ _list: ContextVar[UnreadableNodes] = ContextVar("unreadable nodes", default=_OF_
 def tell(error: CorruptMetadata) -> None:
     """Take note of what a reader skips."""
     _list.get().tell(error)
+
+
+def readable(found: T | StoreUnauthorized) -> T:
+    """What was read of one of many nodes. Raises CorruptMetadata where that may not be read."""
+    if isinstance(found, StoreUnauthorized):
+        raise for_good(found)
+    return found
+
+
+def for_good(error: StoreUnauthorized | NoChildrenForEphemerals) -> CorruptMetadata:
+    """What the store refuses of one node however often it is asked: nothing can be made of the node."""
+    return CorruptMetadata(error.path, str(error).removeprefix(error.path).strip())
 
 
 def told_count() -> int:

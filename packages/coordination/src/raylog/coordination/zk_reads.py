@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from kazoo.exceptions import EXCEPTIONS, KazooException, NoNodeError
 from kazoo.protocol.serialization import Exists, GetChildren, GetData
 
-from raylog.coordination.store import MAX_WRITE_BYTES, Versioned, is_path, packed
+from raylog.coordination.store import MAX_WRITE_BYTES, StoreUnauthorized, Versioned, is_path, packed
 from raylog.coordination.zk_errors import translated
 
 __all__ = ["ManyReads"]
@@ -35,7 +35,9 @@ Answer = Any
 
 
 class ManyReads:
-    """Reads of many nodes, each at its own moment. Where no node can have a path, there is none."""
+    """Reads of many nodes, each at its own moment. Where no node can have a path, there is none; where one may not be
+    read, its answer is the error.
+    """
 
     def __init__(
         self, at: Callable[[str], str], begin: Callable[[str, Any], Any], answer: Callable[[str, Any], Any]
@@ -45,13 +47,14 @@ class ManyReads:
         self._begin = begin
         self._answer = answer
 
-    def get(self, paths: Sequence[str]) -> list[Versioned | None]:
+    def get(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
         """The nodes' data and versions; None: there is no such node."""
         return self._read(paths, _ReadData)
 
-    def children(self, paths: Sequence[str]) -> list[list[str]]:
+    def children(self, paths: Sequence[str]) -> list[list[str] | StoreUnauthorized]:
         """The names of the nodes' children, sorted."""
-        return [sorted(names or ()) for names in self._read(paths, _ReadChildren)]
+        found = self._read(paths, _ReadChildren)
+        return [names if isinstance(names, StoreUnauthorized) else sorted(names or ()) for names in found]
 
     def exists(self, paths: Sequence[str]) -> list[Any]:
         """The nodes' stats; None: there is no such node."""
@@ -67,9 +70,7 @@ class ManyReads:
         found: dict[str, Answer] = {}
         for part, answers in zip(parts, self._ask(requests, _AT_ONCE // _IN_ONE), strict=True):
             for path, answer in zip(part, answers, strict=True):
-                if isinstance(answer, KazooException):
-                    raise translated(answer, path) from answer
-                found[path] = answer
+                found[path] = _or_closed(answer, path)
         return [found.get(path) for path in paths]
 
     def _ask(self, requests: Sequence[tuple[str, Any]], at_once: int) -> list[Any]:
@@ -79,6 +80,15 @@ class ManyReads:
             results = [self._begin(path, request) for path, request in batch]
             answers += [self._answer(path, result) for (path, _), result in zip(batch, results, strict=True)]
         return answers
+
+
+def _or_closed(answer: Answer, path: str) -> Answer:
+    if not isinstance(answer, KazooException):
+        return answer
+    error = translated(answer, path)
+    if isinstance(error, StoreUnauthorized):
+        return error
+    raise error from answer
 
 
 class _ReadMany:

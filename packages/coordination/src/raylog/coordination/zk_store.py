@@ -47,6 +47,7 @@ from raylog.coordination.store import (
     StoreUnauthorized,
     StoreUnavailable,
     Versioned,
+    all_read,
     check_writable,
     is_path,
 )
@@ -289,9 +290,15 @@ class ZkStore:
         return None
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        return all_read(self.get_each(paths))
+
+    def get_each(self, paths: Sequence[str]) -> list[Versioned | StoreUnauthorized | None]:
         return self._reads.get(paths)
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return all_read(self.children_each(paths))
+
+    def children_each(self, paths: Sequence[str]) -> list[list[str] | StoreUnauthorized]:
         return self._reads.children(paths)
 
     def _begin(self, path: str, request: Any) -> Any:

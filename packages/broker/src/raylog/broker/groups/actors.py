@@ -16,7 +16,7 @@ from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.topic_patterns import matching_topics
-from raylog.coordination.unreadable import skipping
+from raylog.coordination.unreadable import readable, skipping
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
@@ -65,19 +65,22 @@ def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId
     """The states of many groups in five round trips, or what cannot be read. Owners are counted, not compared: a group
     whose partitions change hands may be Stable here while its description tells that it is being rebalanced.
     """
-    names = dict(zip(groups, store.children_many([group_paths.members(group) for group in groups]), strict=True))
-    living = [group for group in groups if names[group]]
     states: dict[GroupId, GroupState | CorruptMetadata] = dict.fromkeys(groups, GroupState.EMPTY)
-    assigned: dict[GroupId, Shares] = {}
-    found_of = zip(living, store.get_many([group_paths.assignment(group) for group in living]), strict=True)
-    for group, found in found_of:
+    names: dict[GroupId, list[str]] = {}
+    for group, listed in zip(groups, store.children_each([group_paths.members(g) for g in groups]), strict=True):
         try:
-            assigned[group] = Shares(NO_GENERATION, {})
-            if found is not None:
-                assigned[group] = group_paths.decode_assignment(group, found.data)
+            names[group] = readable(listed)
         except CorruptMetadata as error:
             states[group] = error
-            del assigned[group]
+    living = [group for group, listed in names.items() if listed]
+    assigned: dict[GroupId, Shares] = {}
+    for group, found in zip(living, store.get_each([group_paths.assignment(g) for g in living]), strict=True):
+        try:
+            node = readable(found)
+            none = Shares(NO_GENERATION, {})
+            assigned[group] = none if node is None else group_paths.decode_assignment(group, node.data)
+        except CorruptMetadata as error:
+            states[group] = error
     members = {group: _named(group, names[group]) for group in assigned}
     newcomers = {group: members[group] - shares.members.keys() for group, shares in assigned.items()}
     registered = _read_members(store, [(group, member) for group, each in newcomers.items() for member in each])
@@ -89,10 +92,11 @@ def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId
             del assigned[group]
     topics = {group: _topics(shares) for group, shares in assigned.items()}
     asked = [(group, topic) for group, each in topics.items() for topic in each]
-    owners = store.children_many([group_paths.owners_of_topic(group, topic) for group, topic in asked])
+    owners = store.children_each([group_paths.owners_of_topic(group, topic) for group, topic in asked])
     counts = Counter[GroupId]()
     for (group, _), partitions in zip(asked, owners, strict=True):
-        counts[group] += len(partitions)
+        with skipping():
+            counts[group] += len(readable(partitions))
     for group, shares in assigned.items():
         if shares.members and counts[group] == sum(map(len, shares.members.values())):
             states[group] = GroupState.STABLE
@@ -123,10 +127,10 @@ def _read_members(
     """What they registered; what stands there and cannot be read is no member."""
     nodes = [group_paths.member(group, member) for group, member in members]
     registered = {}
-    for member, node, found in zip(members, nodes, store.get_many(nodes) if nodes else (), strict=True):
+    for member, node, found in zip(members, nodes, store.get_each(nodes) if nodes else (), strict=True):
         with skipping():
-            if found is not None:
-                registered[member] = group_paths.decode_member(node, found.data)
+            if (value := readable(found)) is not None:
+                registered[member] = group_paths.decode_member(node, value.data)
     return registered
 
 

@@ -31,13 +31,16 @@ from raylog.coordination.store import (
     Check,
     Create,
     MetadataStore,
+    NoChildrenForEphemerals,
     NodeExists,
     NoNode,
     Op,
     Set,
     StoreError,
+    StoreUnauthorized,
     Versioned,
 )
+from raylog.coordination.unreadable import for_good
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MonotonicMs
 
@@ -124,7 +127,8 @@ def claim_group(
 
     None when it is no group of Kafka clients; with ``make`` it becomes one, if no actors are in it. Raises
     NotCoordinator when another able broker holds it, is to claim it, or was faster; InvalidGroupId,
-    InconsistentGroupProtocol, CoordinatorNotAvailable (the store does not answer).
+    InconsistentGroupProtocol, CorruptMetadata (also where the store refuses a node), CoordinatorNotAvailable (the store
+    does not answer).
     """
     try:
         found = _read(store, group)
@@ -139,6 +143,8 @@ def claim_group(
         if found.claim.claim != Claim(*me) or found.state is None:
             held.claim()
         return held
+    except (StoreUnauthorized, NoChildrenForEphemerals) as error:
+        raise for_good(error) from error
     except (BadVersion, NodeExists, NoNode) as error:
         raise NotCoordinator(f"group {group} was claimed by another broker meanwhile: {error}") from error
     except StoreError as error:

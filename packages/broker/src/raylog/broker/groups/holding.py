@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from raylog.broker.events import EventLog
+from raylog.broker.groups.classic import ClassicGroup
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claim
@@ -21,7 +22,8 @@ from raylog.broker.groups.table import Entry, GroupTable, Ticker
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
-from raylog.coordination.store import BadVersion, MetadataStore, StoreError
+from raylog.coordination.store import BadVersion, MetadataStore, NoChildrenForEphemerals, StoreError, StoreUnauthorized
+from raylog.coordination.unreadable import for_good
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.protocol.ids import BrokerId, GroupId, MonotonicMs
 
@@ -120,9 +122,10 @@ class GroupHolder:
             me, cluster, now_ms = self.claimant(), self._cluster(), self._now_ms()
             entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
             if entry.held is not None:
-                machine, entry.claimed_as = entry.held.machine, me
-                logger.info("group claimed", group=group, generation=machine.generation, members=len(machine.members))
-                self._ticker.schedule(group, machine.next_tick_ms())
+                if entry.claimed_as != me or not entry.held.is_idle:  # idle ones are put out of memory again and again
+                    _tell_claimed(entry.held.machine)
+                entry.claimed_as = me
+                self._ticker.schedule(group, entry.held.machine.next_tick_ms())
         return entry.held
 
     def hold_known(self, entry: Entry, group: GroupId) -> HeldGroup:
@@ -243,6 +246,11 @@ class GroupHolder:
             self._let_go_of_all(self._without_lease())
 
 
+def _tell_claimed(machine: ClassicGroup) -> None:
+    members = len(machine.members)
+    logger.info("group claimed", group=machine.id, generation=machine.generation, members=members)
+
+
 def _answer(replies: Sequence[tuple[Token, Reply]]) -> None:
     """Tokens are the futures that requests wait for."""
     for token, reply in replies:
@@ -255,8 +263,10 @@ def _answer(replies: Sequence[tuple[Token, Reply]]) -> None:
 
 @contextmanager
 def store_answers() -> Iterator[None]:
-    """Turns what the store raises into CoordinatorNotAvailable."""
+    """Turns what the store raises into CoordinatorNotAvailable; CorruptMetadata where it refuses a node for good."""
     try:
         yield
+    except (StoreUnauthorized, NoChildrenForEphemerals) as error:
+        raise for_good(error) from error
     except StoreError as error:
         raise CoordinatorNotAvailable(f"the metadata store does not answer, or not as expected: {error}") from error

@@ -30,13 +30,17 @@ from raylog.broker.groups.classic_claims import (
 from raylog.coordination import group_paths
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, StoreError, Versioned
+from raylog.coordination.store import MetadataStore, StoreError, StoreUnauthorized, Versioned
+from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerId, GroupId, MonotonicMs
 
 __all__ = ["GroupKeeper", "KeptGroups"]
 
 log = EventLog(__name__)
+
+Found = Versioned | StoreUnauthorized | None
+"""A claim as it was read."""
 
 TURN_S = 1.0
 LOOK_MS = 30_000
@@ -89,9 +93,11 @@ class GroupKeeper:
         self._changed_ms = self._look_ms = now_ms()
         """When those changed last; when the next look is due."""
         self._looked_as = me()
-        self._idle: dict[GroupId, Versioned | None] = {}
+        self._was_answered = True
+        """By the store, in the last pass."""
+        self._idle: dict[GroupId, Found] = {}
         """Groups that there is nothing to do for while this is their claim."""
-        self._orphans: deque[tuple[GroupId, Versioned | None]] = deque()
+        self._orphans: deque[tuple[GroupId, Found]] = deque()
         """Groups to be claimed, and their claims as they were at the last look."""
         self._strays: deque[tuple[GroupId, BrokerId]] = deque()
         """Groups that are claimed here, and the brokers that they are to be moved to."""
@@ -104,15 +110,17 @@ class GroupKeeper:
         return True
 
     def keep(self) -> None:
-        """One pass. What the store does not answer is looked for anew with the next one."""
+        """One pass. It ends with what the store does not answer; the next one goes on with the other groups."""
         try:
             self._groups.check_may_act()
             self._keep(self._now_ms())
+            self._was_answered = True
         except NotCoordinator:
             pass  # this broker may not act now
         except (StoreError, CoordinatorNotAvailable) as error:
-            self._look_ms = self._now_ms()
-            log.warning("stored groups were not looked through", reason=error)
+            if self._was_answered:  # else it was told
+                log.warning("stored groups were not looked through", reason=error)
+            self._was_answered = False
 
     def _keep(self, now_ms: MonotonicMs) -> None:
         brokers = frozenset(Claim(broker.id, broker.epoch) for broker in able_brokers(self._cluster()))
@@ -136,12 +144,12 @@ class GroupKeeper:
             self._looked_as, self._idle = me, {}
         self._groups.forget_idle()
         held, claimed = set(self._groups.held_groups()), set(self._groups.claimed_groups())
-        stored = map(group_paths.group_of, self._store.children(group_paths.GROUPS))
+        stored = self._stored()
         able = tuple(able_brokers(cluster))
         chosen = {group: choose_coordinator(group, able) for group in stored}
         goes_to = {group: me.broker if broker is None else broker.id for group, broker in chosen.items()}
         not_held = [g for g, to in goes_to.items() if g not in held and (to == me.broker or g in claimed)]
-        claims = self._store.get_many([group_paths.claim(group) for group in not_held])
+        claims = self._store.get_each([group_paths.claim(group) for group in not_held])
         found = dict(zip(not_held, claims, strict=True))
         same = {group for group, claim in self._idle.items() if group in found and found[group] == claim}
         self._idle = {group: found[group] for group in same.difference(self._groups.let_go_groups())}
@@ -149,22 +157,33 @@ class GroupKeeper:
         self._orphans = deque((group, found[group]) for group in filter(is_orphan, not_held))
         self._strays = deque((group, to) for group, to in goes_to.items() if group in claimed and to != me.broker)
 
-    def _is_to_be_here(self, group: GroupId, found: Versioned | None) -> bool:
+    def _stored(self) -> list[GroupId]:
+        stored = []
+        for name in self._store.children(group_paths.GROUPS):
+            with skipping():
+                stored.append(group_paths.group_named(name, group_paths.GROUPS))
+        return stored
+
+    def _is_to_be_here(self, group: GroupId, found: Found) -> bool:
         try:
-            claim = claim_of(group, found)
+            claim = claim_of(group, readable(found))
         except CorruptMetadata:
             return True  # it is told when it is claimed
         coordinator = coordinator_of(group, claim, self._cluster())
         return coordinator is not None and coordinator.id == self._me().broker
 
-    def _adopt(self, group: GroupId, claim: Versioned | None) -> None:
+    def _adopt(self, group: GroupId, claim: Found) -> None:
         try:
             if self._groups.adopt(group):
                 return
         except NotCoordinator:
             return  # another broker was faster, or is to be it since
         except CoordinatorNotAvailable:
+            self._orphans.append((group, claim))
             raise
+        except CorruptMetadata as error:
+            tell(error)
+            return  # perhaps it is mended until the next look
         except RaylogError as error:
             log.warning("a group cannot be coordinated", group=group, reason=error)
         self._idle[group] = claim
@@ -175,6 +194,9 @@ class GroupKeeper:
         except NotCoordinator:
             pass  # it is another broker's already
         except CoordinatorNotAvailable:
+            self._strays.append((group, to))
             raise
+        except CorruptMetadata as error:
+            tell(error)
         except RaylogError as error:
             log.warning("a group cannot be moved", group=group, reason=error)

@@ -11,18 +11,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from raylog.broker.events import EventLog
 from raylog.coordination import group_paths
 from raylog.coordination.group_nodes import group_ids
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offset_nodes import decode, read_nodes
 from raylog.coordination.store import MetadataStore
+from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, MonotonicMs, Offset, TopicPartition
 
 __all__ = ["GroupLags", "Lags", "Led"]
-
-log = EventLog(__name__)
 
 Lags = Mapping[tuple[GroupId, TopicPartition], int]
 
@@ -103,13 +101,14 @@ class GroupLags:
 
     def _list_topics(self) -> None:
         groups = [self._unlisted[place] for place in range(min(LISTED_AT_ONCE, len(self._unlisted)))]
-        listed = self._store.children_many([group_paths.offsets(group) for group in groups])
+        listed = self._store.children_each([group_paths.offsets(group) for group in groups])
         led: dict[str, list[TopicPartition]] = {}
         for tp in self._led():
             led.setdefault(group_paths.node_name(tp.topic), []).append(tp)
         for group, topics in zip(groups, listed, strict=True):
-            self._unread.extend((group, tp) for topic in topics for tp in led.get(topic, ()))
             self._unlisted.popleft()
+            with skipping():
+                self._unread.extend((group, tp) for topic in readable(topics) for tp in led.get(topic, ()))
 
     def _read_offsets(self) -> None:
         part = [self._unread[place] for place in range(min(READ_AT_ONCE // 2, len(self._unread)))]
@@ -119,7 +118,7 @@ class GroupLags:
             try:
                 found = decode(group, tp, nodes)
             except CorruptMetadata as error:
-                log.warning("a committed offset cannot be read", group=group, partition=tp, reason=error)
+                tell(error)
                 continue
             topic = topics.get(tp.topic)
             if found is not None and topic is not None and found.topic_id in (topic.id, NO_TOPIC_ID):

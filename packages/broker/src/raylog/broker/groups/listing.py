@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.broker.events import EventLog
 from raylog.broker.groups.actors import list_actors
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.classic_claims import UNCLAIMED, claim_of, coordinator_of, decode_group
@@ -17,13 +16,12 @@ from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, decode_settled
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, Versioned
+from raylog.coordination.store import MetadataStore, StoreUnauthorized, Versioned
+from raylog.coordination.unreadable import readable, tell
 from raylog.protocol import consumer_protocol
 from raylog.protocol.ids import BrokerId, GroupId
 
 __all__ = ["list_stored"]
-
-logger = EventLog(__name__)
 
 UNKNOWN = "Unknown"
 """The state of a group whose nodes make no sense. Describing it tells what is wrong."""
@@ -33,14 +31,14 @@ def list_stored(
     store: MetadataStore, groups: Sequence[GroupId], me: BrokerId, cluster: ClusterState
 ) -> list[ListedGroup]:
     """Those of ``groups`` that there are and that ``me`` coordinates, as they are stored. Raises StoreUnavailable."""
-    claims = store.get_many([group_paths.claim(group) for group in groups])
+    claims = store.get_each([group_paths.claim(group) for group in groups])
     mine = [group for group, found in zip(groups, claims, strict=True) if _coordinates(me, group, found, cluster)]
-    kinds = store.get_many([group_paths.group(group) for group in mine])
+    kinds = store.get_each([group_paths.group(group) for group in mine])
     by_kind: dict[GroupKind | None, list[GroupId]] = {}
     listed = []
     for group, found in zip(mine, kinds, strict=True):
         try:
-            settled = decode_settled(group, found)
+            settled = decode_settled(group, readable(found))
         except CorruptMetadata as error:
             listed.append(_unknown(group, error))
         else:
@@ -56,13 +54,15 @@ def list_stored(
 
 
 def _unknown(group: GroupId, error: CorruptMetadata) -> ListedGroup:
-    logger.error("a group cannot be read", group=group, reason=error)
+    tell(error)
     return ListedGroup(group, "", UNKNOWN)
 
 
-def _coordinates(me: BrokerId, group: GroupId, found: Versioned | None, cluster: ClusterState) -> bool:
+def _coordinates(
+    me: BrokerId, group: GroupId, found: Versioned | StoreUnauthorized | None, cluster: ClusterState
+) -> bool:
     try:
-        claim = claim_of(group, found)
+        claim = claim_of(group, readable(found))
     except CorruptMetadata:
         claim = UNCLAIMED
     coordinator = coordinator_of(group, claim, cluster)
@@ -71,19 +71,25 @@ def _coordinates(me: BrokerId, group: GroupId, found: Versioned | None, cluster:
 
 def _of_old_tools(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:
     """Tools of Kafka's ZooKeeper era committed for them, or consumers are registered; others were deleted just now."""
-    there = store.get_many([group_paths.consumer(group) for group in groups])
+    there = store.exists_many([group_paths.consumer(group) for group in groups])
     known = [group for group, found in zip(groups, there, strict=True) if found is not None]
-    members = store.children_many([group_paths.members(group) for group in known])
-    states = [GroupState.STABLE if names else GroupState.EMPTY for names in members]
-    return [ListedGroup(group, "", state) for group, state in zip(known, states, strict=True)]
+    members = store.children_each([group_paths.members(group) for group in known])
+    listed = []
+    for group, names in zip(known, members, strict=True):
+        try:
+            listed.append(ListedGroup(group, "", GroupState.STABLE if readable(names) else GroupState.EMPTY))
+        except CorruptMetadata as error:
+            listed.append(_unknown(group, error))
+    return listed
 
 
 def _of_clients(store: MetadataStore, groups: Sequence[GroupId]) -> list[ListedGroup]:
     nodes = [group_paths.state(group) for group in groups]
     listed = []
-    for group, node, found in zip(groups, nodes, store.get_many(nodes), strict=True):
+    for group, node, found in zip(groups, nodes, store.get_each(nodes), strict=True):
         try:
-            stored = decode_group(node, found.data if found else b"")
+            state_node = readable(found)
+            stored = decode_group(node, state_node.data if state_node else b"")
         except CorruptMetadata as error:
             listed.append(_unknown(group, error))
         else:
