@@ -116,6 +116,27 @@ def contended(brokers: Candidates, broker: BrokerId, happens: Callable[[], objec
     return store
 
 
+def test_epoch_only_grows_whatever_another_program_writes_over_it() -> None:
+    """Brokers refuse a controller of an epoch below one that they have seen, for ever."""
+    brokers = Candidates()
+    assert brokers.first is not None
+    last, store = brokers.first.epoch, brokers.stores[THREE]
+    for written in (b"not a number", b"1", b"0"):
+        store.set(paths.CONTROLLER_EPOCH, written)
+        mandate, found = brokers.campaign(ONE), store.get(paths.CONTROLLER_EPOCH)
+        assert found is not None
+        assert mandate == Mandate(paths.decode_controller_epoch(found.data), found.version), (
+            "it is the one in the store"
+        )
+        assert mandate.epoch > last
+        last = mandate.epoch
+    store.set(paths.CONTROLLER_EPOCH, b"0")
+    assert brokers.take_over(TWO)
+    mandate = brokers.campaign(TWO)
+    assert mandate is not None
+    assert mandate.epoch > last
+
+
 def test_foreign_controller_is_removed_without_its_successor() -> None:
     """Before the broker that saw it removes it, another one has done that and won."""
     brokers = Candidates()

@@ -34,7 +34,8 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
 
     Leaves a watch on /controller either way; it also reports our own win, and campaigning again then
     answers the same mandate. So does campaigning after StoreUnavailable, when a win was not heard of. Needs
-    ``registration.ensure_cluster`` once before.
+    ``registration.ensure_cluster`` once before. Where another program wrote over our epoch, brokers would refuse what
+    we say in a lower one, and states would bear one that the store does not know: a higher one is written first.
     """
     while True:
         found = store.get(paths.CONTROLLER_EPOCH)  # before the holder, or it might be our successor's
@@ -50,8 +51,16 @@ def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, wat
                 pass  # another was faster, and may have won
             continue
         if holder is not None:
-            ours = holder.ephemeral_owner == store.session.id
-            return Mandate(epoch, found.version) if ours else None
+            if holder.ephemeral_owner != store.session.id:
+                return None
+            if found.data == paths.encode_number(epoch):
+                return Mandate(epoch, found.version)
+            above = Set(paths.CONTROLLER_EPOCH, paths.encode_number(found.version + 1), found.version)
+            try:
+                store.multi([above])
+            except BadVersion:
+                pass  # somebody wrote again: look again
+            continue
         try:
             store.multi(
                 [
@@ -110,11 +119,10 @@ def current_controller(store: MetadataStore, watch: EventSink | None = None) -> 
 
 
 def _epoch(found: Versioned) -> ControllerEpoch:
-    """The last controller's epoch; where that cannot be read, one that is not below it: each controller raised the
-    node's version with its epoch.
+    """The last controller's epoch; where another program wrote there, one that is not below any that was in force: each
+    controller raised the node's version with its epoch.
     """
-    try:
-        return paths.decode_controller_epoch(found.data)
-    except paths.CorruptMetadata as error:
-        tell(error)
-        return ControllerEpoch(found.version)
+    written = ControllerEpoch(0)
+    with skipping():
+        written = paths.decode_controller_epoch(found.data)
+    return ControllerEpoch(max(written, found.version))
