@@ -9,6 +9,7 @@ import pytest
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
 from raylog.coordination import paths, snapshot
 from raylog.coordination.controller_events import CreatedTopic, Deposed, Loaded, NewTopic, Resign, TopicDefaults, Write
+from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.proposals import Verdict
 from raylog.protocol.errors import InvalidReplicaAssignment, PreferredLeaderNotAvailable
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
@@ -18,9 +19,10 @@ TP = TopicPartition(FLIGHTS, PartitionIndex(0))
 SILENCE_MS = 2_000
 
 
-def cluster_of(brokers: int) -> ControlledCluster:
+def cluster_of(brokers: int, rules: ElectionRules | None = None) -> ControlledCluster:
     """The last one is the controller; the first leads a partition that all keep."""
-    cluster = ControlledCluster(brokers, defaults=lambda state: TopicDefaults(1, brokers), silence_ms=SILENCE_MS)
+    defaults = TopicDefaults(1, brokers)
+    cluster = ControlledCluster(brokers, defaults=lambda state: defaults, rules=rules, silence_ms=SILENCE_MS)
     cluster.tick()
     cluster.elect(brokers)
     created(cluster, topic("flights", replication_factor=brokers))
@@ -89,6 +91,27 @@ def test_who_keeps_what_nobody_else_has_is_let_be(cluster: ControlledCluster) ->
     pass_time(cluster, 3 * SILENCE_MS, cut_off=(1,))
     assert is_registered(cluster, 1)
     assert partition(cluster).leader == 1
+
+
+def test_silent_leader_alone_in_sync_makes_way_for_eligible_ones() -> None:
+    """Who left an ISR below min.insync.replicas has all that was acknowledged: nothing waits for the silent one."""
+    cluster = cluster_of(3, rules=ElectionRules(min_isr=lambda topic, state: 2))
+    cluster.propose_isr(TP, 1)
+    assert (partition(cluster).isr, partition(cluster).elr) == ((1,), (2, 3))
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(1,))
+    assert (partition(cluster).leader, partition(cluster).isr) == (2, (2,))
+    assert_agreement(cluster)
+
+
+def test_silent_leader_is_let_be_while_eligible_ones_are_silent() -> None:
+    cluster = cluster_of(5, rules=ElectionRules(min_isr=lambda topic, state: 2))
+    created(cluster, NewTopic(OLD, assignments={0: (BrokerId(2), BrokerId(3))}))
+    cluster.propose_isr(TP, 1, 4, 5)
+    cluster.propose_isr(TopicPartition(OLD, PartitionIndex(0)), 2)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(2, 3))
+    kept = partition(cluster, OLD)
+    assert (kept.leader, kept.isr, kept.elr) == (2, (2,), (3,))
+    assert is_registered(cluster, 2)
 
 
 def test_all_is_quiet_and_all_answer(cluster: ControlledCluster) -> None:

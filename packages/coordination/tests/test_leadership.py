@@ -174,6 +174,10 @@ CASES: Mapping[str, tuple[PartitionState, Standing, int, tuple[int, int, str, st
     "but not over one that lost nothing": (
         partition(-1, "1", "2"), standing("", unsynced="1", back="2"), 2, (2, 8, "2", "1")),
     # fenced
+    "a fenced member leads after eligible ones": (
+        partition(-1, "2", "3"), standing("23", fenced="2"), 2, (3, 8, "3", "2")),
+    "a fenced member leads before fenced eligible ones": (
+        partition(-1, "2", "3"), standing("23", fenced="23"), 2, (2, 8, "2", "3")),
     "a fenced member leads after all others": (
         partition(1, "123"), standing("23", fenced="2"), 1, (3, 8, "23", "")),
     "also after one that is drained": (

@@ -210,7 +210,7 @@ class Controller:
     def _judge_silence(self) -> None:
         """See ``controller_silence``."""
         peers = self._office.peers
-        verdict = judge(self.state, peers.silent(), peers.doubtful(), peers.unheard())
+        verdict = judge(self.state, peers.silent(), peers.doubtful(), peers.unheard(), self._leaders.successor)
         if verdict.is_isolated:
             self._end()
             self._effects.append(Resign())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from raylog.coordination import reassignment
 from raylog.coordination.controller_elections import Elections
@@ -23,7 +24,7 @@ from raylog.coordination.controller_requests import named_twice
 from raylog.coordination.controller_topics import check_replicas
 from raylog.coordination.controller_writes import MAX_MOVING_TOPIC_BYTES, growth_of, topic_bytes
 from raylog.coordination.leadership import Change, ElectionRules, Standing
-from raylog.coordination.model import BrokerInfo, TopicState
+from raylog.coordination.model import BrokerInfo, PartitionState, TopicState
 from raylog.coordination.proposals import (
     DamagedReplica,
     Drain,
@@ -42,7 +43,15 @@ from raylog.protocol.errors import (
     RaylogError,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    PartitionIndex,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
 
 Results = Generator[Wanted, StoreError | None, list[Result]]
 
@@ -65,6 +74,14 @@ class Leaders:
         office = self._office
         unaware, fenced = office.handovers.unaware, office.state.fenced
         return Standing(office.state.brokers, self._offline, self._leaving, unaware, fenced)
+
+    def successor(self, tp: TopicPartition, partition: PartitionState) -> BrokerId:
+        """Which broker would lead the partition if its leader died, without a risk; NO_LEADER when none."""
+        state, standing = self._office.state, self.standing
+        others = {b: info for b, info in standing.brokers.items() if b != partition.leader}
+        terms = self._rules.terms(state.topics[tp.topic], state)
+        after, risk = self._rules.settled(tp, partition, terms, replace(standing, brokers=others))
+        return NO_LEADER if risk else after.leader
 
     def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> Job:
         """These are alive now."""

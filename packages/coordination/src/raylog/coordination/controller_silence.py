@@ -14,12 +14,13 @@ and no incarnation is ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from raylog.coordination.controller_events import Fence
-from raylog.coordination.model import ClusterState
-from raylog.protocol.ids import BrokerId
+from raylog.coordination.model import ClusterState, PartitionState
+from raylog.protocol.ids import NO_LEADER, BrokerId, TopicPartition
 
 
 class Verdict(NamedTuple):
@@ -36,10 +37,11 @@ def judge(
     silent: AbstractSet[BrokerId],
     doubtful: AbstractSet[BrokerId],
     unheard: AbstractSet[BrokerId],
+    successor: Callable[[TopicPartition, PartitionState], BrokerId],
 ) -> Verdict:
     """``silent``: brokers that have not answered the controller for long; it hears itself in any case. ``doubtful``:
     those that have not for half that time. ``unheard``: those that have not answered in their present incarnation, so
-    that there is nothing in it to be ended.
+    that there is nothing in it to be ended. ``successor``: which broker would lead if a partition's leader died.
     """
     everybody, others = len(state.brokers), state.brokers.keys() - {state.controller_id}
     silent = silent & others
@@ -47,7 +49,14 @@ def judge(
         return Verdict(is_isolated=True)
     if not silent or len(doubtful & others) * 2 >= everybody:
         return Verdict()
-    alone = {p.leader for _, p in state.partitions() if p.isr == (p.leader,)}
+    irreplaceable = silent | {NO_LEADER}
+    alone = {
+        partition.leader
+        for tp, partition in state.partitions()
+        if partition.leader in silent
+        and partition.isr == (partition.leader,)
+        and successor(tp, partition) in irreplaceable
+    }
     useless = silent - unheard - alone  # it leads nothing, and groups wait for it
     dead = sorted(b for b in silent if b in useless or _is_waited_for(state, b, silent))
     return Verdict(dead=tuple(Fence(broker, state.brokers[broker].epoch) for broker in dead))

@@ -7,13 +7,15 @@ lost a disk lead over one that lost only what was not synced.
 
 The members of the ISR hold all that was acknowledged. So do the eligible leader replicas (ELR, KIP-966): they left the
 ISR when it had fewer members than min.insync.replicas, and the high watermark stands still from then on. Leader is
-the first replica, in the preferred order, those last that do not answer the controller (*fenced*), that is
+the first replica, in the preferred order, that is
 
 a) in the ISR, live and intact; failing that,
 b) in the ELR, live and intact; failing that,
 c) in the ISR, or else the ELR, and live, when all of these are live and none is intact: nobody better can come back.
    First those who have all their disks;
 d) where unclean elections are allowed: in the ISR or ELR and live, or else any live replica.
+
+Those that do not answer the controller (*fenced*) come last in each of these, and those of (a) after others of (b).
 
 Acknowledged records may be lost in (c) and (d); the change says so in ``risk``.
 
@@ -232,12 +234,11 @@ class _Case:
         """The leader, or NO_LEADER, and the risk in it."""
         p = self._partition
         sound = self._in_order(self._intact.intersection(p.isr))
-        if sound:
-            stays = self._is_unchanged(p.leader) and p.leader in sound
-            stays = stays and (p.leader not in self._standing.leaving or sound[0] in self._standing.leaving)
-            return (p.leader if stays else sound[0]), ""
-        if eligible := self._in_order(self._intact.intersection(p.elr)):
-            return eligible[0], ""
+        stays = self._is_unchanged(p.leader) and p.leader in sound
+        if stays and (p.leader not in self._standing.leaving or sound[0] in self._standing.leaving):
+            return p.leader, ""
+        if sound_or_eligible := [*sound, *self._in_order(self._intact.intersection(p.elr))]:
+            return min(sound_or_eligible, key=lambda broker: broker in self._standing.fenced), ""
         ranks = (
             lost.intersection(among) for lost in (self._lost - self._emptied, self._lost) for among in (p.isr, p.elr)
         )
