@@ -401,3 +401,28 @@ def test_members_that_come_back_as_they_were_end_the_wait(world: World) -> None:
     assert world.offsets.fetch(group) == {tp(): at(5)}
     world.check(2 * RETENTION_MS)
     assert group_ids(world.store) == []
+
+
+def test_pass_that_fails_for_many_groups_is_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.commit({tp(): at(5), tp(OLD): at(7)})
+    for number in range(20):
+        settle_kind(world.store, GroupId(f"g{number}"), GroupKind.CLIENTS)
+        world.offsets.write(GroupId(f"g{number}"), {tp(OLD): at(1)}, [])
+    asks = counted(world)
+    world.delete_topic(OLD)
+    for error in (CoordinatorNotAvailable("the store is away"), NotCoordinator("the lease is lost")):
+        asks.fails = error
+        for step in (lambda: world.check(1), world.retention.forget_deleted_topics):
+            caplog.clear()
+            step()
+            assert len(caplog.records) <= 1, [record.getMessage() for record in caplog.records]
+
+
+def test_idle_group_is_told_as_claimed_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Though each check reads it anew."""
+    with caplog.at_level("INFO"):
+        world.commit({tp(): at(5)})
+        for _ in range(3):
+            world.check(1)
+            world.coordinator._holder.forget_idle()
+    assert sum("group claimed" in record.getMessage() for record in caplog.records) == 1

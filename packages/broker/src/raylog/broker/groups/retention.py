@@ -14,6 +14,7 @@ away within a second or so, and with every check: a deletion may have gone unsee
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from math import inf
 from typing import Protocol, TypeVar
@@ -25,7 +26,7 @@ from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset
 from raylog.coordination.unreadable import tell
-from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
 from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TimestampMs, TopicPartition
 
 __all__ = ["OffsetRetention", "RetainedGroups"]
@@ -87,11 +88,11 @@ class OffsetRetention:
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
         listed_groups, noted = self._groups.list_groups(), self._groups.noted_empty()
+        failed = _Failed()
         for listed in self._until_stopped(listed_groups):
-            try:
+            with failed.noting(listed.group):
                 self._check_group(listed, listed.group in noted, now_ms)
-            except RaylogError as error:
-                log.warning("offsets were not looked through", group=listed.group, reason=error)
+        failed.log("offsets were not looked through")
 
     def _until_stopped(self, groups: Iterable[T]) -> Iterator[T]:
         return takewhile(lambda _: not self._is_stopping(), groups)
@@ -123,22 +124,45 @@ class OffsetRetention:
         if self._is_due:
             self._behind = {listed.group for listed in self._groups.list_groups()}
             self._is_due = False
+        failed = _Failed()
         for group in self._until_stopped(sorted(self._behind)):
-            try:
+            with failed.noting(group):
                 self._forget_deleted_topics_of(group)
-            except CoordinatorNotAvailable as error:
-                log.warning("offsets of deleted topics were not forgotten", group=group, reason=error)
-                continue
-            except CorruptMetadata as error:
-                tell(error)
-            except RaylogError as error:
-                log.info("offsets of deleted topics were not forgotten", group=group, reason=error)
-            self._behind.discard(group)
+            if not failed.was_unanswered(group):
+                self._behind.discard(group)
+        failed.log("offsets of deleted topics were not forgotten")
 
     def _forget_deleted_topics_of(self, group: GroupId) -> None:
         forgotten = self._groups.forget_deleted_topics(group)
         if forgotten:
             log.info("offsets of deleted topics forgotten", group=group, partitions=len(forgotten))
+
+
+class _Failed:
+    """Groups that a pass could not look through: a line for each kind of error, not for each group."""
+
+    def __init__(self) -> None:
+        self._errors: dict[type[RaylogError], dict[GroupId, RaylogError]] = {}
+
+    @contextmanager
+    def noting(self, group: GroupId) -> Iterator[None]:
+        """What fails inside harms this group alone."""
+        try:
+            yield
+        except CorruptMetadata as error:
+            tell(error)
+        except RaylogError as error:
+            self._errors.setdefault(type(error), {})[group] = error
+
+    def was_unanswered(self, group: GroupId) -> bool:
+        """By the store."""
+        return group in self._errors.get(CoordinatorNotAvailable, ())
+
+    def log(self, event: str) -> None:
+        for kind, errors in self._errors.items():
+            first, error = next(iter(errors.items()))
+            told = log.info if kind is NotCoordinator else log.warning  # a group that has moved has its coordinator
+            told(event, groups=len(errors), first=first, reason=error)
 
 
 def _unneeded_since(committed: CommittedOffset, empty_ms: TimestampMs | None) -> float:
