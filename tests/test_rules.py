@@ -25,10 +25,10 @@ coordination/model coordination/paths coordination/assignors coordination/group*
 coordination/peer_control coordination/store coordination/lease coordination/topic_patterns
 broker/config/* broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
 broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic*
-client/config client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
+client/config* client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
-client/read_errors client/read_replicas client/row_partitions client/epoch_checks client/group_changes
-client/group_consumer_core
+client/connection_config client/record_values client/batch_bytes client/read_errors client/read_replicas
+client/row_partitions client/epoch_checks client/group_changes client/group_consumer_core
 client/group_batches client/group_handler client/group_handler_config client/data_plan
 client/offset_ranges client/column* client/numpy_*
 spark/columns spark/options spark/values spark/session_plan spark/write_options spark/export_plan
@@ -58,12 +58,10 @@ ONLY_IN = {
 
 THREADS = {
     "coordination/loops": "the one way to have a long-lived thread: it tells and repeats what fails",
-    "client/delivery": "only names the class of the producer's thread",
-    "client/producer": "whatever ends its thread fails every delivery that waits, and so is told to the user",
     "client/aio/consumer": "waits in an executor for a call whose result it awaits",
 }
 """Where threads are made, and why there."""
-MAKES_THREADS = {"Thread", "Timer", "DeliveryThread", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}
+MAKES_THREADS = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}
 FILE_ACCESS = {
     r"\._file\b": {"broker/storage/segment", "broker/storage/held", "broker/storage/room"},
     r"fs\.open\(": {"broker/storage/files", "broker/storage/segment", "broker/storage/index"},

@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kit.cluster import InProcessCluster
@@ -15,6 +16,7 @@ from kit.proxy import Fate, FrameProxy
 from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
 from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
+    InvalidRecord,
     InvalidRequest,
     MessageTooLarge,
     RaylogError,
@@ -123,6 +125,58 @@ async def test_every_way_of_reading_goes_on_where_the_last_stopped(cluster: InPr
         assert await consumer.end_offsets([("t", 1)]) == {("t", 1): 900}
         assert await consumer.beginning_offsets([("t", 1), ("t", 0)]) == {("t", 1): 0, ("t", 0): 0}
         assert (await consumer.offsets_for_times({("t", 0): 5}))["t", 0] is None
+
+
+@in_loop
+async def test_the_delivery_of_columns_is_awaited(proxied: tuple[FrameProxy, str]) -> None:
+    proxy, servers = proxied
+    async with AsyncProducer(servers, linger_ms=0) as producer:
+        assert (await (await producer.send_batch("t", [b"first"], partition=0)))[0][1:3] == (0, 0)
+        proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        delivery = await producer.send_batch("t", [b"a", b"b"], partition=1)
+        for ask in (delivery.result, delivery.exception):
+            with pytest.raises(InvalidRequest, match="still under way"):
+                ask()
+        proxy.on_answer = lambda _: Fate.PASS
+        proxy.cut()
+        landed = await delivery
+        assert ([run[1::2] for run in landed], landed, delivery.exception()) == ([(1, 2)], delivery.result(), None)
+
+
+@in_loop
+async def test_a_million_rows_leave_others_their_turns(cluster: InProcessCluster) -> None:
+    """Turns are counted, not timed: one per some ten thousand rows that are checked, and one when they are queued."""
+    count, turns = 300_000, 0
+    config = {"buffer_memory": 1 << 28, "batch_size": 1 << 20}
+
+    async def others() -> None:
+        nonlocal turns
+        while not ended:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with AsyncProducer(cluster.bootstrap_servers, **config) as producer:
+        await producer.partitions_for("t")
+        ended, other = False, asyncio.create_task(others())
+        delivery = await producer.send_batch("t", [b"%d" % n for n in range(count)], partition=np.arange(count) % 4)
+        ended = True
+        await other
+        assert turns >= 2 * (count // 65_536)
+        assert sum(run.record_count for run in await delivery) == count
+
+
+@in_loop
+async def test_columns_of_other_lengths_are_refused_whole(cluster: InProcessCluster) -> None:
+    """However many pieces they are sent in."""
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        for rows in (2, 65_536, 65_537, 131_073):
+            values = [b"v"] * rows
+            for wrong in (rows - 1, rows + 1, 2 * rows):
+                for more in ({"keys": [b"k"] * wrong}, {"timestamps": [1] * wrong}, {"partition": [1] * wrong}):
+                    with pytest.raises(InvalidRecord):
+                        await producer.send_batch("t", values, **more)
+    async with AsyncConsumer(cluster.bootstrap_servers, ["t"], **EARLIEST) as consumer:
+        assert await consumer.end_offsets([("t", n) for n in range(4)]) == {("t", n): 0 for n in range(4)}
 
 
 @in_loop

@@ -96,8 +96,6 @@ def test_records_that_can_never_be_sent_are_refused_at_once(cluster: InProcessCl
     with Producer(cluster.bootstrap_servers, max_block_ms=5_000) as producer:
         with pytest.raises(MessageTooLarge, match=r"max\.request\.size"):
             producer.send("t", b"x" * 1_100_000)
-        with pytest.raises(InvalidPartitions, match="0 to 3, not 4"):
-            producer.send("t", b"x", partition=4)
         with pytest.raises(InvalidTopic):
             producer.send("", b"x")
         with pytest.raises(InvalidTopic):
@@ -107,6 +105,49 @@ def test_records_that_can_never_be_sent_are_refused_at_once(cluster: InProcessCl
         with pytest.raises(InvalidRecord, match="timestamp"):
             producer.send("t", b"x", timestamp=-5)
         assert producer.send("t", b"fine").result(10).offset == 0
+
+
+def test_a_partition_that_was_added_is_found(cluster: InProcessCluster) -> None:
+    """However old the metadata may get; one that is not added is waited for as long as anything is."""
+    servers = cluster.bootstrap_servers
+    with (
+        Producer(servers, metadata_max_age_ms=3_600_000) as producer,
+        Producer(servers, max_block_ms=1_000) as impatient,
+        Admin(servers) as admin,
+    ):
+        assert producer.send("t", b"before", partition=3).result(20).partition == 3
+        with pytest.raises(InvalidPartitions, match=r"0 to 3, not 4.*max\.block\.ms=1000"):
+            impatient.send("t", b"x", partition=4)
+        with pytest.raises(InvalidPartitions, match=r"0 to 3, not 4.*max\.block\.ms=1000"):
+            impatient.send_batch("t", [b"x"] * 2, partition=[0, 4])
+        admin.create_partitions("t", 6)
+        assert producer.send("t", b"after", partition=4).result(20).partition == 4
+        admin.create_partitions("t", 8)
+        assert [run.partition for run in producer.send_batch("t", [b"x"], partition=[7]).result(20)] == [7]
+        assert impatient.send("t", b"x", partition=7).result(20).partition == 7
+
+
+def test_a_deleted_topic_is_made_anew_only_by_sending_to_it(tmp_path: Path) -> None:
+    with FrameProxy() as proxy:
+        config = {
+            "listeners": "PLAINTEXT://{}:{}".format(*proxy.target),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
+            "auto.create.topics.enable": "true",
+        }
+        servers = f"127.0.0.1:{proxy.port}"
+        with (
+            InProcessCluster(tmp_path, brokers=1, config=config),
+            Producer(servers, metadata_max_age_ms=400, linger_ms=0) as producer,
+            Admin("{}:{}".format(*proxy.target)) as admin,
+        ):
+            for topic in ("kept", "deleted"):
+                assert producer.send(topic, b"makes it").exception(20) is None
+            admin.delete_topics(["deleted"])
+            asked = proxy.requests[METADATA]
+            wait_until(lambda: proxy.requests[METADATA] >= asked + 3, 20, "the metadata is refreshed")
+            assert producer.send("new", b"makes it").exception(20) is None, "that asks for metadata, too"
+            assert {topic.name for topic in admin.list_topics()} == {"kept", "new"}
+            assert producer.send("deleted", b"makes it again").exception(20) is None
 
 
 def test_a_topic_that_is_not_there_blocks_for_max_block_ms(cluster: InProcessCluster) -> None:
@@ -332,7 +373,7 @@ def test_columns_arrive_as_rows_do(cluster: InProcessCluster) -> None:
 
 
 def test_columns_with_a_bad_row_are_refused_whole(cluster: InProcessCluster) -> None:
-    with Producer(cluster.bootstrap_servers) as producer:
+    with Producer(cluster.bootstrap_servers, max_block_ms=5_000) as producer:
         with pytest.raises(MessageTooLarge, match="row 1 is a record"):
             producer.send_batch("t", [b"fine", b"x" * 1_100_000])
         with pytest.raises(InvalidPartitions, match="0 to 3, not 4"):

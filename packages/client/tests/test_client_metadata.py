@@ -4,6 +4,7 @@ import uuid
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -24,6 +25,12 @@ NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 def answer(*leaders: tuple[int, int], topic_id: uuid.UUID = ID, error: ErrorCode = ErrorCode.none) -> MetadataResponse:
     """One topic ``t``; per partition its leader and leader epoch."""
+    return answer_of("t", *leaders, topic_id=topic_id, error=error)
+
+
+def answer_of(
+    topic_name: str, *leaders: tuple[int, int], topic_id: uuid.UUID = ID, error: ErrorCode = ErrorCode.none
+) -> MetadataResponse:
     partitions = tuple(
         MetadataResponsePartition(
             error_code=ErrorCode.none,
@@ -35,7 +42,9 @@ def answer(*leaders: tuple[int, int], topic_id: uuid.UUID = ID, error: ErrorCode
         )
         for index, (leader, epoch) in enumerate(leaders)
     )
-    topic = MetadataResponseTopic(error_code=error, name=TopicName("t"), topic_id=topic_id, partitions=partitions)
+    topic = MetadataResponseTopic(
+        error_code=error, name=TopicName(topic_name), topic_id=topic_id, partitions=partitions
+    )
     broker = MetadataResponseBroker(node_id=BrokerId(1), host="h", port=i32(9), rack="r")
     return MetadataResponse(throttle_time=NO_THROTTLE, brokers=(broker,), cluster_id="c", topics=(topic,))
 
@@ -101,6 +110,59 @@ def test_errors_of_topics_are_kept_and_only_passing_ones_are_asked_about_again()
     metadata.on_response(answer(error=ErrorCode.invalid_topic_exception), 0)
     assert isinstance(metadata.view.errors["t"], InvalidTopic)
     assert metadata.due_in_ms(0) == 9_000
+
+
+def named(request: MetadataRequest) -> list[str]:
+    return [topic.name or "" for topic in request.topics or ()]
+
+
+def test_a_producer_creates_what_is_waited_for_and_nothing_else() -> None:
+    metadata = Metadata(max_age_ms=1_000, backoff_ms=100, allow_auto_create=True)
+    metadata.want(["t"], 0)
+    request = metadata.request(0)
+    assert (named(request), request.allow_auto_topic_creation) == (["t"], True)
+    metadata.on_response(answer((1, 0)), 0)
+    assert metadata.due_in_ms(10) == 990
+    metadata.want(["t"], 10)
+    assert metadata.due_in_ms(10) == 990, "it is there"
+    metadata.want(["other"], 10)
+    request = metadata.request(10)
+    assert (named(request), request.allow_auto_topic_creation) == (["other"], True)
+    metadata.on_failure(20)
+    assert metadata.due_in_ms(20) == 100
+    assert named(metadata.request(120)) == ["other"]
+    metadata.on_response(answer_of("other", (1, 0)), 120)
+    assert set(metadata.view.topics) == {"t", "other"}, "an answer about one leaves the others"
+    request = metadata.request(1_000)
+    assert (named(request), request.allow_auto_topic_creation) == (["other", "t"], False)
+
+
+def test_a_producer_forgets_a_deleted_topic_until_it_is_sent_to() -> None:
+    metadata = Metadata(max_age_ms=1_000, backoff_ms=100, allow_auto_create=True)
+    metadata.want(["t"], 0)
+    metadata.request(0)
+    metadata.on_response(answer((1, 0)), 0)
+    metadata.request(1_000)
+    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 1_000)
+    assert isinstance(metadata.view.errors["t"], UnknownTopicOrPartition)
+    assert metadata.due_in_ms(1_000) == 1_000, "nobody waits for it"
+    metadata.need_update("t")
+    request = metadata.request(1_100)
+    assert (named(request), request.allow_auto_topic_creation) == (["t"], False), "a batch waits for its leader"
+    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 1_100)
+    metadata.want(["t"], 1_200)
+    assert 0 < metadata.due_in_ms(1_100) <= 400
+    assert metadata.request(1_500).allow_auto_topic_creation
+
+
+def test_a_producer_forgets_topics_that_it_does_not_use() -> None:
+    metadata = Metadata(max_age_ms=1_000, max_idle_ms=5_000, allow_auto_create=True)
+    for name in ("t", "other"):
+        metadata.want([name], 0)
+    metadata.request(0)
+    metadata.on_response(answer((1, 0)), 0)
+    metadata.used("t", 3_000)
+    assert named(metadata.request(6_000)) == ["t"]
 
 
 def test_views_are_replaced_and_counted() -> None:

@@ -32,7 +32,7 @@ def record_size(record: Record) -> int:
 
 def header_size(name: str, value: bytes | None) -> int:
     """The most bytes that a header takes: two lengths, a name of UTF-8, a value."""
-    return 10 + 4 * len(name) + len(value or b"")
+    return 10 + (len(name) if name.isascii() else len(name.encode())) + len(value or b"")
 
 
 class EncodedRecords(NamedTuple):

@@ -24,10 +24,13 @@ from raylog.protocol.compiled import KERNEL
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord, MessageTooLarge
 
-_ROWS_AT_ONCE = 65_536
+ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 16 << 20
 _MOST_LENGTH_BYTES = 5
 """What the length of a header's name or value takes at most, and the count of headers."""
+
+_UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What Arrow raises for values that are not of a column's type."""
 
 Encode = Callable[[Rows, Sequence[int]], tuple[Buffer, Sequence[int]]]
 """As :func:`raylog.client.numpy_batches.encode_by_numpy`."""
@@ -57,18 +60,20 @@ def binary(column: Any, count: int, what: str) -> pa.Array:
     try:
         array = _one_chunk(column, pa.binary())
         return array if array.type == pa.binary() else array.cast(pa.binary())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except _UNFIT as error:
         raise InvalidRecord(f"the {what} are not bytes: {error}") from error
 
 
 def integers(column: Any, what: str) -> Integers:
     """A column of whole numbers, none of them null. Raises InvalidRecord."""
     try:
-        array = _one_chunk(column, pa.int64())
+        array = _one_chunk(column, None)
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("ms"), safe=False)
+        elif not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+            raise TypeError(f"they are of type {array.type}")
         array = array.cast(pa.int64())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except _UNFIT as error:
         raise InvalidRecord(f"the {what} are not whole numbers: {error}") from error
     if array.null_count:
         raise InvalidRecord(f"the {what} have nulls")
@@ -82,7 +87,7 @@ def header_column(column: Any) -> pa.Array | None:
         return None
     try:
         array = _one_chunk(column, HEADERS).cast(HEADERS)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except _UNFIT as error:
         raise InvalidRecord(f"headers must be lists of (str, bytes or None): {error}") from error
     headers = array.flatten()
     if headers.null_count or headers.field("key").null_count:
@@ -90,7 +95,7 @@ def header_column(column: Any) -> pa.Array | None:
     return array if len(headers) else None
 
 
-def _one_chunk(column: Any, kind: pa.DataType) -> pa.Array:
+def _one_chunk(column: Any, kind: pa.DataType | None) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks()
     return column if isinstance(column, pa.Array) else pa.array(column, kind)
@@ -129,7 +134,7 @@ def encode_rows(
     while at < len(rows.values):
         before = int(filled[at - 1]) if at else 0
         fits = int(np.searchsorted(filled, before + _BYTES_AT_ONCE, "right")) - at
-        part = rows.slice(at, min(_ROWS_AT_ONCE, max(fits, 1)))
+        part = rows.slice(at, min(ROWS_AT_ONCE, max(fits, 1)))
         sizes = all_sizes[at : at + len(part.values)]
         at += len(part.values)
         partitions = choose(part, sizes)

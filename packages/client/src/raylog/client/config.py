@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from raylog.client.config_texts import setting_text
+from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import (
     Scope,
@@ -197,6 +199,7 @@ PRODUCER_SETTINGS = SettingsTable(
         MAX_BLOCK_MS,
         MAX_REQUEST_SIZE,
         PARTITIONER,
+        METADATA_MAX_IDLE_MS,
     )
 )
 
@@ -208,23 +211,19 @@ def client_settings(
 ) -> Settings:
     """Settings from keyword arguments (``linger_ms``) or Kafka's names (``linger.ms``), texts or values.
 
-    Raises InvalidConfig for an unknown name or an unfit value.
+    None is the default. Raises InvalidConfig for an unknown name, one that is given twice, or an unfit value.
     """
-    texts = {"bootstrap.servers": _text(bootstrap_servers)}
-    for name, value in config.items():
-        texts[name.replace("_", ".")] = _text(value)
+    texts: dict[str, str] = {}
+    for name, value in (("bootstrap.servers", bootstrap_servers), *config.items()):
+        known = table[name.replace("_", ".")].name
+        if known in texts:
+            raise InvalidConfig(f"{known} is given twice")
+        if value is not None:
+            texts[known] = setting_text(known, value)
     settings = table.settings(texts)
     if not settings[BOOTSTRAP_SERVERS]:
         raise InvalidConfig("bootstrap.servers is empty; give at least one host:port")
     return settings
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
-    return str(value)
 
 
 def parse_address(text: str) -> tuple[str, int]:

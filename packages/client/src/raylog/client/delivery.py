@@ -10,7 +10,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from threading import Event, Lock, Thread, current_thread
+from contextlib import suppress
+from threading import Event, Lock, local
 from typing import NamedTuple
 
 from raylog.client.results import RecordMetadata
@@ -19,13 +20,21 @@ from raylog.protocol.errors import InvalidRequest, RaylogError
 log = logging.getLogger(__name__)
 
 
-class DeliveryThread(Thread):
-    """A thread that resolves outcomes and runs their callbacks: to wait for an outcome there is to wait for oneself."""
+_thread = local()
+
+
+def delivers_here() -> None:
+    """From now on this thread resolves outcomes and runs their callbacks: who waits in it, waits for himself."""
+    _thread.delivers = True
+
+
+def _is_delivering() -> bool:
+    return getattr(_thread, "delivers", False)
 
 
 def refuse_to_wait(what: str) -> None:
     """Raises InvalidRequest in a delivery callback, where ``what`` would wait for ever."""
-    if isinstance(current_thread(), DeliveryThread):
+    if _is_delivering():
         raise InvalidRequest(f"{what} in a delivery callback, whose thread is the one that delivers; do it elsewhere")
 
 
@@ -128,8 +137,11 @@ class BatchOutcome:
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:
-            log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not _is_delivering():
+                raise  # it is to end the thread of the user's that this is
+            with suppress(Exception):
+                log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def wait(self, timeout_s: float | None) -> None:
         """Return once the outcome is known; TimeoutError after ``timeout_s``."""

@@ -61,6 +61,10 @@ class IdentityKeeper:
             self._network.send(address, _REQUEST, self.context)
             self._asked = True
 
+    def reset(self) -> None:
+        """No answer will come any more."""
+        self._asked = False
+
     def take(self, reply: Reply) -> Identity | None:
         """The id that came, or None when it will be asked for again. Raises an error that won't pass."""
         self._asked = False

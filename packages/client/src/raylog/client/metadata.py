@@ -20,6 +20,7 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import TopicName as KioTopicName
 
 from raylog.client.results import BrokerDescription, PartitionDescription, TopicDescription
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, exception_for
 from raylog.protocol.ids import (
     NO_LEADER,
@@ -64,62 +65,109 @@ class ClusterView:
 
 
 class Metadata:
-    """When to ask for metadata, and what came of it. ``topics`` None asks for all topics."""
+    """When to ask for metadata, and what came of it. ``topics`` None asks for all topics.
+
+    ``max_idle_ms``: topics that nobody used for so long are forgotten; None: never. A producer's, which may have topics
+    created (``allow_auto_create``), asks for those that somebody waits for alone, so that no other that was deleted is
+    made anew, and forgets those that turn out to be deleted.
+    """
 
     def __init__(
         self,
         topics: Iterable[str] | None = (),
         *,
         max_age_ms: int = 300_000,
+        max_idle_ms: int | None = None,
         backoff_ms: int = 100,
         backoff_max_ms: int = 1_000,
         allow_auto_create: bool = False,
     ) -> None:
         self.view = ClusterView()
-        self._wanted = None if topics is None else set(topics)
+        self._wanted = None if topics is None else dict.fromkeys(topics, 0)
+        """When each was used last. The owner reads it while others add to it: copy it to go through it."""
+        self._awaited: dict[str, None] = dict.fromkeys(self._wanted or ())
+        """Those that somebody waits for and that were not asked for since: that need not wait."""
         self._max_age_ms = max_age_ms
+        self._max_idle_ms = max_idle_ms
         self._backoff = (backoff_ms, backoff_max_ms)
         self._allow_auto_create = allow_auto_create
         self._needed = True
-        self._unknown = False
-        """True when a topic is wanted that was never asked for: that need not wait."""
         self._failures = 0
         self._asked = False
+        self._asked_alone: frozenset[str] | None = None
+        """The topics that the last request was about; None: all that are wanted."""
         self._last_ms = -1
         """When the last answer came or the last try failed; -1 before the first."""
+        self._whole_ms = 0
+        """When the last answer about all that are wanted came."""
 
-    def want(self, topics: Iterable[str]) -> None:
-        """Ask for these topics, too, from now on."""
-        if self._wanted is not None and not self._wanted.issuperset(names := set(topics)):
-            self._wanted = self._wanted | names  # replaced, not changed: the owner may be reading it
-            self._unknown = True
+    def want(self, topics: Iterable[str], now_ms: int = 0) -> None:
+        """Somebody waits for these topics: ask for them, too, from now on. Raises InvalidTopic for a name that no topic
+        can have.
+        """
+        if self._wanted is None:
+            return
+        for name in topics:
+            if name not in self.view.topics and (self._allow_auto_create or name not in self._wanted):
+                check_topic_name(name)
+                self._wanted[name] = now_ms
+                self._awaited[name] = None
+            else:
+                self._wanted.setdefault(name, now_ms)
 
-    def need_update(self) -> None:
-        """Something failed in a way that fresh metadata may heal; what is fresher than the backoff is not asked
-        again."""
+    def used(self, topic: str, now_ms: int) -> None:
+        """Records are sent to the topic: it is wanted, and no reason to create it."""
+        if self._wanted is not None:
+            self._wanted[topic] = now_ms
+
+    def need_update(self, topic: str | None = None) -> None:
+        """Something failed in a way that fresh metadata may heal, of ``topic`` perhaps; what is fresher than the
+        backoff is not asked again."""
         self._needed = True
+        if topic is not None and self._wanted is not None:
+            self._wanted.setdefault(topic, self._last_ms)
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long until the next request should go out: 0 means now."""
         if self._asked:
             return self._max_age_ms
-        if self._last_ms < 0 or (self._unknown and not self._failures):
+        if self._last_ms < 0 or (self._awaited and not self._failures):
             return 0
-        wait = backoff_ms(self._failures, *self._backoff) if self._needed or self._unknown else self._max_age_ms
-        return max(0, self._last_ms + wait - now_ms)
+        if self._needed or self._awaited:
+            return max(0, self._last_ms + backoff_ms(self._failures, *self._backoff) - now_ms)
+        return max(0, self._whole_ms + self._max_age_ms - now_ms)
 
-    def request(self) -> MetadataRequest:
+    def request(self, now_ms: int = 0) -> MetadataRequest:
         """The request to send now."""
         self._asked = True
-        self._needed = self._unknown = False
+        awaited = list(self._awaited)
+        alone = self._allow_auto_create and awaited and not (self._needed and self._asked_alone)
+        for name in awaited if alone or not self._allow_auto_create else ():
+            self._awaited.pop(name, None)
+        if alone:
+            self._asked_alone = frozenset(awaited)
+            names: Iterable[str] | None = awaited
+        else:
+            self._asked_alone = None
+            self._needed = False
+            self._forget_idle(now_ms)
+            names = None if self._wanted is None else list(self._wanted)
         topics = None
-        if self._wanted is not None:
-            topics = tuple(
-                MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(self._wanted)
-            )
+        if names is not None:
+            topics = tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(names))
         return MetadataRequest(
-            topics=topics, allow_auto_topic_creation=self._allow_auto_create, include_topic_authorized_operations=False
+            topics=topics, allow_auto_topic_creation=bool(alone), include_topic_authorized_operations=False
         )
+
+    def _forget_idle(self, now_ms: int) -> None:
+        if self._wanted is not None and self._max_idle_ms is not None:
+            for name, used_ms in list(self._wanted.items()):
+                if used_ms + self._max_idle_ms < now_ms:
+                    self._forget(name)
+
+    def _forget(self, topic: str) -> None:
+        if self._wanted is not None:
+            self._wanted.pop(topic, None)
 
     def on_failure(self, now_ms: int) -> None:
         """The request got no answer."""
@@ -127,21 +175,33 @@ class Metadata:
         self._needed = True
         self._failures += 1
         self._last_ms = now_ms
+        for name in self._asked_alone or ():
+            self._awaited[name] = None
 
     def on_response(self, response: MetadataResponse, now_ms: int) -> None:
-        """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a
-        pause."""
+        """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a pause; those
+        that a producer was told not to be there, once somebody waits for them.
+        """
         self._asked = False
         self._last_ms = now_ms
         before = self.view
         topics: dict[str, TopicDescription] = {}
         errors: dict[str, RaylogError] = {}
-        incomplete = False
+        if self._asked_alone is None:
+            self._whole_ms = now_ms
+        else:
+            topics = {name: topic for name, topic in before.topics.items() if name not in self._asked_alone}
+            errors = {name: error for name, error in before.errors.items() if name not in self._asked_alone}
+        incomplete = is_gone = False
         for entry in response.topics:
             name = entry.name or ""
             if entry.error_code is not ErrorCode.none:
                 errors[name] = exception_for(entry.error_code.value, f"topic {name!r}")
-                incomplete |= entry.error_code.retriable
+                if self._allow_auto_create and entry.error_code is ErrorCode.unknown_topic_or_partition:
+                    is_gone = True
+                    self._forget(name)
+                else:
+                    incomplete |= entry.error_code.retriable
                 continue
             topics[name] = topic = _topic(entry, before.topics.get(name))
             incomplete |= any(partition.leader < 0 for partition in topic.partitions)
@@ -157,7 +217,7 @@ class Metadata:
             errors=errors,
             version=before.version + 1,
         )
-        self._failures = self._failures + 1 if incomplete else 0
+        self._failures = self._failures + 1 if incomplete or is_gone else 0
         if incomplete:
             self._needed = True
 

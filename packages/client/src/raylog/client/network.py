@@ -35,16 +35,22 @@ CONNECT_POLL_MS = 50
 
 
 class Network:
-    """``topics`` are those to keep metadata of; None for all of the cluster's."""
+    """``topics`` are those to keep metadata of; None for all of the cluster's. The rest: see Metadata."""
 
     def __init__(
-        self, settings: Settings, topics: Iterable[str] | None = (), *, allow_auto_create: bool = False
+        self,
+        settings: Settings,
+        topics: Iterable[str] | None = (),
+        *,
+        max_idle_ms: int | None = None,
+        allow_auto_create: bool = False,
     ) -> None:
         self._bootstrap = [Address(*parse_address(text)) for text in settings[BOOTSTRAP_SERVERS]]
         self.pool = Pool(settings)
         self.metadata = Metadata(
             topics,
             max_age_ms=settings[METADATA_MAX_AGE_MS],
+            max_idle_ms=max_idle_ms,
             backoff_ms=settings[RETRY_BACKOFF_MS],
             backoff_max_ms=settings[RETRY_BACKOFF_MAX_MS],
             allow_auto_create=allow_auto_create,
@@ -60,7 +66,7 @@ class Network:
         it."""
         address = self.address_of(self.metadata.view.leader_of(tp)[0])
         if address is None:
-            self.metadata.need_update()
+            self.metadata.need_update(tp.topic)
         return address
 
     def ready(self, address: Address) -> bool:
@@ -103,7 +109,7 @@ class Network:
         if due_ms == 0:
             address = self.any_ready()
             if address is not None:
-                self.send(address, metadata.request(), _METADATA_CONTEXT)
+                self.send(address, metadata.request(now_ms), _METADATA_CONTEXT)
             else:
                 due_ms = CONNECT_POLL_MS
         replies = self.pool.poll(min(timeout_ms, due_ms or timeout_ms))
@@ -141,6 +147,11 @@ class Network:
         problems = [str(problem) for address in self._bootstrap if (problem := self.pool.problem(address))]
         why = f" ({'; '.join(problems)})" if problems else ""
         return BrokerNotAvailable(f"no broker answers at {tried}{why}; check the addresses and that the cluster is up")
+
+    def reset(self) -> None:
+        """Close all connections, to make them anew; no answer comes to what was sent."""
+        self.pool.reset()
+        self.metadata.on_failure(monotonic_ms())
 
     def close(self) -> None:
         self.pool.close()

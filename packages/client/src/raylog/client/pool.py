@@ -174,6 +174,15 @@ class Pool:
             except OSError:
                 pass  # full: a poll is bound to wake; closed: nobody polls any more
 
+    def reset(self) -> None:
+        """Close all connections and forget what was sent: no answer comes."""
+        for connection in self._connections.values():
+            self._selector.unregister(connection.socket)
+            connection.close(NetworkException(f"{connection.address}: the connection was given up"))
+        self._connections.clear()
+        self._written.clear()
+        self._lost.clear()
+
     def close(self) -> None:
         """Close all connections; requests that wait for answers get none."""
         for connection in self._connections.values():

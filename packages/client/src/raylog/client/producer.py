@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from threading import current_thread
 from types import TracebackType
 from typing import Any, Self
 
-from raylog.client.delivery import BatchDelivery, DeliveryThread, refuse_to_wait
+from raylog.client.delivery import BatchDelivery, delivers_here, refuse_to_wait
+from raylog.client.exit_flush import forget, remember
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.producer_state import Continuation
 from raylog.client.serde import Serializer
-from raylog.coordination.clocks import monotonic_ms
+from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.loops import Loops
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 
-log = logging.getLogger(__name__)
+_LAST_PAUSE_S = 1.0
+"""The longest pause of the sender's thread after a step that failed."""
 
 
 class Producer(ProducerCore):
@@ -26,7 +27,8 @@ class Producer(ProducerCore):
     ``Producer("host:port,…", linger_ms=20, compression_type="zstd")``: Kafka's producer settings with underscores.
     ``key_serializer`` and ``value_serializer`` are msgpack, bytes, str, json or a function from a value to bytes; by
     default bytes are sent as they are and every other value as msgpack. None is null, always. ``partitioner`` is a
-    name or a function of (key bytes or None, all partitions, those with a leader). ``continues``: go on under the
+    name or a function of (key bytes or None, all partitions, those with a leader). A producer that is not closed is
+    flushed at the end of the process, for at most 30 s. ``continues``: go on under the
     numbers of another producer; the first batch that fails fails all that follow. Raises InvalidConfig.
     """
 
@@ -41,9 +43,15 @@ class Producer(ProducerCore):
         **config: Any,
     ) -> None:
         super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues)
-        self._stopping = False
-        self._thread = DeliveryThread(target=self._run, name="raylog-producer", daemon=True)
+        self._thread = Loops().loop(
+            "raylog-producer",
+            self._step,
+            mend=lambda _: self._sender.mend(),
+            finish=self._finish,
+            last_pause_s=_LAST_PAUSE_S,
+        )
         self._thread.start()
+        remember(self)
 
     send = ProducerCore._send
     """Queue one record; not wrapped, because it is the hottest call of all."""
@@ -66,7 +74,7 @@ class Producer(ProducerCore):
         it with thousands. Blocks and raises as :meth:`send`; what is wrong with a row is found before any is queued.
         """
         delivery = BatchDelivery()
-        rows, partitions = self._rows(values, keys, partition, headers, timestamps)
+        rows, partitions = self._columns.rows(values, keys, partition, headers, timestamps, wall_ms())
         for encoded in self._encoded(topic, rows, partitions):
             self._add_encoded(topic, encoded, delivery)
         return delivery
@@ -78,9 +86,9 @@ class Producer(ProducerCore):
         """
         refuse_to_wait("flush()")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for outcome in self._close_batches():
+        for batch in self.hurry():
             try:
-                outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                batch.outcome.whole.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
             except TimeoutError as error:
                 raise RequestTimedOut(f"flush: not all records were settled within {timeout_s} s") from error
 
@@ -101,10 +109,14 @@ class Producer(ProducerCore):
             pass  # the rest fails when the sender stops: each record's Delivery says so
         finally:
             self._closed = True
-            self._stopping = True
+            self._thread.stop()
             self._network.pool.wakeup()
-            if current_thread() is not self._thread:
-                self._thread.join()
+            self._thread.join()
+            forget(self)
+
+    def close_at_exit(self, timeout_s: float) -> None:
+        """Called at the end of the process."""
+        self.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -114,17 +126,18 @@ class Producer(ProducerCore):
     ) -> None:
         self.close()
 
-    def _run(self) -> None:
-        error = RaylogError("the producer was closed before the record was delivered")
-        try:
-            while not self._stopping:
-                self._sender.step()
+    def _step(self) -> bool:
+        delivers_here()
+        if self._thread.stopping.is_set():
             self._write_out()
-        except Exception as failure:
-            log.exception("the producer's sender thread failed")
-            error = RaylogError(f"the producer's sender thread failed: {failure!r}")
-        finally:
-            self._sender.finish(error)
+            return False
+        self._sender.step()
+        return True
+
+    def _finish(self) -> None:
+        why = "was closed" if self._closed else "lost its thread, as the log says,"
+        self._closed = True
+        self._sender.finish(RaylogError(f"the producer {why} before the record was delivered"))
 
     def _write_out(self) -> None:
         """Let what counts as delivered leave before the connections close."""
@@ -132,7 +145,7 @@ class Producer(ProducerCore):
         while self._sender.unwritten() and monotonic_ms() < deadline_ms:
             self._network.pool.poll(CONNECT_POLL_MS)
 
-    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
+    def _wait(self, condition: Callable[[], Any], what: str | RaylogError) -> Any:
         deadline = time.monotonic() + self._max_block_s
         self._accumulator.in_a_hurry += 1
         try:

@@ -12,22 +12,16 @@ from threading import Condition
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, EncodedRecords, header_size
-from raylog.client.column_batches import (
-    binary,
-    check_partitions,
-    check_rows,
-    encode_rows,
-    header_column,
-    integers,
-)
+from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, Batch, EncodedRecords
+from raylog.client.column_batches import check_partitions, check_rows, encode_rows
 from raylog.client.column_schema import Integers, Rows
+from raylog.client.column_values import ColumnValues
 from raylog.client.config import (
     BATCH_SIZE,
     BUFFER_MEMORY,
+    DELIVERY_TIMEOUT_MS,
     LINGER_MS,
     MAX_BLOCK_MS,
     MAX_REQUEST_SIZE,
@@ -37,20 +31,22 @@ from raylog.client.config import (
     client_settings,
     producer_guarantees,
 )
+from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
 from raylog.client.network import Network
 from raylog.client.partitioner import KeyPartitioner, StickyPartitioner
 from raylog.client.producer_state import Continuation
+from raylog.client.record_values import Headers, checked_headers, partition_index, serialized, timestamp_ms
 from raylog.client.row_partitions import partitions_by_key
 from raylog.client.sender import Sender
 from raylog.client.serde import Serializer, serializer
 from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidRecord,
-    InvalidTopic,
     MessageTooLarge,
     RaylogError,
     RequestTimedOut,
@@ -59,10 +55,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record
 
-_MAX_INT64 = 2**63 - 1
 _NO_MEMORY = "{}: no buffer.memory free; brokers are slow"
-Headers = Sequence[tuple[str, bytes | None]]
-_COLUMNS = {"value", "key", "partition", "headers", "timestamp"}
 Partitioner = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
 """``partitioner(key, all_partitions, available_partitions)``: a partition's number, for one record."""
 
@@ -112,6 +105,12 @@ class ProducerCore:
         self._by_key = settings[PARTITIONER] == "murmur2" and self._own_partitioner is None
         # A serializer that was asked for also sees bytes; the default leaves them as they are.
         self._packs_key_bytes, self._packs_value_bytes = key_serializer is not None, value_serializer is not None
+        self._columns = ColumnValues(
+            self._serialize_key,
+            self._serialize_value,
+            packs_key_bytes=self._packs_key_bytes,
+            packs_value_bytes=self._packs_value_bytes,
+        )
         self._keys = KeyPartitioner()
         self._routes: dict[str, _Route] = {}
         self._lock = Condition()
@@ -121,7 +120,8 @@ class ProducerCore:
             buffer_memory=settings[BUFFER_MEMORY],
             new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
         )
-        self._network = Network(settings, allow_auto_create=True)
+        max_idle_ms = max(settings[METADATA_MAX_IDLE_MS], settings[DELIVERY_TIMEOUT_MS])  # batches may wait for so long
+        self._network = Network(settings, max_idle_ms=max_idle_ms, allow_auto_create=True)
         self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
         self._closed = False
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
@@ -145,27 +145,35 @@ class ProducerCore:
         """
         if value is not None and (type(value) is not bytes or self._packs_value_bytes):
             value = self._serialize_value(value)
+            if type(value) is not bytes:
+                value = serialized(value, "value")
         if key is not None and (type(key) is not bytes or self._packs_key_bytes):
             key = self._serialize_key(key)
+            if type(key) is not bytes:
+                key = serialized(key, "key")
         size = RECORD_OVERHEAD
         if value is not None:
             size += len(value)
         if key is not None:
             size += len(key)
         if headers:
-            headers, header_bytes = _checked(headers)
+            headers, header_bytes = checked_headers(headers, topic)
             size += header_bytes
         if size > self._largest:
             raise MessageTooLarge(
                 f"{topic}: a record of {size} bytes; max.request.size and buffer.memory allow {self._largest}"
             )
-        if timestamp is None:
-            timestamp = wall_ms()
-        elif not 0 <= timestamp <= _MAX_INT64:
-            raise InvalidRecord(f"{topic}: timestamp {timestamp} is not in milliseconds since 1970")
-        route = self._routes.get(topic)
+        timestamp = wall_ms() if timestamp is None else timestamp_ms(timestamp, topic)
+        try:
+            route = self._routes.get(topic)
+        except TypeError:  # it can't be hashed, so it is no name
+            route = None
         if route is None or route.version != self._network.metadata.view.version:
             route = self._route(topic)
+        if partition is not None:
+            partition = partition_index(partition, topic)
+            if partition >= route.count:
+                route = self._route(topic, partition)
         record = Record(value, key, headers, timestamp)
         wake = False
         with self._lock:
@@ -174,8 +182,6 @@ class ProducerCore:
                     partition = self._keys.partition(key, route.count)
                 else:
                     partition = self._spread(topic, route, key, size)
-            elif not 0 <= partition < route.count:
-                raise InvalidPartitions(f"{topic} has partitions 0 to {route.count - 1}, not {partition}")
             tp = route.tps[partition]
             batch = self._accumulator.open.get(tp)
             if batch is None or batch.size + size > batch.limit:
@@ -195,6 +201,8 @@ class ProducerCore:
         if partitions is not None:
             if len(partitions) != len(rows.values):
                 raise InvalidRecord(f"{topic}: {len(partitions)} partitions for {len(rows.values)} records")
+            if len(partitions) and partitions.min() >= 0:
+                route = self._current_route(topic, int(partitions.max()))
             check_partitions(partitions, route.count, topic)
         at = 0
 
@@ -230,7 +238,9 @@ class ProducerCore:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
         tp = self._current_route(topic).tps[encoded.partition]
         with self._lock:
-            batch = None if self._over else self._accumulator.add_encoded(tp, encoded, monotonic_ms())
+            now_ms = monotonic_ms()
+            self._network.metadata.used(topic, now_ms)
+            batch = None if self._over else self._accumulator.add_encoded(tp, encoded, now_ms)
             if batch is None:
                 batch = self._wait(
                     lambda: self._accumulator.add_encoded(tp, encoded, monotonic_ms()), _NO_MEMORY.format(tp)
@@ -238,59 +248,15 @@ class ProducerCore:
             delivery.add(batch.outcome, batch.count)
         self._network.pool.wakeup()
 
-    def _rows(
-        self, values: Any, keys: Any, partition: Any, headers: Any, timestamps: Any
-    ) -> tuple[Rows, Integers | None]:
-        """Columns to send and their partitions, from what a user gives. Raises InvalidRecord for what can't be."""
-        if isinstance(values, pa.Table | pa.RecordBatch):
-            if not (keys is None and partition is None and headers is None and timestamps is None):
-                raise InvalidRecord("give a table with all columns in it, or the columns one by one")
-            unknown = set(values.column_names) - _COLUMNS
-            if unknown:
-                raise InvalidRecord(f"columns {sorted(unknown)}: a table to send has {', '.join(sorted(_COLUMNS))}")
-            values, keys, partition, headers, timestamps = (
-                values[name] if name in values.column_names else None
-                for name in ("value", "key", "partition", "headers", "timestamp")
-            )
-        given = next((column for column in (values, keys, headers, timestamps) if column is not None), ())
-        count = len(given)
-        now_ms = wall_ms()
-        rows = Rows(
-            binary(self._serialized(keys, self._serialize_key, self._packs_key_bytes), count, "keys"),
-            binary(self._serialized(values, self._serialize_value, self._packs_value_bytes), count, "values"),
-            np.full(count, now_ms, np.int64) if timestamps is None else integers(timestamps, "timestamps"),
-            header_column(headers),
-        )
-        if partition is None:
-            return rows, None
-        single = isinstance(partition, int)
-        return rows, np.full(count, partition, np.int64) if single else integers(partition, "partitions")
-
-    def _serialized(self, column: Any, serialize: Serializer, packs_bytes: bool) -> Any:
-        """Arrow columns of bytes are taken as they are; everything else item by item."""
-        if column is None:
-            return None
-        if isinstance(column, pa.Array | pa.ChunkedArray):
-            if (
-                pa.types.is_binary(column.type)
-                or pa.types.is_large_binary(column.type)
-                or pa.types.is_null(column.type)
-            ):
-                return column
-            column = column.to_pylist()
-        return [
-            item if item is None or (type(item) is bytes and not packs_bytes) else serialize(item) for item in column
-        ]
-
-    def _close_batches(self) -> list[BatchOutcome]:
-        """Let everything be sent now; the outcomes that are still to come."""
+    def hurry(self) -> list[Batch[BatchOutcome]]:
+        """Let everything be sent now; the batches that are not settled."""
         self._fork.check()
         with self._lock:
-            outcomes = [batch.outcome.whole for batch in self._accumulator.incomplete if not batch.abandoned]
+            batches = [batch for batch in self._accumulator.incomplete if not batch.abandoned]
             for tp in list(self._accumulator.open):
                 self._accumulator.close_batch(tp)
         self._network.pool.wakeup()
-        return outcomes
+        return batches
 
     def _spread(self, topic: str, route: _Route, key: bytes | None, size: int) -> int:
         """The partition of a record whose key's hash doesn't decide."""
@@ -312,6 +278,7 @@ class ProducerCore:
         accumulator = self._accumulator
         was_open = tp in accumulator.open
         now_ms = monotonic_ms()
+        self._network.metadata.used(tp.topic, now_ms)
         batch = None if self._over else accumulator.open_batch(tp, size, now_ms)
         if batch is None:
             batch = self._wait(lambda: self._try_open(tp, size), _NO_MEMORY.format(tp))
@@ -326,39 +293,51 @@ class ProducerCore:
             return batch
         return self._accumulator.open_batch(tp, size, monotonic_ms())
 
-    def _current_route(self, topic: str) -> _Route:
-        route = self._routes.get(topic)
-        return (
-            route if route is not None and route.version == self._network.metadata.view.version else self._route(topic)
-        )
+    def _current_route(self, topic: str, partition: int = 0) -> _Route:
+        route = self._routes.get(topic) if isinstance(topic, str) else None
+        if route is None or route.version != self._network.metadata.view.version or partition >= route.count:
+            return self._route(topic, partition)
+        return route
 
-    def _route(self, topic: str) -> _Route:
-        """Partitions of ``topic``, waiting for metadata when it isn't known yet."""
-        if not isinstance(topic, str) or not topic:
-            raise InvalidTopic(f"{topic!r} is no topic name")
+    def _route(self, topic: str, partition: int = 0) -> _Route:
+        """Partitions of ``topic``, waiting for metadata while it, or this partition of it, isn't known yet."""
+        check_topic_name(topic)
         self._fork.check()
         with self._lock:
-            metadata = self._network.metadata
-            if topic not in metadata.view.topics:
-                metadata.want((topic,))
-                self._wait(lambda: self._known(topic), f"topic {topic!r}: no metadata")
-            view = metadata.view
+            self._wait(lambda: self._knows(topic, partition), self._unknown(topic, partition))
+            view = self._network.metadata.view
             before = self._routes.get(topic)
             sticky = before.sticky if before else StickyPartitioner(random.randrange, self._batch_size)
             route = _Route(topic, len(view.topics[topic].partitions), view.led[topic], sticky, view.version)
             self._routes[topic] = route
             return route
 
-    def _known(self, topic: str) -> bool:
-        view = self._network.metadata.view
-        error = view.errors.get(topic)
+    def _knows(self, topic: str, partition: int) -> bool:
+        """Whether the metadata has it; asks for it when not."""
+        metadata = self._network.metadata
+        error = metadata.view.errors.get(topic)
         if error is not None and not is_retriable(error):
             raise error
-        return topic in view.topics
+        known = metadata.view.topics.get(topic)
+        if known is None:
+            metadata.want((topic,), monotonic_ms())
+        elif partition >= len(known.partitions):
+            metadata.need_update()
+        return known is not None and partition < len(known.partitions)
 
-    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """The first true answer of ``condition``, asked under the lock, which is held; RequestTimedOut, saying
-        ``what`` was missing, after ``max.block.ms``."""
+    def _unknown(self, topic: str, partition: int) -> str | RaylogError:
+        """What is missing when the wait for a partition is over."""
+        known = self._network.metadata.view.topics.get(topic)
+        if known is None:
+            return f"topic {topic!r}: no metadata"
+        return InvalidPartitions(
+            f"{topic} has partitions 0 to {len(known.partitions) - 1}, not {partition}, and none was added within "
+            f"max.block.ms={self._max_block_s * 1_000:g}"
+        )
+
+    def _wait(self, condition: Callable[[], Any], what: str | RaylogError) -> Any:
+        """The first true answer of ``condition``, asked under the lock, which is held; ``what``, or RequestTimedOut
+        saying that it was missing, after ``max.block.ms``."""
         raise NotImplementedError
 
     def _tell_news(self) -> None:
@@ -378,18 +357,10 @@ class ProducerCore:
             raise self._sender.fatal
         return condition()
 
-    def _blocked(self, what: str) -> RaylogError:
+    def _blocked(self, what: str | RaylogError) -> RaylogError:
+        if isinstance(what, RaylogError):
+            return what
         if not self._network.metadata.view.brokers:
             return self._network.unreachable()
         errors = "; ".join(str(error) for error in self._network.metadata.view.errors.values())
         return RequestTimedOut(f"{what} within max.block.ms={self._max_block_s * 1_000:g}{errors and f' ({errors})'}")
-
-
-def _checked(headers: Headers) -> tuple[Headers, int]:
-    """The headers as a tuple, and the most bytes they take. Raises InvalidRecord."""
-    size = 0
-    for name, value in (kept := tuple(headers)):
-        if not isinstance(name, str) or not isinstance(value, bytes | None):
-            raise InvalidRecord(f"header {name!r} must be a str with bytes or None, not {type(value).__name__}")
-        size += header_size(name, value)
-    return kept, size

@@ -124,6 +124,10 @@ class PartitionState:
         """True while a batch waits to be sent again."""
         return len(self.outstanding) > self._in_flight
 
+    def in_flight(self) -> list[Batch[Any]]:
+        """The batches whose answers are awaited."""
+        return [batch for batch in self.outstanding if batch.state is BatchState.IN_FLIGHT]
+
     def identify(self, identity: Identity, next_sequence: int = 0) -> None:
         """Send as ``identity`` from now on, with sequences from there. Only while nothing is in flight."""
         self.identity = identity

@@ -8,11 +8,13 @@ deliveries (whose callbacks may send again) happen outside it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import Condition
 from typing import NamedTuple
 
 from raylog.client.accumulator import Accumulator, Batch, BatchState
+from raylog.client.batch_bytes import PRODUCE_VERSION, encode, read_produced
 from raylog.client.config import (
     COMPRESSION_TYPE,
     DELIVERY_TIMEOUT_MS,
@@ -32,17 +34,18 @@ from raylog.client.producer_state import NO_IDENTITY, Continuation, PartitionSta
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
-    CorruptMessage,
     DuplicateSequence,
+    InvalidRecord,
     MessageTooLarge,
     NetworkException,
     RaylogError,
     RecordListTooLarge,
     RequestTimedOut,
+    UnsupportedVersion,
     exception_for,
     is_retriable,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
@@ -50,15 +53,11 @@ from raylog.protocol.produce import (
     ProduceRequest,
     TopicRecords,
     encode_produce_request,
-    parse_produce_response,
 )
-from raylog.protocol.records import encode_batch, frame_batch
 from raylog.protocol.settings import Settings
-from raylog.protocol.wire import NodeEndpoint
 
 log = logging.getLogger(__name__)
 
-PRODUCE_VERSION = 10
 _IDLE_MS = 60_000
 _TOO_LARGE = (MessageTooLarge, RecordListTooLarge)
 
@@ -115,22 +114,33 @@ class Sender:
         self.wakes_at_ms = 0
         """When the next step is due by itself; who needs it earlier wakes the pool."""
 
-    def step(self, *, wait: bool = True) -> float:
-        """One round: send what can be sent, wait for news if asked to, and take them in.
+    def step(self, *, wait_ms: float = _IDLE_MS) -> float:
+        """One round: send what can be sent, wait at most ``wait_ms`` for news, and take them in.
 
-        Returns how long, in ms, there will be nothing to do unless the pool's descriptor becomes readable.
+        Returns how long, in ms, there will be nothing to do unless the pool's descriptor becomes readable. What it
+        raises is a defect: log it, :meth:`mend`, and go on after a pause.
         """
+        try:
+            return self._round(wait_ms)
+        except UnsupportedVersion as error:
+            self._network.reset()
+            self._fail_all(error)  # that will not pass
+            return _IDLE_MS
+
+    def _round(self, wait_ms: float) -> float:
         now_ms = monotonic_ms()
         settled: list[_Settled] = []
-        with self._lock:
-            self._expire(now_ms, settled)
-            plans, wait_ms = self._drain(now_ms)
-            self.wakes_at_ms = now_ms + wait_ms
-        self._tell(settled)
+        try:
+            with self._lock:
+                self._expire(now_ms, settled)
+                plans, due_ms = self._drain(now_ms)
+                self.wakes_at_ms = now_ms + due_ms
+        finally:
+            self._tell(settled)
         for plan in plans:
             self._send(plan)
         version = self._network.metadata.view.version
-        replies = self._network.poll(wait_ms if wait else 0)
+        replies = self._network.poll(min(wait_ms, due_ms))
         for reply in replies:
             if reply.request.context is self._identities.context:
                 self._take_identity(reply)
@@ -140,7 +150,18 @@ class Sender:
             with self._lock:
                 self._tell_news()
             return 0
-        return 0 if replies else self._network.wait_ms(wait_ms)
+        return 0 if replies else self._network.wait_ms(due_ms)
+
+    def mend(self) -> None:
+        """After a step that raised: nobody knows what it left half done, so all connections are made anew, and the
+        batches that were under way are sent again.
+        """
+        self._network.reset()
+        self._identities.reset()
+        lost = NetworkException("the sender failed, as the log says")
+        with self._lock:
+            under_way = [batch for state in self._states.values() for batch in state.in_flight()]
+        self._settle([(batch, lost) for batch in under_way])
 
     def finish(self, error: RaylogError) -> None:
         """Fail what isn't settled, with ``error``, and close all connections. After the last step."""
@@ -155,8 +176,8 @@ class Sender:
         """Requests that brokers can take now, and how long to wait for more to do, in ms."""
         wait_ms = _IDLE_MS
         for batch in self._accumulator.incomplete:
-            wait_ms = max(0, batch.created_ms + self._delivery_timeout_ms - now_ms)
-            if not batch.abandoned:
+            if not batch.abandoned:  # those that are have failed: nothing falls due
+                wait_ms = max(0, batch.created_ms + self._delivery_timeout_ms - now_ms)
                 break
         plans: list[_Plan] = []
         slots: dict[Address, int] = {}
@@ -245,12 +266,14 @@ class Sender:
         sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
         for batch in plan.batches:
             try:
-                data = self._encode(batch)
-            except RaylogError as error:
-                self._settle([(batch, error)])
+                data = encode(batch, self._states[batch.tp].identity or NO_IDENTITY, self._codec)
+            except Exception as error:  # noqa: BLE001 (it is told, and concerns this batch alone)
+                self._settle([(batch, _unfit(str(batch.tp), error))])
                 continue
             by_topic.setdefault(batch.tp.topic, []).append(PartitionRecords(batch.tp.partition, data))
             sent[batch.tp] = batch
+        if not sent:
+            return
         request = ProduceRequest(
             None,
             self._acks,
@@ -272,57 +295,21 @@ class Sender:
                 timeout_ms=self._request_timeout_ms,
                 expects_reply=self._acks != 0,
             )
-        except RaylogError as error:
-            self._settle([(batch, error) for batch in sent.values()])
+        except Exception as error:  # noqa: BLE001 (it is told, and concerns these batches alone)
+            failure = _unfit(f"a request to {plan.address}", error)
+            self._settle([(batch, failure) for batch in sent.values()])
             return
         if self._acks == 0:
             self._settle([(batch, ProducedPartition(tp.partition)) for tp, batch in sent.items()])
 
-    def _encode(self, batch: Batch[BatchOutcome]) -> bytes:
-        identity = self._states[batch.tp].identity or NO_IDENTITY
-        if batch.encoded is not None:
-            return frame_batch(
-                *batch.encoded[1:],
-                codec=self._codec,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=batch.sequence,
-            )
-        return encode_batch(
-            batch.records,
-            codec=self._codec,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=batch.sequence,
-        )
-
     def _take_produced(self, reply: Reply) -> None:
         sent: dict[TopicPartition, Batch[BatchOutcome]] = reply.request.context
-        results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]] = []
-        error = reply.error
-        if error is None:
-            try:
-                _, response = parse_produce_response(PRODUCE_VERSION, reply.frame)
-            except RaylogError as malformed:
-                error = malformed
-            else:
-                for topic in response.topics:
-                    for partition in topic.partitions:
-                        tp = TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition))
-                        batch = sent.pop(tp, None)
-                        if batch is not None:
-                            results.append((batch, partition))
-                            self._take_hint(tp, partition, response.node_endpoints)
-                error = CorruptMessage("the broker's answer leaves out a partition")
-        if error is not None:
-            lost = NetworkException(str(error))
-            results += [(batch, lost) for batch in sent.values()]
-        self._settle(results)
-
-    def _take_hint(self, tp: TopicPartition, result: ProducedPartition, endpoints: Sequence[NodeEndpoint]) -> None:
-        """The broker doesn't lead the partition and says who does: go there at once."""
-        if result.leader_id >= 0:
-            self._network.take_hint(tp, result.leader_id, result.leader_epoch, endpoints)
+        answers, endpoints = read_produced(reply.frame, reply.error, sent)
+        for tp, answer in answers.items():
+            if isinstance(answer, ProducedPartition) and answer.leader_id >= 0:
+                # The broker doesn't lead the partition and says who does: go there at once.
+                self._network.take_hint(tp, answer.leader_id, answer.leader_epoch, endpoints)
+        self._settle([(sent[tp], answer) for tp, answer in answers.items()])
 
     def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
         """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""
@@ -398,3 +385,12 @@ def _error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | No
     if result.error_code == 0:
         return None
     return exception_for(result.error_code, f"{tp}: {result.error_message or 'the broker refused a batch'}")
+
+
+def _unfit(what: str, error: Exception) -> RaylogError:
+    """The error for records that could not be put into bytes."""
+    if isinstance(error, RaylogError):
+        return error
+    with suppress(Exception):
+        log.error("%s: records could not be written into a request", what, exc_info=error)
+    return InvalidRecord(f"{what}: the records could not be written into a request: {error!r}")

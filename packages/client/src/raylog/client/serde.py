@@ -28,14 +28,17 @@ def _bytes(value: Any) -> bytes:
 
 def _str(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeError as error:
+            raise InvalidRecord(f"a str can't be written as UTF-8: {error}") from error
     raise InvalidRecord(f"the str serializer got a {type(value).__name__}; choose msgpack, json or bytes instead")
 
 
 def _json(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRecord(f"a {type(value).__name__} can't be written as JSON: {error}") from error
 
 

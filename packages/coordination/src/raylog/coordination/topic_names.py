@@ -19,6 +19,8 @@ def is_topic_name(name: str) -> bool:
 
 def check_topic_name(name: str) -> None:
     """Raises InvalidTopic, saying what is wrong with ``name``."""
+    if not isinstance(name, str):
+        raise InvalidTopic(f"a topic's name must be a str, not a {type(name).__name__}")
     if not name:
         raise InvalidTopic("a topic's name must not be empty")
     if name in (".", ".."):

@@ -6,6 +6,6 @@ microseconds a batch; heavy compression of large batches holds up the loop accor
 """
 
 from raylog.client.aio.consumer import AsyncConsumer
-from raylog.client.aio.producer import AsyncDelivery, AsyncProducer
+from raylog.client.aio.producer import AsyncBatchDelivery, AsyncDelivery, AsyncProducer
 
-__all__ = ["AsyncConsumer", "AsyncDelivery", "AsyncProducer"]
+__all__ = ["AsyncBatchDelivery", "AsyncConsumer", "AsyncDelivery", "AsyncProducer"]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
+from raylog.client.accumulator import EncodedRecords
+from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
+from raylog.client.exit_flush import forget, remember
 from raylog.client.network import CONNECT_POLL_MS
-from raylog.client.producer_core import Headers, Partitioner, ProducerCore
+from raylog.client.producer_core import Partitioner, ProducerCore
+from raylog.client.record_values import Headers
 from raylog.client.results import RecordMetadata
 from raylog.client.serde import Serializer
+from raylog.coordination.clocks import wall_ms
+from raylog.coordination.loops import Loops
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
 
-log = logging.getLogger(__name__)
+_FAILURE_PAUSE_MS = 500.0
+"""The pause after a step of the sender that failed."""
 
 T = TypeVar("T")
 
@@ -23,7 +30,7 @@ T = TypeVar("T")
 class _MustWait(Exception):
     """A call of the core can't go on now: it changed nothing, and is to be made again when ``condition`` holds."""
 
-    def __init__(self, condition: Callable[[], Any], what: str) -> None:
+    def __init__(self, condition: Callable[[], Any], what: str | RaylogError) -> None:
         self.condition = condition
         self.what = what
 
@@ -46,10 +53,30 @@ class AsyncDelivery(Delivery):
         return super().exception(0)
 
 
+class AsyncBatchDelivery(BatchDelivery):
+    """The delivery of all rows of one ``send_batch``; ``await`` it for where they landed."""
+
+    def __await__(self) -> Generator[Any, None, list[Landed]]:
+        for outcome, _ in self._outcomes:
+            yield from _settled(outcome).__await__()
+        return super().result(0)
+
+    def result(self, timeout_s: float | None = None) -> list[Landed]:
+        """Where the rows landed, once :meth:`done`; InvalidRequest before, since nothing may block the loop."""
+        _must_be_done(self.done())
+        return super().result(0)
+
+    def exception(self, timeout_s: float | None = None) -> RaylogError | None:
+        """Why some rows were not delivered, once :meth:`done`; InvalidRequest before."""
+        _must_be_done(self.done())
+        return super().exception(0)
+
+
 class AsyncProducer(ProducerCore):
     """Sends records in batches, from tasks of the event loop it was made in.
 
-    Arguments and errors are those of :class:`~raylog.client.producer.Producer`. ``async with`` flushes and closes it.
+    Arguments and errors are those of :class:`~raylog.client.producer.Producer`. ``async with`` flushes and closes it;
+    one that is not closed is flushed at the end of the process, for at most 30 s.
     """
 
     _delivery = AsyncDelivery
@@ -66,9 +93,11 @@ class AsyncProducer(ProducerCore):
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._loops = Loops()
         super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config)
         self._loop.add_reader(self._network.pool.fileno(), self._step)
         self._step()
+        remember(self)
 
     async def aiosend(
         self,
@@ -105,15 +134,21 @@ class AsyncProducer(ProducerCore):
         partition: Any = None,
         headers: Any = None,
         timestamps: Any = None,
-    ) -> BatchDelivery:
-        """Queue many records at once, given as columns, as ``Producer.send_batch`` does; :meth:`flush` waits for them.
+    ) -> AsyncBatchDelivery:
+        """Queue many records at once, given as columns, as ``Producer.send_batch`` does; await the delivery in turn.
 
-        Cancelled while it waits for memory, it has queued a part of the rows: the batches made so far.
+        Other tasks have their turns meanwhile, and must not change the columns. Cancelled while it waits for memory,
+        it has queued a part of the rows: the batches made so far.
         """
-        delivery = BatchDelivery()
-        rows, partitions = self._rows(values, keys, partition, headers, timestamps)
-        for encoded in await self._call(lambda: self._encoded(topic, rows, partitions)):
-            await self._call(lambda encoded=encoded: self._add_encoded(topic, encoded, delivery))  # type: ignore[misc]
+        delivery = AsyncBatchDelivery()
+        checked: list[Iterator[EncodedRecords]] = []
+        for rows, partitions in self._columns.pieces(values, keys, partition, headers, timestamps, wall_ms()):
+            checked.append(await self._call(lambda: self._encoded(topic, rows, partitions)))  # noqa: B023
+            await asyncio.sleep(0)  # other tasks have their turns
+        for piece in checked:
+            for encoded in piece:
+                await self._call(lambda: self._add_encoded(topic, encoded, delivery))  # noqa: B023
+            await asyncio.sleep(0)
         return delivery
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -121,11 +156,11 @@ class AsyncProducer(ProducerCore):
 
         Raises RequestTimedOut when that takes longer than ``timeout_s``.
         """
-        outcomes = self._close_batches()
+        batches = self.hurry()
         try:
             async with asyncio.timeout(timeout_s):
-                for outcome in outcomes:
-                    await _settled(outcome)
+                for batch in batches:
+                    await _settled(batch.outcome.whole)
         except TimeoutError as error:
             raise RequestTimedOut(f"flush: not all records were settled within {timeout_s} s") from error
 
@@ -148,6 +183,23 @@ class AsyncProducer(ProducerCore):
         finally:
             self._stop(RaylogError("the producer was closed before the record was delivered"))
 
+    def close_at_exit(self, timeout_s: float) -> None:
+        """Called at the end of the process, when its loop is over, or runs in a thread that nobody waits for."""
+        deadline_s = time.monotonic() + timeout_s
+        batches = self.hurry()
+        if self._loop.is_running():
+            with suppress(TimeoutError):
+                for batch in batches:
+                    batch.outcome.whole.wait(max(0.0, deadline_s - time.monotonic()))
+            return
+        self._waiters.clear()
+        while self._sender.unwritten() or not all(batch.outcome.whole.done for batch in batches):
+            left_ms = (deadline_s - time.monotonic()) * 1_000
+            if left_ms <= 0:
+                break
+            self._sender.step(wait_ms=left_ms)
+        self._stop(RaylogError("the process ended before the record was delivered"))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -162,12 +214,14 @@ class AsyncProducer(ProducerCore):
             return
         if self._timer is not None:
             self._timer.cancel()
-        try:
-            wait_ms = self._sender.step(wait=False)
-        except Exception as failure:
-            log.exception("the producer's sender failed")
-            self._stop(RaylogError(f"the producer's sender failed: {failure!r}"))
-            return
+        wait_ms = _FAILURE_PAUSE_MS
+
+        def step() -> None:
+            nonlocal wait_ms
+            wait_ms = self._sender.step(wait_ms=0)
+
+        if not self._loops.guarded("raylog-producer", step):
+            self._loops.guarded("raylog-producer", self._sender.mend)
         if not self._closed:  # a delivery callback may have closed it
             self._timer = self._loop.call_later(wait_ms / 1_000, self._step)
 
@@ -179,6 +233,7 @@ class AsyncProducer(ProducerCore):
         if self._timer is not None:
             self._timer.cancel()
         self._sender.finish(error)
+        forget(self)
 
     async def _call(self, call: Callable[[], T]) -> T:
         """``call()``, made again for as long as it must wait."""
@@ -211,7 +266,7 @@ class AsyncProducer(ProducerCore):
         self._network.pool.wakeup()
         return asyncio.wait((waiter,), timeout=timeout_s) if timeout_s is not None else waiter
 
-    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
+    def _wait(self, condition: Callable[[], Any], what: str | RaylogError) -> Any:
         answer = self._ask(condition)
         if answer:
             return answer
@@ -240,4 +295,4 @@ async def _settled(outcome: BatchOutcome) -> None:
 
 def _must_be_done(done: bool) -> None:
     if not done:
-        raise InvalidRequest("the record is still under way; await its delivery, or ask done() first")
+        raise InvalidRequest("the records are still under way; await the delivery, or ask done() first")

@@ -1,0 +1,60 @@
+"""◆ Batches to the bytes that a Produce request carries, and what the answer says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from raylog.client.accumulator import Batch
+from raylog.client.producer_state import Identity
+from raylog.protocol.compression import Codec
+from raylog.protocol.errors import NetworkException, RaylogError
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.produce import ProducedPartition, parse_produce_response
+from raylog.protocol.records import encode_batch, frame_batch
+from raylog.protocol.wire import NodeEndpoint
+
+PRODUCE_VERSION = 10
+
+
+def encode(batch: Batch[Any], identity: Identity, codec: Codec) -> bytes:
+    """The batch as ``identity`` sends it, under its sequence."""
+    if batch.encoded is not None:
+        return frame_batch(
+            *batch.encoded[1:],
+            codec=codec,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=batch.sequence,
+        )
+    return encode_batch(
+        batch.records,
+        codec=codec,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        base_sequence=batch.sequence,
+    )
+
+
+def read_produced(
+    frame: memoryview, problem: RaylogError | None, sent: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, ProducedPartition | RaylogError], Sequence[NodeEndpoint]]:
+    """What the broker says of each partition that was ``sent`` there, and where other brokers listen.
+
+    ``problem``: why no answer came. NetworkException for those of which nothing is known: no answer, none that
+    can be read, or one without them.
+    """
+    answers: dict[TopicPartition, ProducedPartition | RaylogError] = {}
+    endpoints: Sequence[NodeEndpoint] = ()
+    if problem is None:
+        try:
+            _, response = parse_produce_response(PRODUCE_VERSION, frame)
+        except RaylogError as malformed:
+            problem = malformed
+        else:
+            endpoints = response.node_endpoints
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    answers[TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition))] = partition
+    lost = NetworkException(str(problem or "the broker's answer leaves out a partition"))
+    return {tp: answers.get(tp, lost) for tp in sent}, endpoints

@@ -1,0 +1,97 @@
+"""Producers that nobody closed are closed when their process ends, so that a script that only sends loses nothing.
+
+All of a process share one bound. What could not be sent by then is told to the log, by partition. It runs when the
+interpreter ends, after Python has waited for threads that are no daemons; also in children made by fork, for the
+producers that were made in them. A process that is killed, or ends by ``os._exit``, loses what was not flushed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.util import Finalize
+from typing import Protocol
+
+from raylog.client.accumulator import Batch
+from raylog.client.delivery import BatchOutcome
+
+__all__ = ["EXIT_FLUSH_S", "Unclosed", "close_all", "forget", "remember"]
+
+log = logging.getLogger(__name__)
+
+EXIT_FLUSH_S = 30.0
+"""How long the end of a process waits at most for records to be delivered, by all its producers together."""
+
+
+class Unclosed(Protocol):
+    """A producer, as it is closed here."""
+
+    def hurry(self) -> Sequence[Batch[BatchOutcome]]:
+        """Let everything be sent now; the batches that are not settled."""
+
+    def close_at_exit(self, timeout_s: float) -> None:
+        """Wait at most so long until these are settled, and close; what is not settled fails."""
+
+
+_unclosed: dict[int, Unclosed] = {}
+_hooked_pid = 0
+
+
+def remember(producer: Unclosed) -> None:
+    """Close it at the end of the process, unless :func:`forget` is called before."""
+    global _hooked_pid
+    if _hooked_pid != os.getpid():
+        _hooked_pid = os.getpid()
+        atexit.register(close_all)
+        # A child that multiprocessing forked runs its finalizers, and no others; the priority: before its own.
+        Finalize(None, close_all, exitpriority=1_000)
+    _unclosed[id(producer)] = producer
+
+
+def forget(producer: Unclosed) -> None:
+    """It is closed."""
+    _unclosed.pop(id(producer), None)
+
+
+def close_all(timeout_s: float = EXIT_FLUSH_S) -> None:
+    """Flush and close all producers that are not closed, and tell what was not delivered."""
+    deadline_s = time.monotonic() + timeout_s
+    waiting: list[tuple[Unclosed, Sequence[Batch[BatchOutcome]]]] = []
+    for producer in list(_unclosed.values()):
+        with suppress(Exception):  # as closing it tells
+            waiting.append((producer, producer.hurry()))
+    for producer, batches in waiting:
+        try:
+            producer.close_at_exit(max(0.0, deadline_s - time.monotonic()))
+        except Exception:
+            log.exception("a producer could not be closed at the end of the process")
+        finally:
+            forget(producer)
+        _tell_lost(batches, timeout_s)
+
+
+def _tell_lost(batches: Sequence[Batch[BatchOutcome]], timeout_s: float) -> None:
+    lost: Counter[str] = Counter()
+    reasons: dict[str, None] = {}
+    for batch in batches:
+        for outcome, count in batch.outcome.batches(batch.count):
+            if not outcome.done or outcome.error is not None:
+                lost[str(batch.tp)] += count
+                reasons[str(batch.last_error or outcome.error or "no answer came")] = None
+    if lost:
+        log.error(
+            "the process ends, and %d records were not delivered within %g s: %s (%s); close() or flush() producers "
+            "and look at the deliveries",
+            lost.total(),
+            timeout_s,
+            ", ".join(f"{tp}: {count}" for tp, count in sorted(lost.items())),
+            "; ".join(reasons),
+        )
+
+
+os.register_at_fork(after_in_child=_unclosed.clear)

@@ -1,0 +1,127 @@
+"""The sender alone, over a network that only writes down what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raylog.client.accumulator import Accumulator
+from raylog.client.config import PRODUCER_SETTINGS, client_settings
+from raylog.client.connection import Address
+from raylog.client.delivery import BatchOutcome
+from raylog.client.sender import Sender
+from raylog.coordination.clocks import monotonic_ms
+from raylog.protocol.errors import RequestTimedOut, UnsupportedVersion
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record
+
+TP = TopicPartition(TopicName("t"), PartitionIndex(0))
+
+
+class SilentNetwork:
+    """One broker that takes every request and answers none."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        """For how long each poll would have waited."""
+        self.fail: Callable[[], None] = lambda: None
+        """Called by each poll."""
+        self.requests = 0
+        self.resets = 0
+        self.metadata = SimpleNamespace(
+            view=SimpleNamespace(version=1, errors={}, leader_of=lambda _: (0, 0)), need_update=lambda: None
+        )
+        self.pool = self
+        self.client_id = "c"
+
+    def poll(self, timeout_ms: float) -> list[Any]:
+        self.waits.append(timeout_ms)
+        self.fail()
+        return []
+
+    def wait_ms(self, timeout_ms: float) -> float:
+        return timeout_ms
+
+    def ready(self, _: Address) -> bool:
+        return True
+
+    def leader_address(self, _: TopicPartition) -> Address:
+        return Address("h", 1)
+
+    def capacity(self, _: Address, max_in_flight: int) -> int:
+        return max_in_flight - self.requests
+
+    def send(self, *_: Any, **__: Any) -> None:
+        self.requests += 1
+
+    def reset(self) -> None:
+        self.resets, self.requests = self.resets + 1, 0
+
+
+def sender_over(network: Any, **config: Any) -> tuple[Sender, Accumulator[BatchOutcome]]:
+    settings = client_settings(PRODUCER_SETTINGS, "h:1", {"enable_idempotence": False, "linger_ms": 0, **config})
+    accumulator: Accumulator[BatchOutcome] = Accumulator(
+        batch_size=1_000,
+        linger_ms=0,
+        buffer_memory=1 << 20,
+        new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
+    )
+    return Sender(settings, network, accumulator, Condition(), lambda: None), accumulator
+
+
+def one_batch(accumulator: Accumulator[BatchOutcome], created_ms: int) -> BatchOutcome:
+    batch = accumulator.open_batch(TP, 100, created_ms)
+    assert batch is not None
+    batch.records.append(Record(b"v", timestamp=1))
+    return batch.outcome
+
+
+def test_a_batch_that_has_failed_and_whose_answer_is_awaited_keeps_nobody_awake() -> None:
+    network = SilentNetwork()
+    sender, accumulator = sender_over(network, delivery_timeout_ms=5_000)
+    outcome = one_batch(accumulator, monotonic_ms() - 4_990)
+    sender.step()
+    assert network.requests == 1
+    while not outcome.done:
+        sender.step()
+    assert isinstance(outcome.error, RequestTimedOut)
+    network.waits.clear()
+    sender.step()
+    assert network.waits[0] > 1_000
+
+
+def test_after_a_step_that_failed_what_was_under_way_is_sent_again() -> None:
+    network = SilentNetwork()
+    sender, accumulator = sender_over(network, retry_backoff_ms=0)
+    outcome = one_batch(accumulator, monotonic_ms())
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    network.fail = fail
+    with pytest.raises(ZeroDivisionError):
+        sender.step()
+    assert network.requests == 1
+    network.fail = lambda: None
+    sender.mend()
+    assert (network.resets, network.requests, outcome.done) == (1, 0, False)
+    sender.step()
+    assert network.requests == 1
+
+
+def test_brokers_of_another_version_are_told_to_those_that_wait() -> None:
+    network = SilentNetwork()
+    sender, accumulator = sender_over(network)
+    outcome = one_batch(accumulator, monotonic_ms())
+
+    def refuse() -> None:
+        raise UnsupportedVersion("h:1 speaks API 3 not at all")
+
+    network.fail = refuse
+    sender.step()
+    assert isinstance(outcome.error, UnsupportedVersion)
+    assert sender.fatal is outcome.error

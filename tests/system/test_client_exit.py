@@ -1,0 +1,115 @@
+"""Scripts that send and end without closing their producers: nothing is lost, or it is said what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from kit.proxied import proxied
+from kit.proxy import Fate
+from raylog.client import Consumer
+
+PRODUCE = 0
+COUNT = 1_000
+BEGIN = """
+import asyncio, multiprocessing, os, sys, threading, time
+from raylog.client import Producer
+from raylog.client.aio import AsyncProducer
+from raylog.client.exit_flush import close_all
+
+servers, name = sys.argv[1:]
+
+def send(**config):
+    producer = Producer(servers, **config)
+    for n in range(1_000):
+        producer.send("t", b"%s %d" % (name.encode(), n))
+
+async def send_in_loop():
+    producer = AsyncProducer(servers, linger_ms=60_000)
+    for n in range(1_000):
+        await producer.aiosend("t", b"%s %d" % (name.encode(), n))
+"""
+SCRIPTS = {
+    "a producer": "send()",
+    "lingering": "send(linger_ms=60_000)",
+    "without acks": "send(acks=0, linger_ms=60_000)",
+    "it exits by itself": "send(linger_ms=60_000); sys.exit(0)",
+    "a loop that is over": "asyncio.run(send_in_loop())",
+    "a daemon's": """
+thread = threading.Thread(target=send, kwargs={"linger_ms": 60_000}, daemon=True)
+thread.start()
+thread.join()
+""",
+    "a loop in a daemon": """
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(send_in_loop(), loop).result()
+""",
+    "a forked child's": """
+before = Producer(servers)
+before.send("t", b"before").result(20)
+if os.fork() == 0:
+    send(linger_ms=60_000)
+else:
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+""",
+    "a child's of multiprocessing": """
+multiprocessing.set_start_method("fork")
+child = multiprocessing.Process(target=send, kwargs={"linger_ms": 60_000})
+child.start()
+child.join()
+sys.exit(child.exitcode)
+""",
+}
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as running:
+        running.create_topic("t", partitions=3)
+        yield running
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_that_only_sends_loses_nothing(cluster: InProcessCluster, kind: str) -> None:
+    name = kind.replace(" ", "-")
+    ended = run(SCRIPTS[kind], cluster.bootstrap_servers, name)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
+        values = [record.value.decode() for record in consumer.iterate(until_end=True)]
+    found = sorted(int(value.rpartition(" ")[2]) for value in values if value.startswith(f"{name} "))
+    assert found == list(range(COUNT))
+
+
+def test_what_was_not_sent_is_told_and_all_share_one_bound(tmp_path: Path) -> None:
+    """Three producers whose records a broker never answers."""
+    script = """
+producers = [Producer(servers, linger_ms=0, client_id=f"c{n}") for n in range(3)]
+for producer in producers:
+    for n in range(10):
+        producer.send("t", b"x", partition=n % 2)
+begun = time.monotonic()
+close_all(1.5)
+print(time.monotonic() - begun)
+"""
+    with proxied(tmp_path) as (_, proxy, servers):
+        proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        ended = run(script, servers, "")
+    assert ended.returncode == 0
+    assert ended.stderr.count("10 records were not delivered within 1.5 s: t-0: 5, t-1: 5") == 3, ended.stderr
+    assert 1.4 < float(ended.stdout) < 3.5
