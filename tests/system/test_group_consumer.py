@@ -26,7 +26,7 @@ from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
 from raylog.client.aio import AsyncConsumer
-from raylog.client.config import parse_address
+from raylog.client.config_texts import parse_address
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
     BrokerNotAvailable,

@@ -9,10 +9,10 @@ from raylog.client.config import (
     LINGER_MS,
     PRODUCER_SETTINGS,
     client_settings,
-    parse_address,
     producer_guarantees,
 )
-from raylog.client.consumer_config import CONSUMER_SETTINGS
+from raylog.client.config_texts import parse_address
+from raylog.client.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID
 from raylog.protocol.errors import InvalidConfig
 
 
@@ -31,6 +31,14 @@ def test_keyword_arguments_are_kafkas_names_with_underscores() -> None:
         ({"acks": 1, "enable_idempotence": True}, "needs acks=all"),
         ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
         ({"linger_ms": 500, "delivery_timeout_ms": 100}, r"delivery\.timeout\.ms"),
+        ({"buffer_memory": 10_000}, r"batch\.size must be at most buffer\.memory"),
+        ({"linger_ms": 5, "linger.ms": 6}, r"linger\.ms is given twice"),
+        ({"bootstrap_servers": "b:2"}, r"bootstrap\.servers is given twice"),
+        ({"client_id": b"bytes"}, r"client\.id: a bytes"),
+        ({"client_id": {"a": 1}}, r"client\.id: a dict"),
+        ({"client_id": "\udc80"}, r"client\.id"),
+        ({"linger_ms": 1.5}, r"linger\.ms"),
+        ({"lingr_ms": None}, r"lingr\.ms"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], complaint: str) -> None:
@@ -44,7 +52,13 @@ def test_idempotence_gives_way_to_acks_that_exclude_it() -> None:
     assert producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", {"acks": 0})) == (0, False)
 
 
-@pytest.mark.parametrize("servers", ["", [], " , "])
+def test_none_is_the_default() -> None:
+    settings = client_settings(CONSUMER_SETTINGS, "a:1", {"client_rack": None, "group.id": None})
+    assert (settings[CLIENT_RACK], settings[GROUP_ID]) == ("", "")
+    assert settings.is_default(GROUP_ID)
+
+
+@pytest.mark.parametrize("servers", ["", [], " , ", None])
 def test_no_address_is_an_error(servers: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"bootstrap\.servers"):
         client_settings(CONSUMER_SETTINGS, servers, {})

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from raylog.client.config_texts import setting_text
-from raylog.client.connection_config import METADATA_MAX_IDLE_MS
+from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import (
     Scope,
@@ -18,7 +18,6 @@ from raylog.protocol.settings import (
     SettingsTable,
     ValueType,
     at_least,
-    between,
     one_of,
 )
 
@@ -56,7 +55,7 @@ RETRY_BACKOFF_MS = client_setting(
     "retry.backoff.ms",
     ValueType.LONG,
     100,
-    "The pause before a failed request, a lost connection or the metadata is tried again; doubles each time.",
+    "The pause before a failed request or the metadata is tried again; doubles each time.",
     unit="ms",
     check=at_least(0),
 )
@@ -91,6 +90,7 @@ COMMON: tuple[Setting[Any], ...] = (
     RETRY_BACKOFF_MS,
     RETRY_BACKOFF_MAX_MS,
     METADATA_MAX_AGE_MS,
+    *CONNECTION_SETTINGS,
 )
 
 # Producer.
@@ -226,16 +226,6 @@ def client_settings(
     return settings
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``, ``[v6]:port`` or ``LISTENER://host:port``; InvalidConfig when it is
-    neither."""
-    host, colon, port = text.rpartition("://")[2].rpartition(":")
-    check = between(1, 65535)
-    if not colon or not host or not port.isdigit() or check(int(port)):
-        raise InvalidConfig(f"bootstrap.servers: {text!r} is not host:port")
-    return host.strip("[]"), int(port)
-
-
 def producer_guarantees(settings: Settings) -> tuple[int, bool]:
     """``acks`` as on the wire (0, 1, -1) and whether the producer is idempotent.
 
@@ -254,4 +244,6 @@ def producer_guarantees(settings: Settings) -> tuple[int, bool]:
         )
     if settings[DELIVERY_TIMEOUT_MS] < settings[LINGER_MS]:
         raise InvalidConfig("delivery.timeout.ms must be at least linger.ms, or every batch expires before it is sent")
+    if settings[BATCH_SIZE] > settings[BUFFER_MEMORY]:
+        raise InvalidConfig("batch.size must be at most buffer.memory, or no batch could ever begin")
     return acks, idempotent

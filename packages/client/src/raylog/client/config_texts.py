@@ -1,4 +1,4 @@
-"""◆ The text of a setting, from what a user gives for it."""
+"""◆ The texts of settings, from what a user gives for them, and of addresses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.settings import between
 
 
 def setting_text(name: str, value: Any) -> str:
@@ -23,3 +24,13 @@ def setting_text(name: str, value: Any) -> str:
     except UnicodeError as error:
         raise InvalidConfig(f"{name}={value!r}: {error}") from error
     return str(value)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, ``[v6]:port`` or ``LISTENER://host:port``; InvalidConfig when it is
+    neither."""
+    host, colon, port = text.rpartition("://")[2].rpartition(":")
+    check = between(1, 65535)
+    if not colon or not host or not port.isdigit() or check(int(port)):
+        raise InvalidConfig(f"bootstrap.servers: {text!r} is not host:port")
+    return host.strip("[]"), int(port)

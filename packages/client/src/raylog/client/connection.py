@@ -81,8 +81,20 @@ class Reply(NamedTuple):
 class Connection:
     """A socket, what is still to be written to it, and the requests that wait for answers from it."""
 
-    def __init__(self, address: Address, client_id: str, now_ms: int, timeout_ms: int) -> None:
-        """Begin to connect. Raises NetworkException when the host is unknown or nothing can be tried."""
+    def __init__(
+        self,
+        address: Address,
+        candidates: Sequence[tuple[int, Any]],
+        client_id: str,
+        now_ms: int,
+        *,
+        setup_timeout_ms: int,
+        timeout_ms: int,
+    ) -> None:
+        """Begin to connect to the first of the host's ``candidates``, each a family and an address.
+
+        Each has ``setup_timeout_ms`` to take the connection. Raises NetworkException when none can be tried.
+        """
         self.address = address
         self.state = State.CONNECTING
         self.in_flight: deque[Request] = deque()
@@ -90,14 +102,17 @@ class Connection:
         """Why it is closed, once it is."""
         self.begun_ms = now_ms
         self._client_id = client_id
-        self._deadline_ms = now_ms + timeout_ms
+        self._setup_timeout_ms = setup_timeout_ms
         self._timeout_ms = timeout_ms
+        self._deadline_ms = now_ms
         self._frames = FrameBuffer(MAX_RESPONSE_BYTES)
         self._out: deque[memoryview] = deque()
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
-        self._candidates = _resolve(address)
-        self.socket = self._begin()
+        self._candidates = list(candidates)
+        self.target: Any = None
+        """The address that it connects, or is connected, to."""
+        self.socket = self._begin(now_ms)
 
     def wants_write(self) -> bool:
         """True when the socket's becoming writable means something to do."""
@@ -114,8 +129,10 @@ class Connection:
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or now_ms < deadline_ms:
             return None
-        if self.state is not State.READY:
-            return NetworkException(f"{self.address}: no connection within {self._timeout_ms} ms")
+        if self.state is State.CONNECTING:
+            return NetworkException(f"{self._place}: no connection within {self._setup_timeout_ms} ms")
+        if self.state is State.HANDSHAKE:
+            return NetworkException(f"{self._place}: no answer to the first request within {self._timeout_ms} ms")
         return RequestTimedOut(f"{self.address}: no answer within {self.in_flight[0].timeout_ms} ms")
 
     def check_version(self, api_key: int, version: int) -> None:
@@ -155,7 +172,7 @@ class Connection:
         if self.state is State.CONNECTING:
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                raise NetworkException(f"{self.address}: {os.strerror(code)}")
+                raise NetworkException(f"{self._place}: {os.strerror(code)}")
             self._shake_hands(now_ms)
         else:
             self.flush()
@@ -191,29 +208,50 @@ class Connection:
         self.in_flight.clear()
         return lost
 
-    def next_candidate(self) -> bool:
-        """Try the next of the host's addresses, with a new socket; False when this was the last."""
-        if self.state is not State.CONNECTING or not self._candidates:
+    def next_candidate(self, now_ms: int) -> bool:
+        """While it is being made: try the host's next address, with a new socket. False when there is none."""
+        if self.state is not State.CONNECTING:
             return False
         self.socket.close()
-        self.socket = self._begin()
+        try:
+            self.socket = self._begin(now_ms)
+        except NetworkException:
+            return False
         return True
 
-    def _begin(self) -> socket.socket:
-        family, target = self._candidates.pop(0)
+    @property
+    def _place(self) -> str:
+        """The host, and which of its addresses."""
+        host = self.target[0]
+        return str(self.address) if host == self.address.host else f"{self.address} ({host})"
+
+    def _begin(self, now_ms: int) -> socket.socket:
+        problem = NetworkException(f"{self.address}: the host has no address left to try")
+        while self._candidates:
+            family, self.target = self._candidates.pop(0)
+            try:
+                return self._socket_to(family, now_ms)
+            except (OSError, OverflowError) as error:  # OverflowError: a broker names a port that cannot be
+                problem = NetworkException(f"{self._place}: {getattr(error, 'strerror', None) or error}")
+        raise problem
+
+    def _socket_to(self, family: int, now_ms: int) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = sock.connect_ex(target)
-        if code and code not in _IN_PROGRESS:
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = sock.connect_ex(self.target)
+            if code and code not in _IN_PROGRESS:
+                raise OSError(code, os.strerror(code))
+        except BaseException:
             sock.close()
-            if self._candidates:
-                return self._begin()
-            raise NetworkException(f"{self.address}: {os.strerror(code)}")
+            raise
+        self._deadline_ms = now_ms + self._setup_timeout_ms
         return sock
 
     def _shake_hands(self, now_ms: int) -> None:
         self.state = State.HANDSHAKE
+        self._deadline_ms = now_ms + self._timeout_ms
         hello = ApiVersionsRequest(client_software_name="raylog", client_software_version=version_of("raylog-client"))
         frame = encode_request(hello, self.next_correlation_id(), self._client_id)
         self.send(API_VERSIONS, 3, (frame,), None, now_ms=now_ms, timeout_ms=self._timeout_ms)
@@ -265,11 +303,3 @@ class Connection:
         response = cast(ApiVersionsResponse, entity)
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
         self.state = State.READY
-
-
-def _resolve(address: Address) -> list[tuple[socket.AddressFamily, Any]]:
-    try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise NetworkException(f"{address}: {error.strerror}; check the host name") from error
-    return [(family, target) for family, _, _, _, target in found]

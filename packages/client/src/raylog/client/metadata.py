@@ -96,6 +96,8 @@ class Metadata:
         self._asked = False
         self._asked_alone: frozenset[str] | None = None
         """The topics that the last request was about; None: all that are wanted."""
+        self._may_create: list[str] = []
+        """Those that somebody waited for when it was sent."""
         self._last_ms = -1
         """When the last answer came or the last try failed; -1 before the first."""
         self._whole_ms = 0
@@ -141,12 +143,14 @@ class Metadata:
         """The request to send now."""
         self._asked = True
         awaited = list(self._awaited)
-        alone = self._allow_auto_create and awaited and not (self._needed and self._asked_alone)
-        for name in awaited if alone or not self._allow_auto_create else ():
-            self._awaited.pop(name, None)
-        if alone:
+        may_create = self._allow_auto_create and bool(awaited) and not (self._needed and self._asked_alone)
+        if may_create or not self._allow_auto_create:
+            for name in awaited:
+                self._awaited.pop(name, None)
+        self._may_create = awaited if may_create else []
+        names: list[str] | None = awaited
+        if may_create and self._wanted is not None and not self._wanted.keys() <= set(awaited):
             self._asked_alone = frozenset(awaited)
-            names: Iterable[str] | None = awaited
         else:
             self._asked_alone = None
             self._needed = False
@@ -156,7 +160,7 @@ class Metadata:
         if names is not None:
             topics = tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(names))
         return MetadataRequest(
-            topics=topics, allow_auto_topic_creation=bool(alone), include_topic_authorized_operations=False
+            topics=topics, allow_auto_topic_creation=may_create, include_topic_authorized_operations=False
         )
 
     def _forget_idle(self, now_ms: int) -> None:
@@ -172,11 +176,10 @@ class Metadata:
     def on_failure(self, now_ms: int) -> None:
         """The request got no answer."""
         self._asked = False
-        self._needed = True
         self._failures += 1
         self._last_ms = now_ms
-        for name in self._asked_alone or ():
-            self._awaited[name] = None
+        self._needed = self._needed or self._asked_alone is None
+        self._awaited.update(dict.fromkeys(self._may_create))
 
     def on_response(self, response: MetadataResponse, now_ms: int) -> None:
         """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a pause; those

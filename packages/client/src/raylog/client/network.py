@@ -5,6 +5,7 @@ One thread owns a Network, as it owns the pool in it. Producer, consumer and adm
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import cast
 
@@ -16,11 +17,12 @@ from raylog.client.config import (
     METADATA_MAX_AGE_MS,
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
-    parse_address,
 )
+from raylog.client.config_texts import parse_address
 from raylog.client.connection import Address, Reply
 from raylog.client.metadata import Metadata
 from raylog.client.pool import Pool
+from raylog.client.resolver import LookUp, system_look_up
 from raylog.client.results import BrokerDescription
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
@@ -28,6 +30,8 @@ from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire import NodeEndpoint
+
+log = logging.getLogger(__name__)
 
 _METADATA_CONTEXT = object()
 CONNECT_POLL_MS = 50
@@ -44,9 +48,12 @@ class Network:
         *,
         max_idle_ms: int | None = None,
         allow_auto_create: bool = False,
+        look_up: LookUp = system_look_up,
     ) -> None:
         self._bootstrap = [Address(*parse_address(text)) for text in settings[BOOTSTRAP_SERVERS]]
-        self.pool = Pool(settings)
+        self.pool = Pool(settings, look_up=look_up)
+        self._warned: set[Address] = set()
+        """Advertised addresses that the log was told to be out of reach."""
         self.metadata = Metadata(
             topics,
             max_age_ms=settings[METADATA_MAX_AGE_MS],
@@ -73,8 +80,10 @@ class Network:
         """As :meth:`Pool.ready`; where nobody can be reached, fresh metadata may know a better address."""
         if self.pool.ready(address):
             return True
-        if self.pool.problem(address) is not None:
+        problem = self.pool.problem(address)
+        if problem is not None:
             self.metadata.need_update()
+            self._warn(address, problem)
         return False
 
     def reachable(self, broker_id: int) -> Address | None:
@@ -86,6 +95,23 @@ class Network:
             return address
         self.metadata.need_update()
         return None
+
+    def _warn(self, address: Address, problem: RaylogError) -> None:
+        """Once for each broker whose address was never reached: the most common mistake in setting up a cluster."""
+        if address in self._warned or address in self._bootstrap or self.pool.was_connected(address):
+            return
+        for broker in self.metadata.view.brokers.values():
+            if address == (broker.host, broker.port):
+                self._warned.add(address)
+                log.warning(
+                    "broker %d advertises %s, where it cannot be reached from here (%s); the cluster was found at %s: "
+                    "check advertised.listeners of that broker, that its host name is known here, and firewalls and "
+                    "port mappings on the way",
+                    broker.broker_id,
+                    address,
+                    problem,
+                    ", ".join(map(str, self._bootstrap)),
+                )
 
     def any_ready(self) -> Address | None:
         """Some broker that a request can be sent to now; None when a connection is still being made, or none

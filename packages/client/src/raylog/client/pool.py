@@ -6,33 +6,65 @@ asks whether it is ready, and made again after a pause when it was lost.
 
 from __future__ import annotations
 
+import random
 import selectors
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.static.protocol import RequestPayload
 
-from raylog.client.config import CLIENT_ID, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from raylog.client.config import CLIENT_ID, REQUEST_TIMEOUT_MS
 from raylog.client.connection import Address, Connection, Part, Reply, State
+from raylog.client.connection_config import (
+    BROKER_ADDRESS_FAMILY,
+    CONNECTION_SETUP_TIMEOUT_MAX_MS,
+    CONNECTION_SETUP_TIMEOUT_MS,
+    RECONNECT_BACKOFF_MAX_MS,
+    RECONNECT_BACKOFF_MS,
+)
 from raylog.client.metadata import backoff_ms
+from raylog.client.resolver import Candidate, LookUp, Resolver, system_look_up
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import NetworkException, RaylogError
 from raylog.protocol.messages import encode_request
 from raylog.protocol.settings import Settings
 
+_FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
+
+
+class _Failures(NamedTuple):
+    """Of an address that can't be reached."""
+
+    in_a_row: int
+    again_ms: int
+    """When to try again."""
+    error: RaylogError
+    target: Any
+    """Which of the host's addresses it was, the last of all."""
+
 
 class Pool:
-    """All connections of one client."""
+    """All connections of one client. ``look_up`` and ``chance`` (a number below 1) are the outside world."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        look_up: LookUp = system_look_up,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self.client_id = settings[CLIENT_ID]
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS]
-        self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        self._backoff = (settings[RECONNECT_BACKOFF_MS], settings[RECONNECT_BACKOFF_MAX_MS])
+        self._setup_timeout = (settings[CONNECTION_SETUP_TIMEOUT_MS], settings[CONNECTION_SETUP_TIMEOUT_MAX_MS])
+        self._chance = chance
+        self._resolver = Resolver(_FAMILIES[settings[BROKER_ADDRESS_FAMILY]], self.wakeup, look_up)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[Address, Connection] = {}
-        self._failures: dict[Address, tuple[int, int, RaylogError]] = {}
-        """Per address that can't be reached: failures in a row, when to try again, and why it failed."""
+        self._failures: dict[Address, _Failures] = {}
+        self._targets: dict[Address, Any] = {}
+        """Which of the host's addresses was connected to last."""
         self._lost: list[Reply] = []
         self._written: list[Connection] = []
         """Connections with something to write that no poll has tried to write yet."""
@@ -47,9 +79,9 @@ class Pool:
         connection = self._connections.get(address)
         if connection is None:
             now_ms = monotonic_ms()
-            if address in self._failures and now_ms < self._failures[address][1]:
-                return False
-            self._connect(address, now_ms)
+            failures = self._failures.get(address)
+            if failures is None or now_ms >= failures.again_ms:
+                self._connect(address, now_ms)
             return False
         return connection.state is State.READY
 
@@ -60,16 +92,21 @@ class Pool:
         return min(ready, key=lambda address: len(self._connections[address].in_flight), default=None)
 
     def connecting_ms(self, address: Address) -> int | None:
-        """For how long a connection there is being made; None when none is."""
+        """For how long a connection there is being made, or the host looked up; None when neither is."""
         connection = self._connections.get(address)
-        if connection is None or connection.state is State.READY:
-            return None
-        return monotonic_ms() - connection.begun_ms
+        now_ms = monotonic_ms()
+        if connection is None:
+            return self._resolver.pending_ms(address, now_ms)
+        return None if connection.state is State.READY else now_ms - connection.begun_ms
 
     def problem(self, address: Address) -> RaylogError | None:
         """Why the address can't be reached; None while nothing is known against it."""
-        failure = self._failures.get(address)
-        return failure[2] if failure else None
+        failures = self._failures.get(address)
+        return failures.error if failures else None
+
+    def was_connected(self, address: Address) -> bool:
+        """Whether a connection there was ever made."""
+        return address in self._targets
 
     def capacity(self, address: Address, max_in_flight: int) -> int:
         """How many more requests may wait for answers from there; 0 until everything sent before has left."""
@@ -143,7 +180,7 @@ class Pool:
         for connection in list(self._connections.values()):
             overdue = connection.expired(now_ms)
             if overdue is not None:
-                self._lose(connection, overdue)
+                self._fail(connection, overdue)
         if self._lost:
             replies += self._lost
             self._lost = []
@@ -200,19 +237,41 @@ class Pool:
             try:
                 connection.flush()
             except NetworkException as error:
-                self._lose(connection, error)
+                self._fail(connection, error)
             else:
                 self._watch(connection)
         self._written.clear()
 
     def _connect(self, address: Address, now_ms: int) -> None:
+        failures = self._failures.get(address)
+        in_a_row = 0 if failures is None else failures.in_a_row
+        setup_timeout_ms = self._jittered(backoff_ms(in_a_row + 1, *self._setup_timeout))
         try:
-            connection = Connection(address, self.client_id, now_ms, self._timeout_ms)
+            candidates = self._resolver.candidates(address, now_ms)
+            if candidates is None:
+                pending_ms = self._resolver.pending_ms(address, now_ms)
+                if pending_ms is not None and pending_ms >= setup_timeout_ms:
+                    raise NetworkException(f"{address}: the host name is being looked up for {pending_ms} ms")
+                return
+            connection = Connection(
+                address,
+                self._in_order(address, candidates),
+                self.client_id,
+                now_ms,
+                setup_timeout_ms=setup_timeout_ms,
+                timeout_ms=self._timeout_ms,
+            )
         except NetworkException as error:
-            self._note_failure(address, error)
+            self._note_failure(address, error, None)
             return
         self._connections[address] = connection
         self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+
+    def _in_order(self, address: Address, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """First the address that worked last, last the one that failed last; as the name server says between them."""
+        worked, failures = self._targets.get(address), self._failures.get(address)
+        failed = None if failures is None else failures.target
+        return sorted(candidates, key=lambda candidate: (candidate.target == failed, candidate.target != worked))
 
     def _serve(self, connection: Connection, events: int, replies: list[Reply]) -> None:
         before = connection.state
@@ -222,14 +281,11 @@ class Pool:
             if events & selectors.EVENT_READ and connection.state is not State.CONNECTING:
                 connection.on_readable(replies)
         except RaylogError as error:
-            self._selector.unregister(connection.socket)
-            if connection.next_candidate():
-                self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
-            else:
-                self._forget(connection, error)
+            self._fail(connection, error)
             return
         if before is not State.READY and connection.state is State.READY:
             self._failures.pop(connection.address, None)
+            self._targets[connection.address] = connection.target
         self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
@@ -237,19 +293,27 @@ class Pool:
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)
 
-    def _lose(self, connection: Connection, error: RaylogError) -> None:
+    def _fail(self, connection: Connection, error: RaylogError) -> None:
+        """Go on with the host's next address while the connection is being made; else it is lost."""
         self._selector.unregister(connection.socket)
-        self._forget(connection, error)
-
-    def _forget(self, connection: Connection, error: RaylogError) -> None:
-        self._note_failure(connection.address, error)
-        self._connections.pop(connection.address, None)
+        was_ready = connection.state is State.READY
+        if connection.next_candidate(monotonic_ms()):
+            self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+            return
+        del self._connections[connection.address]
         self._lost += connection.close(error)
+        self._note_failure(connection.address, error, None if was_ready else connection.target)
 
-    def _note_failure(self, address: Address, error: RaylogError) -> None:
-        failures = self._failures.get(address, (0, 0, error))[0] + 1
-        pause_ms = backoff_ms(failures, *self._backoff)
-        self._failures[address] = (failures, monotonic_ms() + pause_ms, error)
+    def _note_failure(self, address: Address, error: RaylogError, target: Any) -> None:
+        """``target``: the host's address that is not to be tried first again."""
+        before = self._failures.get(address)
+        in_a_row = 1 if before is None else before.in_a_row + 1
+        pause_ms = self._jittered(backoff_ms(in_a_row, *self._backoff))
+        self._failures[address] = _Failures(in_a_row, monotonic_ms() + pause_ms, error, target)
+
+    def _jittered(self, time_ms: int) -> int:
+        """Up to a fifth more or less, so that clients do not come back all at once (KIP-144, KIP-601)."""
+        return round(time_ms * (0.8 + 0.4 * self._chance()))
 
     def _drain_wakeups(self) -> None:
         try:

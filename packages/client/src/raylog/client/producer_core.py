@@ -170,7 +170,7 @@ class ProducerCore:
             route = None
         if route is None or route.version != self._network.metadata.view.version:
             route = self._route(topic)
-        if partition is not None:
+        if partition is not None and (type(partition) is not int or not 0 <= partition < route.count):
             partition = partition_index(partition, topic)
             if partition >= route.count:
                 route = self._route(topic, partition)

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raylog.client.accumulator import header_size
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -55,14 +56,17 @@ def checked_headers(given: Any, topic: str) -> tuple[Headers, int]:
     size = 0
     kept = []
     try:
-        if isinstance(given, str | bytes | bytearray | memoryview):
-            raise TypeError(f"they are one {type(given).__name__}")
-        for name, value in given.items() if isinstance(given, Mapping) else given:
-            if not isinstance(name, str) or not isinstance(value, bytes | None):
+        for name, value in given if type(given) is list or type(given) is tuple else _pairs(given):
+            if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
                 raise TypeError(f"{name!r} has a {type(value).__name__}")
-            size += 10 + (len(name) if name.isascii() else len(name.encode()))
-            size += len(value) if value is not None else 0
+            size += header_size(name, value)
             kept.append((name, value))
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f"{topic}: headers must be pairs of a str and bytes or None: {error}") from error
     return tuple(kept), size
+
+
+def _pairs(given: Any) -> Any:
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise TypeError(f"they are one {type(given).__name__}")
+    return given.items() if isinstance(given, Mapping) else given

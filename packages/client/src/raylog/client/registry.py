@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylog.client.config import parse_address
+from raylog.client.config_texts import parse_address
 from raylog.coordination.credentials import read_credentials
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig
 

@@ -45,7 +45,7 @@ from raylog.protocol.errors import (
     exception_for,
     is_retriable,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicName, TopicPartition
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
