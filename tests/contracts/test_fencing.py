@@ -14,6 +14,7 @@ from kit.stores import OpenStore
 from kit.topics import put_topic
 from kit.waiting import wait_until
 from raylog.coordination import group_paths, paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
@@ -82,6 +83,7 @@ def test_an_owner_that_lost_its_claim_cannot_commit(open_store: OpenStore) -> No
     stale_store, store = open_store(), open_store()
     ensure_cluster(store)
     put_topic(store, TP.topic)
+    settle_kind(store, GROUP, GroupKind.ACTORS)
     stale, fresh = RegistryOffsetStore(stale_store), RegistryOffsetStore(store)
     old = stale.claim(GROUP, TP, A)
     [old] = stale.commit(stale.stage([(old, at(10))]))
@@ -109,6 +111,7 @@ def test_an_owner_that_lost_its_claim_cannot_commit(open_store: OpenStore) -> No
 def test_offsets_become_visible_all_at_once_or_not_at_all(open_store: OpenStore) -> None:
     store = open_store()
     put_topic(store, TP.topic, 2)
+    settle_kind(store, GROUP, GroupKind.ACTORS)
     offsets = RegistryOffsetStore(store)
     other = TP._replace(partition=PartitionIndex(1))
     first, second = offsets.claim(GROUP, TP, A), offsets.claim(GROUP, other, A)

@@ -54,6 +54,7 @@ def offsets(store: MetadataStore) -> RegistryOffsetStore:
     ensure_cluster(store)
     put_topic(store, "flights", 300)
     put_topic(store, "other", 3)
+    settle_kind(store, GROUP, GroupKind.CLIENTS)
     return RegistryOffsetStore(store)
 
 
@@ -159,6 +160,7 @@ def test_a_commit_at_the_moment_of_forgetting_stays() -> None:
     tree = MemoryTree()
     with Contended(tree) as store, MemoryStore(tree) as outside:
         put_topic(outside, "flights")
+        settle_kind(outside, GROUP, GroupKind.CLIENTS)
         offsets = RegistryOffsetStore(store)
         offsets.write(GROUP, {tp(0): at(5)}, [])
         store.happens = lambda number: outside.set(group_paths.offset(GROUP, tp(0)), b"8")
@@ -171,6 +173,7 @@ def test_a_commit_between_the_reads_of_its_two_nodes_is_read_whole() -> None:
     tree = MemoryTree()
     with Interrupted(tree) as store, MemoryStore(tree) as outside:
         put_topic(outside, "flights")
+        settle_kind(outside, GROUP, GroupKind.CLIENTS)
         offsets, committer = RegistryOffsetStore(store), RegistryOffsetStore(outside)
         committer.write(GROUP, {tp(0): at(5, "old")}, [])
         store.after, store.happens = 1, lambda: committer.write(GROUP, {tp(0): at(6, "new")}, [])
@@ -245,6 +248,7 @@ def test_an_owner_that_did_not_hear_of_its_commit_renews_its_claim(open_store: O
     store = open_store()
     ensure_cluster(store)
     put_topic(store, "flights")
+    settle_kind(store, GROUP, GroupKind.CLIENTS)
     offsets, other = RegistryOffsetStore(store), RegistryOffsetStore(open_store())
     claim = offsets.claim(GROUP, tp(0), ONE)
     offsets.commit(offsets.stage([(claim, at(4))]))  # and the answer is lost
@@ -366,6 +370,7 @@ def test_a_group_is_forgotten_whole(offsets: RegistryOffsetStore, store: Metadat
         delete_group(store, GROUP, [settled.check(GROUP)])
     store.delete(group_paths.member(GROUP, ONE))
     offsets.write(GROUP, {tp(1, "other"): at(4)}, [])
+    settle_kind(store, GroupId("another"), GroupKind.CLIENTS)
     offsets.write(GroupId("another"), {tp(1): at(4)}, [])
     assert exists(store, GROUP)
     assert group_ids(store) == ["another", GROUP]
@@ -506,6 +511,7 @@ def test_commit_beside_replacement_never_reaches_the_new_topic() -> None:
     """The topic is replaced right before the multi, and the new one's first commit is there already."""
     tree = MemoryTree()
     with Contended(tree) as store, MemoryStore(tree) as outside:
+        settle_kind(outside, GROUP, GroupKind.CLIENTS)
         offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
         topic_id = put_topic(outside, "flights")
         offsets.write(GROUP, {tp(0): at(5)}, [], {FLIGHTS: topic_id})
@@ -621,6 +627,7 @@ def test_nodes_of_owners_go_also_where_the_offsets_went_before(
 def test_commit_of_new_topic_at_the_moment_of_clearing_stays() -> None:
     tree = MemoryTree()
     with Contended(tree) as store, MemoryStore(tree) as outside:
+        settle_kind(outside, GROUP, GroupKind.CLIENTS)
         offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
         offsets.write(GROUP, {tp(0): at(5)}, [], {FLIGHTS: put_topic(outside, "flights")})
         again = replace_topic(outside, "flights")
@@ -633,6 +640,7 @@ def test_commit_of_new_topic_at_the_moment_of_clearing_stays() -> None:
 def test_fetch_sees_what_was_committed_through_another_server() -> None:
     tree = MemoryTree()
     with MemoryStore(tree) as store, MemoryStore(tree) as outside:
+        settle_kind(outside, GROUP, GroupKind.CLIENTS)
         offsets, others = RegistryOffsetStore(store), RegistryOffsetStore(outside)
         topics = {FLIGHTS: put_topic(outside, "flights")}
         others.write(GROUP, {tp(0): at(5)}, [], topics)

@@ -75,6 +75,28 @@ class Contended(MemoryStore):
         return super().multi(ops)
 
 
+class Meddled(MemoryStore):
+    """Somebody acts right after one of its requests, before it is answered."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.met = False
+        """The request came."""
+        self._left = 0
+        self._happens: Callable[[], object] = lambda: None
+
+    def meddle(self, at: int, happens: Callable[[], object]) -> None:
+        """After request number ``at`` from now, counted from 1."""
+        self._left, self._happens, self.met = at, happens, False
+        self.before_answer = self._answered
+
+    def _answered(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.met = True
+            self._happens()
+
+
 class Closed(MemoryStore):
     """Another program's access rights forbid every write to ``path`` and, unless ``alone``, below it. Started."""
 

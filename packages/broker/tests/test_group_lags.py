@@ -11,6 +11,7 @@ from kit.stores import Counting, close_node
 from kit.topics import drop_topic, put_topic
 from raylog.broker.groups.lag import ASKED_FOR_MS, LISTED_AT_ONCE, PASS_INTERVAL_MS, READ_AT_ONCE, GroupLags
 from raylog.coordination import group_paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import ClusterState, TopicState
@@ -52,6 +53,7 @@ class World:
     def commit(self, group: GroupId, *partitions: TopicPartition, offset: int = 5) -> None:
         commits = {each: CommittedOffset(Offset(offset)) for each in partitions}
         known = {name: topic.id for name, topic in self.state.topics.items()}
+        settle_kind(self.store, group, GroupKind.CLIENTS)
         assert not RegistryOffsetStore(self.store).write(group, commits, [], known)
 
     def step(self) -> int:

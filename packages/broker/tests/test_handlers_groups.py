@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from kit.node import Node
 from kit.topics import drop_topic, put_topic
+from kit.waiting import wait_until
 from kit.wire import request
+from raylog.broker.groups.classic_claims import decode_group
 from raylog.broker.groups.classic_messages import Identity as Who
 from raylog.broker.groups.classic_messages import Join, Joined, Protocol, Sync
 from raylog.broker.handlers import TABLE
@@ -353,6 +356,42 @@ def test_a_client_is_kept_out_of_a_living_group_of_actors(node: Node) -> None:
     assert ask(node, "JoinGroup", 0, group_id=ACTORS, **joining).error_code is ErrorCode.inconsistent_group_protocol
     node.store.delete(group_paths.member(ACTORS, MemberId("one")))
     assert ask(node, "JoinGroup", 0, group_id=ACTORS, **joining).error_code is ErrorCode.none
+
+
+# --- whatever a request brings can be read again by the next coordinator
+
+
+@pytest.mark.parametrize("wait_ms", [-(2**31), -5, -1, 0, 2**31 - 1])
+def test_any_rebalance_timeout_is_stored_so_that_it_can_be_read(node: Node, wait_ms: int) -> None:
+    """Beside a member that waits longer, for the generation waits for the longest."""
+
+    def joins(version: int, member_id: str = "", **values: Any) -> Any:
+        wishes = {"session_timeout": timedelta(seconds=10), "protocol_type": "consumer", "member_id": member_id}
+        return ask(node, "JoinGroup", version, group_id=GROUP, protocols=[{"name": "range"}], **wishes, **values)
+
+    patient = joins(0).member_id
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(joins, 3, rebalance_timeout=timedelta(milliseconds=wait_ms))
+        wait_until(lambda: node.groups.describe(GROUP).state == "PreparingRebalance", TIMEOUT_S, "the other joins")
+        leader = joins(0, patient)
+        assert other.result(TIMEOUT_S).error_code == 0
+    assignments = [{"member_id": each.member_id, "assignment": b"share"} for each in leader.members]
+    me = {"generation_id": leader.generation_id, "member_id": leader.member_id}
+    assert ask(node, "SyncGroup", 3, group_id=GROUP, assignments=assignments, **me).error_code == 0
+    stored = node.store.get(group_paths.state(GROUP))
+    assert stored is not None
+    waits = {each.id: each.rebalance_timeout_ms for each in decode_group(group_paths.state(GROUP), stored.data).members}
+    assert waits == {patient: 10_000, other.result().member_id: max(0, wait_ms)}
+
+
+@pytest.mark.parametrize("epoch", [-(2**31), -2, -1, 0, 2**31 - 1])
+def test_any_leader_epoch_is_committed_so_that_it_can_be_read(node: Node, epoch: int) -> None:
+    part = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": epoch}
+    topics = [{"name": FLIGHTS, "partitions": [part]}]
+    ask(node, "OffsetCommit", 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    [group] = ask(node, "OffsetFetch", 8, groups=[{"group_id": GROUP, "topics": None}]).groups
+    [[found]] = [topic.partitions for topic in group.topics]
+    assert (found.error_code, found.committed_offset, found.committed_leader_epoch) == (0, 5, max(-1, epoch))
 
 
 def test_a_group_that_only_a_tool_of_the_zookeeper_era_knows_is_there(node: Node) -> None:

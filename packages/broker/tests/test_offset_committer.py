@@ -13,6 +13,7 @@ from kit.stores import Contended
 from kit.topics import forget_offsets, put_topic, replace_topic
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
 from raylog.coordination import group_paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
@@ -82,6 +83,8 @@ def world() -> Iterator[World]:
         put_topic(outside, "flights", 20)
         put_topic(outside, "taken")
         outside.create("/state")
+        for group in (GROUP, OTHER):
+            settle_kind(outside, group, GroupKind.CLIENTS)
         offsets = RegistryOffsetStore(store)
         lost: list[GroupId] = []
         world = World(store, outside, offsets, lost)

@@ -301,6 +301,7 @@ def test_only_what_the_store_did_not_answer_is_tried_again_each_second(world: Wo
     """Nothing is listed for it, and a group that is unreadable waits for the next check."""
     world.commit({tp(): at(5), tp(OLD): at(7)})
     odd = GroupId("odd")
+    settle_kind(world.store, odd, GroupKind.CLIENTS)
     world.offsets.write(odd, {tp(OLD): at(1)}, [])
     world.store.set(group_paths.group(odd), b"no kind")
     asks = counted(world)

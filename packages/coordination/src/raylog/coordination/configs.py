@@ -18,9 +18,10 @@ from raylog.coordination import node_names, paths
 from raylog.coordination.model import ClusterState
 from raylog.coordination.paths import DEFAULT_BROKER as DEFAULT_BROKER
 from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
+from raylog.coordination.topic_ids import check_topic, present_topics
 from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.errors import InvalidConfig
-from raylog.protocol.ids import TopicName
+from raylog.protocol.ids import NO_TOPIC_ID, TopicName
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From the overrides as they are to those that are wanted. It may be called more than once, and may raise."""
@@ -116,7 +117,7 @@ def alter_topic_configs(
 
     NoNode when there is no such topic.
     """
-    return _alter(store, paths.topic_config(topic), f"topics/{topic}", change, known)
+    return _alter(store, paths.topic_config(topic), f"topics/{topic}", change, known, topic)
 
 
 def alter_broker_configs(
@@ -128,9 +129,20 @@ def alter_broker_configs(
     return _alter(store, path, f"brokers/{broker}", change, known)
 
 
-def _alter(store: MetadataStore, path: str, entity: str, change: Change, known: Mapping[str, str]) -> Mapping[str, str]:
-    """Compare and set: when somebody else wrote meanwhile, ``change`` is applied to what they wrote."""
+def _alter(
+    store: MetadataStore,
+    path: str,
+    entity: str,
+    change: Change,
+    known: Mapping[str, str],
+    topic: TopicName | None = None,
+) -> Mapping[str, str]:
+    """Compare and set: when somebody else wrote meanwhile, ``change`` is applied to what they wrote.
+
+    A node that was deleted and made anew has its old version: what was read of one ``topic`` is not for the next.
+    """
     while True:
+        guards = () if topic is None else check_topic(present_topics(store, [topic]).ids.get(topic, NO_TOPIC_ID))
         found = store.get(path)
         if found is None:
             raise NoNode(f"{path} does not exist", path)
@@ -140,10 +152,11 @@ def _alter(store: MetadataStore, path: str, entity: str, change: Change, known: 
             return old
         notice = Create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change(entity), sequence=True)
         try:
-            store.multi([Set(path, paths.encode_config(new), found.version), notice])
+            store.multi([*guards, Set(path, paths.encode_config(new), found.version), notice])
             return new
-        except BadVersion:
-            continue
+        except (BadVersion, NoNode) as error:
+            if isinstance(error, NoNode) and error.index >= len(guards):
+                raise
 
 
 class Changes(NamedTuple):

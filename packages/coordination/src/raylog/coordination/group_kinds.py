@@ -13,6 +13,7 @@ from raylog.coordination import group_paths
 from raylog.coordination.group_model import GroupKind as GroupKind
 from raylog.coordination.node_json import Reading, load
 from raylog.coordination.store import (
+    ANY_VERSION,
     BadVersion,
     Check,
     Create,
@@ -78,6 +79,8 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
             if settled is None:
                 _make(store, group, kind)
             elif settled.kind is kind:
+                if kind is GroupKind.ACTORS:
+                    _mend_registry(store, group, settled)
                 return settled
             elif settled.kind is GroupKind.ACTORS:
                 _from_actors(store, group, settled)
@@ -115,7 +118,16 @@ def _make(store: MetadataStore, group: GroupId, kind: GroupKind) -> None:
     store.ensure(group_paths.members(group))
     store.ensure(group_paths.GROUPS)
     node, data = group_paths.group(group), group_paths.encode_kind(kind)
-    store.multi([Create(node, data), *([Set(node, data)] if kind is GroupKind.CLIENTS else [])])
+    made: list[Op] = [Check(group_paths.members(group), ANY_VERSION), Create(node, data)]
+    store.multi([*made, Set(node, data)] if kind is GroupKind.CLIENTS else made)
+
+
+def _mend_registry(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
+    """Members register below this node, and whatever deleted it left the group."""
+    nodes = [group_paths.consumer(group), group_paths.members(group)]
+    missing = [Create(node) for node, found in zip(nodes, store.exists_many(nodes), strict=True) if found is None]
+    if missing:
+        store.multi([settled.check(group), *missing])
 
 
 def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
@@ -140,7 +152,8 @@ def _from_clients(store: MetadataStore, group: GroupId, settled: SettledKind) ->
             f"group {group} is one of Kafka's clients, and some are in it: actors need another group.id"
         )
     becomes = Set(group_paths.group(group), group_paths.encode_kind(GroupKind.ACTORS), settled.version)
-    store.multi([becomes, Create(node) if state is None else Set(node, state.data, state.version)])
+    registry = Check(group_paths.members(group), ANY_VERSION)
+    store.multi([becomes, registry, Create(node) if state is None else Set(node, state.data, state.version)])
 
 
 def _has_members(path: str, state: Versioned) -> bool:

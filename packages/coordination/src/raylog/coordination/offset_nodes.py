@@ -8,7 +8,7 @@ from typing import NamedTuple
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, Set, StoreUnauthorized, Versioned, packed, size_of
+from raylog.coordination.store import Create, MetadataStore, Op, Set, StoreUnauthorized, Versioned, packed, size_of
 from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, TopicId, TopicName, TopicPartition
 
@@ -41,6 +41,20 @@ def pair(group: GroupId, tp: TopicPartition) -> tuple[str, str]:
 def pair_above(group: GroupId, topic: TopicName) -> tuple[str, str]:
     """The two nodes above those of a topic's offsets."""
     return group_paths.offsets_of_topic(group, topic), group_paths.details_of_topic(group, topic)
+
+
+def missing_nodes(store: MetadataStore, group: GroupId, nodes: Iterable[str]) -> list[Op]:
+    """What makes those of these nodes that are missing, with what is missing above.
+
+    Never the group's own node, which would have no kind: where that is missing, the group was deleted.
+    """
+    wanted = set[str]()
+    for node in nodes:
+        while node not in (group_paths.CONSUMERS, group_paths.group(group)):
+            wanted.add(node)
+            node = node.rpartition("/")[0]
+    ordered = sorted(wanted)
+    return [Create(node) for node, found in zip(ordered, store.exists_many(ordered), strict=True) if found is None]
 
 
 def read_nodes(store: MetadataStore, partitions: Iterable[tuple[GroupId, TopicPartition]]) -> Nodes:

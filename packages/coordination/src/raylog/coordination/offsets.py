@@ -23,6 +23,7 @@ commit. A topic that is deleted and made anew is another topic:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.coordination import group_paths, paths
@@ -34,6 +35,7 @@ from raylog.coordination.offset_nodes import (
     counting,
     decode,
     decode_all,
+    missing_nodes,
     pair,
     pair_above,
     partitions_below,
@@ -83,6 +85,7 @@ from raylog.protocol.ids import (
 _PAIR_BYTES = 400
 """What the two operations of one offset take beside their paths and the metadata, with the check of its topic."""
 _ATTEMPTS = 3
+"""As often a write, or the end of a claim, is tried while others make and delete the nodes that it needs."""
 
 
 class RegistryOffsetStore:
@@ -133,8 +136,7 @@ class RegistryOffsetStore:
         if topic is None:
             raise TopicGone(f"{owner} cannot claim {tp}: there is no topic {tp.topic}", topic_node)
         if None in found:
-            for path in needed:
-                self._store.ensure(path)
+            self._make_room(group, needed, guards)
             found = self._store.get_many(needed)
         nodes = dict(zip(needed, found, strict=True))
         number = found[0]
@@ -267,11 +269,11 @@ class RegistryOffsetStore:
     ) -> dict[TopicPartition, StoreError]:
         """As one multi, and nearly always at once: the nodes are there, but for a partition's first commit.
 
-        One that the multi fails by for the second time is left out: the first time its nodes may have been made or
+        What the multi fails by again and again is left out: before, its nodes, or those above, may have been made or
         deleted since they were looked at.
         """
         refused: dict[TopicPartition, StoreError] = {}
-        failed: set[TopicPartition] = set()
+        failed: Counter[TopicPartition] = Counter()
         is_looking = False
         while left:
             checks = {tp.topic: check for tp in left for check in check_topic(topics.get(tp.topic, NO_TOPIC_ID))}
@@ -279,7 +281,11 @@ class RegistryOffsetStore:
             ops: list[Op] = [Set(node, data) for node, data in nodes.items()]
             if is_looking:
                 there = zip(ops, self._store.get_many(list(nodes)), strict=True)
-                ops = [Create(op.path, nodes[op.path]) if found is None else op for op, found in there]
+                above = [node for topic in {tp.topic for tp in left} for node in pair_above(group, topic)]
+                ops = [
+                    *missing_nodes(self._store, group, above),
+                    *(Create(op.path, nodes[op.path]) if found is None else op for op, found in there),
+                ]
             try:
                 self._multi(guards, list(checks.values()), ops)
             except StoreUnavailable:
@@ -290,36 +296,25 @@ class RegistryOffsetStore:
             except StoreError as error:
                 if error.index < len(guards):
                     raise
-                if not is_looking and isinstance(error, NoNode):
-                    is_looking = True
-                    refused |= self._make_room(group, left)
-                    continue
-                tp = list(left)[(error.index - len(guards) - len(checks)) // 2]
-                if tp in failed:
-                    refused |= _taken_out(left, error, [tp])
-                failed.add(tp)
+                node = ops[error.index - len(guards) - len(checks)].path
+                concerned = [tp for tp in left if any(f"{each}/".startswith(f"{node}/") for each in pair(group, tp))]
+                failed.update(concerned if is_looking or not isinstance(error, NoNode) else ())
+                refused |= _taken_out(left, error, [tp for tp in concerned if failed[tp] == _ATTEMPTS])
                 is_looking = True
             else:
                 break
         return refused
 
-    def _make_room(
-        self, group: GroupId, offsets: dict[TopicPartition, CommittedOffset]
-    ) -> dict[TopicPartition, StoreError]:
-        """See that the nodes above those of the offsets exist; takes out of ``offsets`` those that can have none."""
-        refused: dict[TopicPartition, StoreError] = {}
-        topics = sorted({tp.topic for tp in offsets})
-        above = [node for topic in topics for node in pair_above(group, topic)]
-        found = self._store.get_many(above)
-        for topic, node, there in zip((t for t in topics for _ in range(2)), above, found, strict=True):
-            if there is None:
-                try:
-                    self._store.ensure(node)
-                except StoreUnavailable:
+    def _make_room(self, group: GroupId, nodes: Sequence[str], guards: Sequence[Op]) -> None:
+        """See that these nodes exist. Raises BadVersion when the group is deleted, and what the guards raise."""
+        while missing := missing_nodes(self._store, group, nodes):
+            try:
+                self._store.multi([*guards, *missing])
+            except (NodeExists, NoNode) as error:
+                if error.index < len(guards):
                     raise
-                except StoreError as error:
-                    refused |= _taken_out(offsets, error, [tp for tp in offsets if tp.topic == topic])
-        return refused
+                if isinstance(error, NoNode) and self._store.exists(group_paths.group(group)) is None:
+                    raise BadVersion(f"group {group} was deleted: {error}", error.path, error.index) from error
 
     # --- forgetting ---
 

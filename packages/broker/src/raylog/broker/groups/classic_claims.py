@@ -134,7 +134,7 @@ def _decode_member(value: Any) -> StoredMember:
         text(value["client_id"]),
         text(value["client_host"]),
         integer(value["session_timeout_ms"]),
-        integer(value["rebalance_timeout_ms"], -1),
+        integer(value["rebalance_timeout_ms"]),
         b64decode(text(value["metadata"])),
         b64decode(text(value["assignment"])),
     )

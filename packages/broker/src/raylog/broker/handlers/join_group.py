@@ -41,14 +41,14 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 
 def _join(ctx: RequestContext, request: Any) -> Join:
-    has_rebalance_timeout = ctx.version >= _FIRST_REBALANCE_TIMEOUT
+    has_wait = ctx.version >= _FIRST_REBALANCE_TIMEOUT
     return Join(
         member_id=MemberId(request.member_id),
         instance_id=instance_of(request),
         client_id=ctx.client_id or "",
         client_host=f"/{ctx.connection.host}",
         session_timeout_ms=in_ms(request.session_timeout),
-        rebalance_timeout_ms=in_ms(request.rebalance_timeout if has_rebalance_timeout else request.session_timeout),
+        rebalance_timeout_ms=max(0, in_ms(request.rebalance_timeout if has_wait else request.session_timeout)),
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         needs_id=ctx.version >= _FIRST_MEMBER_ID_REQUIRED,

@@ -85,7 +85,7 @@ def _committed(state: ClusterState, tp: TopicPartition, part: Any, limit: int, n
             f"the text beside the offset of {tp} has {len(metadata.encode())} bytes, {limit} are allowed "
             "(offset.metadata.max.bytes)"
         )
-    epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", NO_EPOCH))
+    epoch = LeaderEpoch(max(NO_EPOCH, getattr(part, "committed_leader_epoch", NO_EPOCH)))
     return CommittedOffset(Offset(part.committed_offset), epoch, metadata, now_ms)
 
 
