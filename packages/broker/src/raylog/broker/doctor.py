@@ -18,8 +18,9 @@ from raylog.broker import doctor_checks, ray_driver
 from raylog.broker.cluster_file import ClusterFile, RayInfo, raylog_home
 from raylog.broker.doctor_checks import Finding, State
 from raylog.broker.doctor_facts import NodeFacts, Question, look
+from raylog.broker.groups.examination import examine_groups
 from raylog.broker.local_ray import PLACE_LABEL
-from raylog.coordination import group_nodes, snapshot, unreadable
+from raylog.coordination import snapshot, unreadable
 from raylog.coordination.clocks import wall_ms
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.store import MetadataStore, StoreError
@@ -174,7 +175,7 @@ def unreadable_nodes(store: MetadataStore) -> Mapping[str, str]:
     """What brokers and members of groups skip in the metadata store, by path."""
     with unreadable.collecting() as found:
         snapshot.load(store)
-        group_nodes.read_all(store)
+        examine_groups(store)
     return found.known
 
 

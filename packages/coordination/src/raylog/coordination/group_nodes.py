@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import no_members, read_kind
-from raylog.coordination.offset_nodes import decode_all, partitions_below, read_nodes
+from raylog.coordination.group_kinds import no_members
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import BadVersion, Delete, MetadataStore, NoNode, NotEmpty, Op, size_of
 from raylog.coordination.unreadable import skipping
@@ -27,25 +26,6 @@ def group_ids(store: MetadataStore) -> list[GroupId]:
             with skipping():
                 found.add(group_paths.group_named(name, below))
     return sorted(found)
-
-
-def read_all(store: MetadataStore) -> None:
-    """Read all nodes of all groups once, for what of them is told to be unreadable (``unreadable.collecting``)."""
-    for group in group_ids(store):
-        with skipping():
-            read_kind(store, group)
-        with skipping():
-            found = store.get(group_paths.assignment(group))
-            if found is not None:
-                group_paths.decode_assignment(group, found.data)
-        for name in store.children(below := group_paths.members(group)):
-            with skipping():
-                path = group_paths.member(group, group_paths.member_named(name, below))
-                found = store.get(path)
-                if found is not None:
-                    group_paths.decode_member(path, found.data)
-        partitions = partitions_below(store, group_paths.offsets(group))
-        decode_all(group, partitions, read_nodes(store, [(group, tp) for tp in partitions]))
 
 
 def exists(store: MetadataStore, group: GroupId) -> bool:
