@@ -166,6 +166,7 @@ class _Log:
         """Value → where it was seen first."""
         self._found = found
         self._may_be_twice = may_be_twice
+        self._processes = {send.value: send.process for send in ops.sends}
         self._seen: dict[tuple[int, int], int | None] = {}
         for send in ops.sends:
             if send.offset >= 0:
@@ -188,7 +189,10 @@ class _Log:
             return
         place = self.values.setdefault(value, (partition, offset))
         if place != (partition, offset) and value not in self._may_be_twice:
-            self._found.add(Anomaly.DUPLICATE, f"value {value} at {place} and at {(partition, offset)}")
+            self._found.add(Anomaly.DUPLICATE, self._twice(value, place, (partition, offset)))
+
+    def _twice(self, value: int, *places: tuple[int, int]) -> str:
+        return f"value {value} of {self._processes.get(value, 'nobody')} at {places[0]} and at {places[1]}"
 
     def known(self) -> dict[int, list[int]]:
         """Per partition the offsets that hold a record, ascending."""

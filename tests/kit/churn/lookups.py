@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kit.churn.topics import Log
 from kit.churn.world import ChurnThread, Unanswered, World
 from kit.history import Op, Type
 
 __all__ = ["LookUps", "LookUpsBesideDeletion", "wrong_look_ups"]
+
+Column = NDArray[np.int64]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 SPAN_MS = 30_000
@@ -137,6 +142,7 @@ class _Visible:
         self.deletes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         """Log → when a DeleteRecords was asked, and up to where; without an end where it was for all."""
         self.trimmed = {log.number for life in world.topics.all() for log in life.logs if life.retention}
+        self._columns: dict[int, tuple[Column, Column, Column]] = {}
         begun = {op.id: op for op in ops if op.type is Type.INVOKE}
         for op in ops:
             if op.type is Type.INVOKE and op.f == "delete":
@@ -154,6 +160,14 @@ class _Visible:
 
     def kept_from(self, number: int, when: int) -> int:
         return max((most for asked, most in self.deletes[number] if asked <= when), default=0)
+
+    def columns(self, number: int, times: Mapping[tuple[int, int], int]) -> tuple[Column, Column, Column]:
+        """Of the records whose timestamps are known: offsets, since when each is visible, timestamps."""
+        if number not in self._columns:
+            rows = [(o, since, times[number, o]) for o, since in self.since[number].items() if (number, o) in times]
+            offsets, since, timestamps = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+            self._columns[number] = offsets, since, timestamps
+        return self._columns[number]
 
 
 def wrong_look_ups(world: World, answers: list[LookUp], ops: list[Op]) -> Iterator[str]:
@@ -173,11 +187,13 @@ def wrong_look_ups(world: World, answers: list[LookUp], ops: list[Op]) -> Iterat
                 yield f"{where}, which is earlier"
         if number in visible.trimmed:
             continue
-        begin = visible.kept_from(number, answer.ended)
-        for offset, since in visible.since[number].items():
-            timestamp = times.get((number, offset))
-            if offset < begin or since >= answer.begun or timestamp is None:
-                continue
-            fits = answer.asked >= 0 and (answer.offset < 0 or offset < answer.offset) and timestamp >= answer.asked
-            if fits or (answer.asked == MAX_TIMESTAMP and timestamp > answer.timestamp):
-                yield f"{where}, but the record at {offset} has the timestamp {timestamp}"
+        offsets, since, timestamps = visible.columns(number, times)
+        there = (offsets >= visible.kept_from(number, answer.ended)) & (since < answer.begun)
+        wrong = np.zeros(len(there), dtype=bool)
+        if answer.asked >= 0:
+            before = offsets < answer.offset if answer.offset >= 0 else True
+            wrong = there & before & (timestamps >= answer.asked)
+        elif answer.asked == MAX_TIMESTAMP:
+            wrong = there & (timestamps > answer.timestamp)
+        for at in np.flatnonzero(wrong):
+            yield f"{where}, but the record at {offsets[at]} has the timestamp {timestamps[at]}"
