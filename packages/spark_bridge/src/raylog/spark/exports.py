@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +39,7 @@ from raylog.spark.export_plan import ExportRefused, plan_export
 from raylog.spark.export_task import COLUMNS, ExportTask, check_same_topic, export_ranges
 from raylog.spark.frames import placed_rows
 from raylog.spark.reader import range_text
+from raylog.spark.shipping import shipped
 
 MAX_RECORDS_PER_FILE = 1_000_000
 PROGRESS_EVERY_S = 0.25
@@ -121,7 +121,7 @@ def export(
         try:
             task = ExportTask(reading, str(root), marker.name, max_records_per_file)
             places = [(range_text(wanted), asked.hosts.get(wanted.tp, ())) for wanted in ranges]
-            rows = placed_rows(spark, places).mapInArrow(partial(export_ranges, task), "path string").collect()
+            rows = placed_rows(spark, places).mapInArrow(shipped(export_ranges, task), "path string").collect()
         finally:
             sweep(directory, disk)
     files = [read_exported(Path(row.path)) for row in rows]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from pyspark.accumulators import Accumulator
@@ -37,6 +36,7 @@ from raylog.spark.columns import client_columns
 from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RangeTask, range_text, read_ranges
 from raylog.spark.scala_objects import scala_object
+from raylog.spark.shipping import shipped
 from raylog.spark.values import ParseMode, ValueDecoding, ValueFormat
 
 _TYPES: Mapping[str, DataType] = {
@@ -100,7 +100,7 @@ def range_frame(
     there for ``spark.locality.wait``, and not at all where no executor runs.
     """
     rows = [(range_text(piece), hosts.get(piece.tp, ())) for piece in pieces]
-    return placed_rows(spark, rows).mapInArrow(partial(read_ranges, plan.task), plan.schema)
+    return placed_rows(spark, rows).mapInArrow(shipped(read_ranges, plan.task), plan.schema)
 
 
 def placed_rows(spark: SparkSession, rows: Sequence[tuple[str, Sequence[str]]]) -> DataFrame:

@@ -6,7 +6,6 @@ Spark tries again sends all its rows again, so records are there at least once; 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -25,6 +24,7 @@ from pyspark.sql.types import (
 
 from raylog.client import connect
 from raylog.coordination.topic_names import check_topic_name
+from raylog.spark.shipping import shipped
 from raylog.spark.write_options import write_options
 from raylog.spark.write_task import WriteTask, send_rows
 
@@ -51,7 +51,7 @@ def write(frame: DataFrame, *, topic: str | None = None, bootstrap_servers: str 
     records = records_of(frame, topic)
     servers = chosen.bootstrap_servers or connect().bootstrap_servers
     task = WriteTask(servers, topic, chosen.producer)
-    return total_of(records.mapInArrow(partial(send_rows, task), "records long"))
+    return total_of(records.mapInArrow(shipped(send_rows, task), "records long"))
 
 
 def total_of(counts: DataFrame) -> int:
