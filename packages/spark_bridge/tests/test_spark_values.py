@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -111,8 +112,10 @@ def test_damaged_values_do_not_fit(format_: str, damaged: list[bytes]) -> None:
 
 def test_the_first_that_does_not_fit_is_named_on_failfast() -> None:
     type_ = pa.struct([("f", pa.int64())])
-    with pytest.raises(MalformedValue, match=r"clicks-1 offset 41: the value is not json .*PERMISSIVE"):
+    with pytest.raises(MalformedValue, match=r"clicks-1 offset 41: the value is not json .*PERMISSIVE") as raised:
         decode("json", type_, b'{"f": 1}', b"{", b"}", mode=ParseMode.FAILFAST)
+    elsewhere = pickle.loads(pickle.dumps(raised.value))
+    assert (elsewhere.tp, elsewhere.offset, str(elsewhere)) == (TP, 41, str(raised.value))
     with pytest.raises(MalformedValue, match="clicks-1 offset 40: the value is not string"):
         decode("string", pa.string(), b"\xff", mode=ParseMode.FAILFAST)
 

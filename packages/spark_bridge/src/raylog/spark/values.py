@@ -52,7 +52,12 @@ class ParseMode(StrEnum):
 
 
 class MalformedValue(RaylogError):
-    """A value is not what the reader was told that values are."""
+    """A value is not what the reader was told that values are: the one at ``offset`` of ``tp``."""
+
+    def __init__(self, message: str, tp: TopicPartition | None = None, offset: int = -1) -> None:
+        super().__init__(message)
+        self.tp = tp
+        self.offset = offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ def decode_values(
             if decoding.mode is ParseMode.FAILFAST:
                 raise MalformedValue(
                     f"{tp} offset {offsets[number]}: the value is not {decoding.format} of type {decoding.type}: "
-                    f"{error}; read such values as null with mode=PERMISSIVE, or leave them out with DROPMALFORMED"
+                    f"{error}; read such values as null with mode=PERMISSIVE, or leave them out with DROPMALFORMED",
+                    tp,
+                    offsets[number].as_py(),
                 ) from error
             value = None
             unfit.append(True)
