@@ -218,8 +218,9 @@ def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
             ends = admin.list_offsets({("sunk", partition): LATEST for partition in range(PARTITIONS)})
         return sum(end.offset for end in ends.values())
 
+    write(numbers.where("id < 0"), 0)
     with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(write, numbers, 0)
+        result = pool.submit(write, numbers, 1)
         wait_until(lambda: written() > COUNT, WAIT_S, "records", instead=result.done)
         kill_one(spark)
         there = written()

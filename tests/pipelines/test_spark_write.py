@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from kit.cluster import InProcessCluster
 from kit.spark import SPARK_MARKS
-from raylog.client import Admin, Consumer
-from raylog.client.offset_ranges import DataLoss
+from raylog.client import Consumer
 from raylog.client.partitioner import KeyPartitioner
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidTopic
@@ -103,6 +99,14 @@ def test_what_can_not_be_delivered_fails_the_job(spark: SparkSession, servers: s
     assert records(servers, topic) == []
 
 
+def test_batches_too_large_for_the_topic_are_split(spark: SparkSession, cluster: InProcessCluster) -> None:
+    name, count = next(names), 2_000
+    cluster.create_topic(name, config={"max.message.bytes": "2000"})
+    frame = spark.range(0, count, 1, 2).selectExpr("lpad(id, 100, '0') value")
+    assert write(frame, topic=name, bootstrap_servers=cluster.bootstrap_servers) == count
+    assert sorted(int(record.value) for record in records(cluster.bootstrap_servers, name)) == list(range(count))
+
+
 def test_settings_reach_the_producers(spark: SparkSession, servers: str, topic: str) -> None:
     options: dict[str, Any] = {"kafka.bootstrap.servers": servers, "kafka.partitioner": "roundrobin"}
     frame = spark.range(0, 300, 1, 1).selectExpr("string(id) value", "'one' key")
@@ -145,155 +149,3 @@ def test_unfit_settings_are_found_before_anything_runs(spark: SparkSession) -> N
     frame = spark.range(1).selectExpr("string(id) value")
     with pytest.raises(InvalidConfig, match="nosuch"):
         write(frame, topic="t", bootstrap_servers="localhost:1", **{"kafka.nosuch.setting": 1})
-
-
-# --- the sink that writes each batch once ---
-
-
-def query_to(sink: Callable[[DataFrame, int], None], frame: DataFrame, checkpoint: Path) -> str:
-    """Run all that there is through the sink; the query's id."""
-    query = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
-    started = query.option("checkpointLocation", str(checkpoint)).start()
-    assert started.awaitTermination(120)
-    return str(started.id)
-
-
-def values(servers: str, topic: str) -> Counter[int]:
-    return Counter(int(record.value.strip()) for record in records(servers, topic))
-
-
-def test_a_stream_s_batches_are_written_once(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
-    to_topic = sink(topic=topic, location=str(tmp_path / "sink"), bootstrap_servers=servers)
-    lines = tmp_path / "lines"
-    lines.mkdir()
-    frame = (
-        spark.readStream.option("maxFilesPerTrigger", 1)
-        .text(str(lines))
-        .select("value", F.expr("string(int(value) % 97)").alias("key"))
-        .repartition(3)
-    )
-    for number in range(4):
-        (lines / f"{number}.txt").write_text("\n".join(str(row) for row in range(number * 5_000, (number + 1) * 5_000)))
-        if number != 1:  # so that the second query has several batches
-            query_id = query_to(to_topic, frame, tmp_path / "checkpoint")
-    assert values(servers, topic) == Counter(range(20_000))
-    keys = KeyPartitioner()
-    assert all(record.partition == keys.partition(record.key, PARTITIONS) for record in records(servers, topic))
-    assert sorted(path.name for path in (tmp_path / "sink" / query_id).glob("[!.]*")) == ["3.done", "3.plan"]
-
-
-def test_a_batch_that_comes_again_is_not_written_again(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path
-) -> None:
-    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
-    frame = spark.range(0, 1_000, 1, 5).selectExpr("string(id) value")
-    for batch_id in (0, 0, 1, 0):
-        to_topic(frame, batch_id)
-    assert values(servers, topic) == Counter(dict.fromkeys(range(1000), 2))
-    to_topic(spark.range(0).selectExpr("string(id) value"), 2)
-    assert len(records(servers, topic)) == 2_000
-    with pytest.raises(ValueError, match=rf"a sink to topic '{topic}' has written batch 2 here.*location of its own"):
-        sink(topic="other", location=str(tmp_path), bootstrap_servers=servers)(frame, 3)
-
-
-def test_a_batch_comes_whole_in_one_call(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
-    """The second call would find the batch done, and drop its rows. But a query that goes on may bring it again."""
-    to_topic = sink(topic=topic, location=str(tmp_path / "sink"), bootstrap_servers=servers)
-    (tmp_path / "lines").mkdir()
-    (tmp_path / "lines" / "0.txt").write_text("0\n1\n2\n3")
-    frame = spark.readStream.text(str(tmp_path / "lines"))
-
-    def in_halves(rows: DataFrame, batch_id: int) -> None:
-        to_topic(rows.where("value < 2"), batch_id)
-        to_topic(rows.where("value >= 2"), batch_id)
-
-    with pytest.raises(PySparkException, match="the sink was called twice for batch 0, and the rows of the second"):
-        query_to(in_halves, frame, tmp_path / "checkpoint")
-    query_to(to_topic, frame, tmp_path / "checkpoint")
-    assert values(servers, topic) == Counter([0, 1])
-
-
-def test_a_batch_that_failed_halfway_goes_on_where_it_was(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path
-) -> None:
-    """The file with the large row fails when all of its rows before the large one's ten thousand have left."""
-    count = 48_000
-    frame = spark.range(0, count, 1, 4).selectExpr("if(id = 47500, rpad(id, 1100000, ' '), string(id)) value")
-    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
-        sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)(frame, 0)
-    before = values(servers, topic)
-    assert 0 < len(before) < count
-    larger = {"kafka.max.request.size": 2_000_000}
-    wide = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers, **larger)
-    with Admin(servers) as admin:
-        admin.alter_topic_configs(topic, {"max.message.bytes": "2000000"})
-    wide(frame, 0)
-    assert values(servers, topic) == Counter(range(count))
-
-
-def test_rows_of_a_batch_may_go_to_several_topics(
-    spark: SparkSession, cluster: InProcessCluster, servers: str, tmp_path: Path
-) -> None:
-    even, odd = next(names), next(names)
-    for name in (even, odd):
-        cluster.create_topic(name, partitions=2)
-    to_topics = sink(location=str(tmp_path), bootstrap_servers=servers)
-    frame = spark.range(1_000).selectExpr("string(id) value", f"if(id % 2 = 0, '{even}', '{odd}') topic", "1 partition")
-    to_topics(frame, 0)
-    assert values(servers, even) + values(servers, odd) == Counter(range(1_000))
-    assert {record.partition for record in records(servers, odd)} == {1}
-    with pytest.raises(ValueError, match="batch 1: a row has no topic"):
-        to_topics(frame.withColumn("topic", F.lit(None).cast("string")), 1)
-    to_topics(frame, 1)
-    assert values(servers, odd) == Counter(dict.fromkeys(range(1, 1000, 2), 2))
-
-
-@pytest.mark.parametrize("loss", ["recreated", "deleted"])
-def test_what_is_gone_from_the_log_is_a_loud_loss(
-    spark: SparkSession, cluster: InProcessCluster, servers: str, topic: str, tmp_path: Path, loss: str
-) -> None:
-    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
-    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
-        to_topic(spark.range(1).selectExpr("lpad(id, 1100000, '0') value"), 0)
-    frame = spark.range(100).selectExpr("string(id) value")
-    with Admin(servers) as admin:
-        if loss == "recreated":
-            assert admin.delete_topics([topic]) == {topic: None}
-            admin.create_topic(topic, PARTITIONS)
-        else:
-            write(frame.withColumn("partition", F.lit(0)), topic=topic, bootstrap_servers=servers)
-            admin.delete_records({(topic, 0): -1})
-    match = "was deleted and made anew" if loss == "recreated" else f"{topic}-0.*nobody can tell what it has written"
-    with pytest.raises(DataLoss, match=match):
-        to_topic(frame, 0)
-    (tmp_path / "no-query" / "0.plan").unlink()
-    to_topic(frame, 0)
-    assert values(servers, topic) == Counter(range(100))
-
-
-def test_a_staged_file_that_is_gone_is_named(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
-    to_topic = sink(topic=topic, location=str(tmp_path), bootstrap_servers=servers)
-    frame = spark.range(0, 100, 1, 2).selectExpr("lpad(id, 1100000, '0') value")
-    with pytest.raises(PySparkException, match=r"MessageTooLarge"):
-        to_topic(frame, 0)
-    [first, *_] = sorted((tmp_path / "no-query").glob("rows-0-*/part-*"))
-    first.unlink()
-    with pytest.raises(FileNotFoundError, match=rf"batch 0: {first.name} of .* is gone"):
-        to_topic(frame, 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"location": "/tmp/{a,b}"}, "which Spark takes for patterns"),
-        ({"location": Path("/tmp/a?")}, "which Spark takes for patterns"),
-        ({"location": ""}, "location='' must be a directory of this sink"),
-        ({"location": "/"}, "location='/' must be a directory of this sink"),
-        ({"kafka.acks": "1"}, r"option 'kafka\.acks' cannot be set: each record is there once only"),
-        ({"kafka.partitioner": "roundrobin"}, r"'kafka\.partitioner' cannot be set"),
-        ({"acks": "1"}, r"unknown option 'acks': .*kafka\.acks"),
-    ],
-)
-def test_unfit_options_of_a_sink_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sink(**{"topic": "t", "location": "here", "bootstrap_servers": "localhost:1", **options})

@@ -1,12 +1,25 @@
 """◆ The steps by which a sink writes one batch, each of which may be the last one of its process.
 
+Exactly one thing tells how far the sink is, the *mark*: batch N is next, or batch N is planned. Where it is gone nobody
+guesses: files may be deleted, and the log forgets.
+
 1. *Stage*: the rows go into files. What the query would compute the next time may differ; the files stay.
 2. *Plan*: one file tells who sends which of them under which names. It is there as a whole or not at all, and there is
    one: of two processes the second takes the first one's.
-3. *Send*, as the plan says. What an earlier try left in the log is not sent again.
-4. *Done*: a mark, atomic too. Then the files go.
+3. *Settle*: older marks go. From here on the plan alone tells, and who deletes it has no mark.
+4. *Send*, as the plan says. What an earlier try left in the log is not sent again.
+5. *Next*: the mark of the batch after, atomic too. Then the rows go.
 
-Whoever comes after a death goes on from what is there: no plan, from 1; a plan, from 3; the mark, nothing to do.
+Whoever comes after a death goes on from the mark: next, from 1; planned, from 3; a later batch is next, nothing to do.
+
+| deleted | becomes |
+|---|---|
+| the plan, before 3 | nothing was sent: a new plan |
+| the plan, from 3 on | no mark: DataLoss |
+| files of rows, before 5 | FileNotFoundError |
+| the mark after 5 | the plan is there: what it has written is read in the log; without that, or the rows, an error |
+| all of them | no mark: DataLoss. Without the directory, too: a sink that begins |
+| records of the batch, from the log | DataLoss before 5, nothing after it |
 """
 
 from __future__ import annotations
@@ -14,9 +27,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from raylog.client.offset_ranges import DataLoss
 from raylog.client.producer_state import Identity
 from raylog.protocol.ids import TopicPartition
-from raylog.spark.sink_plan import BatchPlan, Done, Target
+from raylog.spark.sink_plan import BatchPlan, Target
 
 Written = Mapping[Identity, Mapping[TopicPartition, int]]
 """How many records each producer has in each partition, of this batch."""
@@ -26,9 +40,18 @@ class Staged(NamedTuple):
     """Rows that lie in files."""
 
     directory: str
+    """Which no other try has."""
     files: Sequence[str]
     topics: Collection[str]
     """Where they go."""
+
+
+class Mark(NamedTuple):
+    """How far the sink is: all before this batch is written."""
+
+    batch_id: int
+    plan: BatchPlan | None
+    """None until there is one."""
 
 
 class BatchRows(Protocol):
@@ -38,26 +61,33 @@ class BatchRows(Protocol):
         """Write the rows into files of a directory that nobody else has, and let them stay."""
 
     def send(self, plan: BatchPlan, written: Written) -> int:
-        """Send the plan's files but for what is written; how many records that was, once the brokers have them."""
+        """Send the plan's files but for what is written; how many records that was, once the brokers have them. Raises
+        FileNotFoundError when files are gone."""
 
 
 class BatchStore(Protocol):
     """What a sink wrote down, on a file system that outlives its processes."""
 
-    def last_done(self) -> Done | None:
-        """The newest mark."""
+    def mark(self) -> Mark | None:
+        """The newest one. Raises ValueError when it is another sink's."""
 
-    def plan(self, batch_id: int) -> BatchPlan | None:
-        """The plan of that batch."""
+    def begin(self, batch_id: int) -> Mark:
+        """Write down that a sink begins with this batch. Raises DataLoss when there is a sink, but no mark of it."""
 
-    def create_plan(self, plan: BatchPlan) -> bool:
-        """Write the plan down; False when there is one already, which stays."""
+    def create_plan(self, plan: BatchPlan) -> None:
+        """Write the plan down, unless there is one of its batch, which stays."""
 
-    def mark_done(self, done: Done) -> None:
-        """Write the mark down; twice does no harm."""
+    def settle(self, batch_id: int) -> None:
+        """Delete all marks but the plan of this batch, and later ones."""
 
-    def sweep(self, done: Done) -> None:
-        """Delete what nobody needs once ``done`` is marked. Its own plan stays, so that nobody can make another one."""
+    def mark_next(self, batch_id: int) -> None:
+        """Write down that this batch is next; twice does no harm."""
+
+    def sweep(self, batch_id: int) -> None:
+        """Delete the rows of that batch, and all of older ones. Its plan stays, so that nobody can make another one."""
+
+    def write_again(self, batch_id: int) -> str:
+        """What a user does to have that batch written whole, whatever is there, in one sentence."""
 
 
 class Topics(Protocol):
@@ -67,7 +97,7 @@ class Topics(Protocol):
         """The topics as they are now. Raises UnknownTopicOrPartition."""
 
     def new_producers(self, count: int) -> list[Identity]:
-        """Producers that nobody else is."""
+        """Producers that no plan has ever named."""
 
     def written(self, plan: BatchPlan) -> Written:
         """What is in the log of this batch. Raises DataLoss when the log can't tell any more."""
@@ -78,51 +108,62 @@ def write_batch(
 ) -> int | None:
     """Write the batch unless that is done; how many records were sent now, or None when it was.
 
-    Batches come in the order of their ids, each after the one before was written, as Spark's do. Raises ValueError
-    when another sink writes here.
+    Batches come in the order of their ids, each after the one before was written, as Spark's do; ids may be left out.
+    Raises RuntimeError where that is not so, ValueError when another sink writes here, FileNotFoundError for rows that
+    are gone, and DataLoss when nobody can tell any more what an earlier try has written.
     """
-    done = store.last_done()
-    if done is not None and done.topic != topic:
-        raise ValueError(
-            f"a sink to {_name(done.topic)} has written batch {done.batch_id} here, this one writes to {_name(topic)}: "
-            "give each sink a location of its own"
-        )
-    if done is not None and batch_id <= done.batch_id:
-        store.sweep(done)  # whoever marked it may have died over this
+    mark = store.mark() or store.begin(batch_id)
+    if _is_written(mark, batch_id):
+        store.sweep(batch_id)  # whoever marked it may have died over this
         return None
-    plan, is_new = store.plan(batch_id), False
+    plan, is_new = mark.plan, False
     if plan is None:
-        planned = make_plan(batch_id, rows.stage(), topics, done, batch_size)
-        is_new = store.create_plan(planned)
-        done = store.last_done()
-        if done is not None and batch_id <= done.batch_id:
+        planned = make_plan(batch_id, rows.stage(), topics, topic, batch_size)
+        store.create_plan(planned)
+        found = store.mark()
+        if found is not None and _is_written(found, batch_id):
             return None  # by another process, while this one staged
-        plan = planned if is_new else store.plan(batch_id)
+        plan = found.plan if found is not None else None
         if plan is None:
             raise RuntimeError(f"the plan of batch {batch_id} is gone: somebody deletes files of the sink")
-    sent = rows.send(plan, {} if is_new else topics.written(plan))
-    store.mark_done(marked := _done(plan, topic, done))
-    store.sweep(marked)
+        is_new = plan.rows == planned.rows
+    store.settle(batch_id)
+    sent = rows.send(plan, {} if is_new else _written(plan, store, topics))
+    after = store.mark()
+    if after is None or after.plan == plan:
+        store.mark_next(batch_id + 1)
+    elif after.batch_id <= batch_id:
+        raise RuntimeError(f"batch {batch_id} was begun anew while this process sent it, which has not stopped before")
+    store.sweep(batch_id)
     return sent
 
 
-def make_plan(batch_id: int, staged: Staged, topics: Topics, done: Done | None, batch_size: int) -> BatchPlan:
-    """A plan for what is staged, after the batch that is ``done``."""
-    producers = done.successors() if done is not None else []
-    missing = len(staged.files) - len(producers)
-    if missing > 0:
-        producers += topics.new_producers(missing)
-    files = dict(zip(sorted(staged.files), producers, strict=False))
-    return BatchPlan(batch_id, staged.directory, files, topics.targets(staged.topics), batch_size)
+def make_plan(batch_id: int, staged: Staged, topics: Topics, topic: str | None, batch_size: int) -> BatchPlan:
+    """A plan for what is staged, under names of its own."""
+    producers = topics.new_producers(len(staged.files))
+    files = dict(zip(sorted(staged.files), producers, strict=True))
+    return BatchPlan(batch_id, topic, staged.directory, files, topics.targets(staged.topics), batch_size)
 
 
-def _done(plan: BatchPlan, topic: str | None, before: Done | None) -> Done:
-    """The mark of the plan's batch. Producers that it did not need stay for the next one."""
-    producers = tuple(plan.files.values())
-    used = {identity.producer_id for identity in producers}
-    spare = [identity for identity in (before.producers if before else ()) if identity.producer_id not in used]
-    return Done(plan.batch_id, topic, (*producers, *spare))
+def _is_written(mark: Mark, batch_id: int) -> bool:
+    """Whether the mark says so of this batch. Raises RuntimeError when it is not this batch's turn."""
+    if mark == (batch_id + 1, None):
+        return True
+    if mark.batch_id > batch_id:
+        raise RuntimeError(
+            f"batch {batch_id} comes, and the sink is at batch {mark.batch_id}: either another query runs with this "
+            "checkpoint (stop one), or the checkpoint is an older copy (give the sink a location of its own)"
+        )
+    if mark.plan is not None and mark.batch_id < batch_id:
+        raise RuntimeError(
+            f"batch {batch_id} comes, and batch {mark.batch_id} is planned and not known to be written: let what the "
+            "sink raises end the query, and start it again"
+        )
+    return False
 
 
-def _name(topic: str | None) -> str:
-    return "the topics that rows name" if topic is None else f"topic {topic!r}"
+def _written(plan: BatchPlan, store: BatchStore, topics: Topics) -> Written:
+    try:
+        return topics.written(plan)
+    except DataLoss as error:
+        raise DataLoss(f"{error}: {store.write_again(plan.batch_id)}") from error

@@ -5,8 +5,8 @@ and an epoch. A row's partition and its number there, the sequence, follow from 
 batch, and however often, gives a record the same name (producer, epoch, partition, sequence), and brokers take a name
 once (KIP-98). The plan also has the offsets where the batch begins: what lies behind them under these names is there.
 
-Every batch takes the next epoch of the producers of the batch before: brokers have few producers to remember, and a
-task that still sends an older batch is fenced.
+A producer and epoch are spent once a plan names them, also when that plan is deleted: under another plan the same names
+would be other rows, which brokers take for those that they have. So no file tells who sends next.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from raylog.client.producer_state import MAX_EPOCH, Identity
+from raylog.client.producer_state import Identity
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
-FORMAT = 1
+FORMAT = 2
 """Of the files; another one is refused."""
 
 
@@ -37,6 +37,8 @@ class BatchPlan:
     """How one batch is written, whoever does it."""
 
     batch_id: int
+    topic: str | None
+    """Of the sink; None when each row names its own."""
     rows: str
     """The directory with the batch's rows."""
     files: Mapping[str, Identity]
@@ -70,37 +72,15 @@ class BatchPlan:
             raise ValueError(f"no plan of a batch: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The newest batch that is written, and with it all before."""
+def next_to_json(topic: str | None) -> str:
+    """What the mark of the next batch holds."""
+    return json.dumps({"format": FORMAT, "topic": topic})
 
-    batch_id: int
-    topic: str | None
-    """Of the sink; None when each row names its own."""
-    producers: Sequence[Identity]
-    """Who wrote; the next batch takes their next epochs."""
 
-    def to_json(self) -> str:
-        """As it is written down."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The inverse. Raises ValueError for what is no such mark of this format."""
-        fields = _fields(text)
-        try:
-            fields["producers"] = tuple(Identity(*identity) for identity in fields["producers"])
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no mark of a batch that is done: {error!r}") from error
-
-    def successors(self) -> list[Identity]:
-        """The producers of the next batch; those whose epochs are used up have none."""
-        return [
-            Identity(identity.producer_id, identity.epoch + 1)
-            for identity in self.producers
-            if identity.epoch < MAX_EPOCH
-        ]
+def is_of_sink(text: str, topic: str | None) -> bool:
+    """Whether a plan or mark is of a sink to ``topic``; a mark that somebody made by hand may be empty. Raises
+    ValueError for what is neither."""
+    return not text.strip() or _fields(text).get("topic", topic) == topic
 
 
 def _fields(text: str) -> dict[str, Any]:

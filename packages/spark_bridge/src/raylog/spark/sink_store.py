@@ -1,105 +1,127 @@
-"""Where a sink writes its plans and rows down: a directory of any file system that Spark knows.
+"""Where a sink writes its marks and rows down: a directory of the sink and query alone.
 
-``<batch>.plan`` and ``<batch>.done`` are JSON and come into being whole, and only if they aren't there, as Spark's own
-checkpoint files do (``CheckpointFileManager``); ``rows-<batch>-<random>`` are directories of Parquet files.
+``<batch>.plan`` and ``<batch>.next`` are JSON and come into being whole, and only if they aren't there;
+``rows-<batch>-<random>`` are directories of Parquet files. The sink's directory comes into being with its first mark in
+it: one without a mark was not left by a process that died.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-
-from raylog.spark.scala_objects import scala_object
-from raylog.spark.sink_plan import BatchPlan, Done
+from raylog.client.offset_ranges import DataLoss
+from raylog.spark.sink_batch import Mark
+from raylog.spark.sink_plan import BatchPlan, is_of_sink, next_to_json
 
 _NAME = re.compile(
-    r"(?P<batch>\d+)\.(?P<kind>plan|done)"
+    r"(?P<batch>\d+)\.(?P<kind>plan|next)"
     r"|rows-(?P<rows_of>\d+)-\w+"
-    r"|\.(?P<begun>\d+)\.(?:plan|done)\.[\w-]+\.tmp"  # by one who died, or came second
+    r"|\.(?P<begun>\d+)\.(?:plan|next)\.[\w-]+\.tmp"  # by one who died, or came second
 )
-_EXISTS = "FileAlreadyExistsException"
 
 
-class HadoopStore:
-    """:class:`~raylog.spark.sink_batch.BatchStore` in ``directory``, a URI or path for Hadoop; made when missing."""
+class Files(Protocol):
+    """The directory, as a file system has it."""
 
-    def __init__(self, spark: SparkSession, directory: str) -> None:
-        context: Any = spark.sparkContext
-        session: Any = spark._jsparkSession
-        self._jvm = context._jvm
-        managers = scala_object(self._jvm.org.apache.spark.sql.execution.streaming, "CheckpointFileManager")
-        self.directory = directory
-        self._files = managers.create(self._path(), session.sessionState().newHadoopConf())
-        if not self._files.exists(self._path()):
-            self._files.mkdirs(self._path())
+    directory: str
+    """What users know it by."""
+
+    def begin(self, name: str, text: str) -> bool:
+        """Let the directory come into being with this file in it; False when it is there."""
+
+    def names(self) -> Sequence[str]:
+        """Of what is in it; none when it isn't there."""
+
+    def read(self, name: str) -> str:
+        """A file's text."""
+
+    def create(self, name: str, text: str) -> bool:
+        """Let the file come into being as a whole; False when it is there."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a directory with all in it, if it is there."""
+
+
+class _Found(NamedTuple):
+    name: str
+    batch_id: int
+    kind: str
+    """plan, next, rows, or tmp."""
+
+
+class SinkStore:
+    """:class:`~raylog.spark.sink_batch.BatchStore` of a sink to ``topic``; None: rows name their own."""
+
+    def __init__(self, files: Files, topic: str | None) -> None:
+        self._files = files
+        self._topic = topic
 
     def rows_directory(self, batch_id: int) -> str:
         """A directory for the batch's rows that nobody else has."""
-        return f"{self.directory}/rows-{batch_id}-{uuid.uuid4().hex}"
+        return f"{self._files.directory}/rows-{batch_id}-{uuid.uuid4().hex}"
 
-    def files_of(self, directory: str) -> list[str]:
-        """The names of the Parquet files in it; none when it isn't there."""
-        path = self._jvm.org.apache.hadoop.fs.Path(directory)
-        return sorted(name for name in self._names(path) if name[0] not in "._") if self._files.exists(path) else []
-
-    def last_done(self) -> Done | None:
+    def mark(self) -> Mark | None:
         """See BatchStore."""
-        marks = [int(found["batch"]) for found in self._ours() if found["kind"] == "done"]
-        return Done.from_json(self._read(f"{max(marks)}.done")) if marks else None
+        newest = max(self._marks(), key=lambda found: (found.batch_id, found.kind == "plan"), default=None)
+        if newest is None:
+            return None
+        text = self._files.read(newest.name)
+        if not is_of_sink(text, self._topic):
+            raise ValueError(
+                f"{self._files.directory} is a sink's to other topics than {self._topic or 'those that rows name'}: "
+                "give each sink a location of its own"
+            )
+        return Mark(newest.batch_id, BatchPlan.from_json(text) if newest.kind == "plan" else None)
 
-    def plan(self, batch_id: int) -> BatchPlan | None:
+    def begin(self, batch_id: int) -> Mark:
         """See BatchStore."""
-        name = f"{batch_id}.plan"
-        return BatchPlan.from_json(self._read(name)) if self._files.exists(self._path(name)) else None
+        if self._files.begin(f"{batch_id}.next", next_to_json(self._topic)):
+            return Mark(batch_id, None)
+        mark = self.mark()  # of another process that began meanwhile
+        if mark is None:
+            raise DataLoss(
+                f"{self._files.directory} has no plan and no .next: somebody deleted it, and nobody can tell whether "
+                f"records of batch {batch_id} were written; to write it whole create the empty file {batch_id}.next "
+                "there"
+            )
+        return mark
 
-    def create_plan(self, plan: BatchPlan) -> bool:
+    def create_plan(self, plan: BatchPlan) -> None:
         """See BatchStore."""
-        return self._create(f"{plan.batch_id}.plan", plan.to_json())
+        self._files.create(f"{plan.batch_id}.plan", plan.to_json())
 
-    def mark_done(self, done: Done) -> None:
+    def settle(self, batch_id: int) -> None:
         """See BatchStore."""
-        self._create(f"{done.batch_id}.done", done.to_json())
+        for found in self._marks():
+            if found.batch_id < batch_id or (found.kind == "next" and found.batch_id == batch_id):
+                self._files.delete(found.name)
 
-    def sweep(self, done: Done) -> None:
+    def mark_next(self, batch_id: int) -> None:
         """See BatchStore."""
-        for found in self._ours():
-            batch_id = int(found["batch"] or found["rows_of"] or found["begun"])
-            if batch_id < done.batch_id or (found["rows_of"] and batch_id == done.batch_id):
-                self._files.delete(self._path(found[0]))
+        self._files.create(f"{batch_id}.next", next_to_json(self._topic))
 
-    def _ours(self) -> Iterator[re.Match[str]]:
-        for name in self._names(self._path()):
-            found = _NAME.fullmatch(name)
-            if found is not None:
-                yield found
+    def sweep(self, batch_id: int) -> None:
+        """See BatchStore."""
+        for found in self._found():
+            if found.batch_id < batch_id or (found.kind == "rows" and found.batch_id == batch_id):
+                self._files.delete(found.name)
 
-    def _names(self, path: Any) -> list[str]:
-        return [status.getPath().getName() for status in self._files.list(path)]
+    def write_again(self, batch_id: int) -> str:
+        """See BatchStore."""
+        return (
+            f"to write batch {batch_id} whole, and what is still there of it twice, rename {batch_id}.plan in "
+            f"{self._files.directory} to {batch_id}.next"
+        )
 
-    def _path(self, name: str = "") -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.directory}/{name}" if name else self.directory)
+    def _marks(self) -> Iterator[_Found]:
+        return (found for found in self._found() if found.kind in ("plan", "next"))
 
-    def _read(self, name: str) -> str:
-        stream = self._files.open(self._path(name))
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
-        finally:
-            stream.close()
-
-    def _create(self, name: str, text: str) -> bool:
-        """Whether it was created; False when it was there."""
-        stream = self._files.createAtomic(self._path(name), False)
-        try:
-            stream.write(text.encode())
-            stream.close()
-        except Py4JJavaError as error:
-            stream.cancel()
-            if _EXISTS in error.java_exception.getClass().getName():
-                return False
-            raise
-        return True
+    def _found(self) -> Iterator[_Found]:
+        for name in self._files.names():
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                kind = match["kind"] or ("rows" if match["rows_of"] else "tmp")
+                yield _Found(name, int(match["batch"] or match["rows_of"] or match["begun"]), kind)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
+from threading import Lock
 
 from raylog.client.admin import Admin
 from raylog.client.identity import new_identities
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.producer import Producer
-from raylog.client.producer_state import Identity
+from raylog.client.producer_state import MAX_EPOCH, Identity
 from raylog.client.producer_traces import next_sequences
 from raylog.client.results import TopicDescription
 from raylog.client.subscription import LATEST
@@ -20,14 +22,38 @@ from raylog.spark.sink_plan import BatchPlan, Target
 CREATION_TIMEOUT_MS = 10_000
 """How long a topic that is written to for the first time may take to appear."""
 
-_AGAIN = "delete that batch's plan in the sink's location to write the whole batch again"
+
+class ProducerNames:
+    """Producers, by ids and epochs, that no plan has named before.
+
+    No file tells them: it may be an older copy, and a plan that used them may be deleted. They are new ids of the
+    brokers, or the next epochs of those handed out here before: brokers have few producers to remember, and a task that
+    still sends an older batch is fenced.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._cluster_id = ""
+        self._next: list[Identity] = []
+
+    def take(self, count: int, cluster_id: str, new: Callable[[int], list[Identity]]) -> list[Identity]:
+        """So many of them, which are spent now; ``new`` gives ids that nobody has in that cluster."""
+        with self._lock:
+            if cluster_id != self._cluster_id:
+                self._cluster_id, self._next = cluster_id, []
+            missing = count - len(self._next)
+            known = self._next + new(missing) if missing > 0 else self._next
+            taken, rest = known[:count], known[count:]
+            self._next = rest + [Identity(id_, epoch + 1) for id_, epoch in taken if epoch < MAX_EPOCH]
+            return taken
 
 
 class BrokerTopics:
-    """:class:`~raylog.spark.sink_batch.Topics` of the cluster at ``bootstrap_servers``."""
+    """:class:`~raylog.spark.sink_batch.Topics` of the cluster at ``bootstrap_servers``; ``names`` are the query's."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, names: ProducerNames) -> None:
         self._servers = bootstrap_servers
+        self._names = names
 
     def targets(self, topics: Collection[str]) -> dict[str, Target]:
         """See Topics."""
@@ -57,7 +83,9 @@ class BrokerTopics:
 
     def new_producers(self, count: int) -> list[Identity]:
         """See Topics."""
-        return new_identities(self._servers, count)
+        with Admin(self._servers) as admin:
+            cluster_id = admin.describe_cluster().cluster_id
+        return self._names.take(count, cluster_id, partial(new_identities, self._servers))
 
     def written(self, plan: BatchPlan) -> Written:
         """See Topics."""
@@ -66,14 +94,13 @@ class BrokerTopics:
                 if str(admin.describe_topic(TopicName(topic)).topic_id) != target.topic_id:
                     raise DataLoss(
                         f"topic {topic!r} was deleted and made anew after batch {plan.batch_id} was planned, and what "
-                        f"it had of the batch is gone: {_AGAIN}"
+                        "it had of the batch is gone"
                     )
         try:
             return next_sequences(self._servers, plan.starts(), set(plan.files.values()))
         except OffsetOutOfRange as error:
             raise DataLoss(
-                f"{error}; batch {plan.batch_id} begins there, and nobody can tell what it has written: {_AGAIN}, "
-                "and parts of it twice if they are still there"
+                f"{error}; batch {plan.batch_id} begins there, and nobody can tell what it has written"
             ) from error
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -18,11 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from raylog.client import connect
 from raylog.coordination.topic_names import check_topic_name
+from raylog.spark.shipping import shipped
 from raylog.spark.sink_batch import Staged, Written, write_batch
+from raylog.spark.sink_files import HadoopFiles
 from raylog.spark.sink_plan import BatchPlan
-from raylog.spark.sink_store import HadoopStore
+from raylog.spark.sink_store import SinkStore
 from raylog.spark.sink_task import FILE, SinkTask, send_files
-from raylog.spark.sink_topics import BrokerTopics
+from raylog.spark.sink_topics import BrokerTopics, ProducerNames
 from raylog.spark.write_options import WriteOptions, write_options
 from raylog.spark.writes import records_of, total_of
 
@@ -63,11 +64,13 @@ class Sink:
         self._options = options
         self._last: dict[str, tuple[str, int]] = {}
         """Per query its run and the batch that was written last."""
+        self._names: dict[str, ProducerNames] = {}
+        """Per query who writes."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write the batch unless that is done. Raises ValueError for unfit columns and for further rows of a batch,
-        DataLoss when nobody can tell any more what an earlier try has written, and PySparkException for a job that
-        failed."""
+        PySparkException for a job that failed, and what ``write_batch`` raises: DataLoss when nobody can tell any more
+        what an earlier try has written."""
         spark = frame.sparkSession
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "no-query"
         run = spark.sparkContext.getLocalProperty("spark.jobGroup.id")  # a query's, as StreamExecution sets it
@@ -76,12 +79,12 @@ class Sink:
                 f"the sink was called twice for batch {batch_id}, and the rows of the second call are not written: "
                 "union them first, or give each a sink with a location of its own; then begin with a new checkpoint"
             )
-        store = HadoopStore(spark, f"{self._location}/{query}")
+        files = HadoopFiles(spark, f"{self._location}/{query}")
+        store = SinkStore(files, self._topic)
         servers = self._options.bootstrap_servers or connect().bootstrap_servers
-        rows = SparkRows(frame, batch_id, store, servers, self._topic, self._options)
-        sent = write_batch(
-            batch_id, rows, store, BrokerTopics(servers), topic=self._topic, batch_size=self._options.batch_size
-        )
+        rows = SparkRows(frame, batch_id, files, store, servers, self._topic, self._options)
+        topics = BrokerTopics(servers, self._names.setdefault(query, ProducerNames()))
+        sent = write_batch(batch_id, rows, store, topics, topic=self._topic, batch_size=self._options.batch_size)
         if sent is None:
             log.info("batch %d of query %s was written before", batch_id, query)
         if run is not None:
@@ -95,13 +98,15 @@ class SparkRows:
         self,
         frame: DataFrame,
         batch_id: int,
-        store: HadoopStore,
+        files: HadoopFiles,
+        store: SinkStore,
         bootstrap_servers: str,
         topic: str | None,
         options: WriteOptions,
     ) -> None:
         self._records = records_of(frame, topic)
         self._batch_id = batch_id
+        self._files = files
         self._store = store
         self._servers = bootstrap_servers
         self._topic = topic
@@ -117,20 +122,20 @@ class SparkRows:
             topics = [row.topic for row in self._staged(directory).select("topic").distinct().collect()]
         if None in topics:
             raise ValueError(f"batch {self._batch_id}: a row has no topic: fill the column topic, or give topic=")
-        return Staged(directory, self._store.files_of(directory), topics)
+        return Staged(directory, self._files.parquet_files(directory), topics)
 
     def send(self, plan: BatchPlan, written: Written) -> int:
         """See BatchRows."""
         if not plan.files:
             return 0
-        missing = set(plan.files) - set(self._store.files_of(plan.rows))
+        missing = set(plan.files) - set(self._files.parquet_files(plan.rows))
         if missing:
             raise FileNotFoundError(
-                f"batch {plan.batch_id}: {', '.join(sorted(missing))} of {plan.rows} is gone: only the sink may delete "
-                "files there"
+                f"batch {plan.batch_id}: {', '.join(sorted(missing))} of {plan.rows} is gone, and only the sink may "
+                f"delete files there; {self._store.write_again(plan.batch_id)}"
             )
         task = SinkTask(self._servers, self._topic, self._options.producer, plan, written)
-        return total_of(self._staged(plan.rows).mapInArrow(partial(send_files, task), "records long"))
+        return total_of(self._staged(plan.rows).mapInArrow(shipped(send_files, task), "records long"))
 
     def _staged(self, directory: str) -> DataFrame:
         """The rows that lie there, the files' names among them; each file is a Spark partition of its own."""
