@@ -67,6 +67,8 @@ __all__ = ["Member"]
 
 RETRY_FIRST_MS = 20
 RETRY_MOST_MS = 1_000
+HINT_HOLDS_MS = 2_000
+"""How long a member is taken for dead after a hint that is not repeated; liveness repeats it while it holds."""
 _AT_ONCE = MonotonicMs(0)
 
 
@@ -117,7 +119,8 @@ class Member:
     """When to register or to look again after a failure."""
     _held: dict[TopicPartition, _Held] = field(default_factory=dict)
     _view: View | None = None
-    _dead: set[MemberId] = field(default_factory=set)
+    _dead: dict[MemberId, MonotonicMs] = field(default_factory=dict)
+    """Whose processes seem gone, and when that was told last."""
     _effects: list[Effect] = field(default_factory=list)
 
     @property
@@ -165,7 +168,7 @@ class Member:
             case Noticed() | Published():
                 self._look()
             case Looked(view):
-                self._looked(view)
+                self._looked(view, now_ms)
             case Claimed(tp):
                 self._claimed(tp)
             case ClaimRefused(tp) | ClaimInDoubt(tp) | ReleaseFailed(tp):
@@ -187,9 +190,10 @@ class Member:
                 for tp in tuple(self._held):
                     self._drop(tp)
             case Died(member):
-                self._dead |= {member} - {self.id}
+                if member != self.id:
+                    self._dead[member] = now_ms
                 if self._view is None or self._view.is_whole:
-                    self._evict()
+                    self._evict(now_ms)
                 else:
                     self._look()
             case Leave():
@@ -215,7 +219,7 @@ class Member:
         self._looking = True
         self._effects.append(Look())
 
-    def _looked(self, view: View) -> None:
+    def _looked(self, view: View, now_ms: MonotonicMs) -> None:
         self._looking, self._view, self._retry_at_ms = False, view, None
         if self._look_again:
             self._look_again = False
@@ -229,7 +233,7 @@ class Member:
             if not self._leaving:
                 self._effects.append(Register())
             return
-        self._evict()
+        self._evict(now_ms)
         if self.id == min(view.members) and self._publish(view):
             return
         if view.shares is not None and not self._leaving:
@@ -248,12 +252,17 @@ class Member:
         self._effects.append(Publish(Shares(Generation(before.generation + 1), shares), view.version))
         return True
 
-    def _evict(self) -> None:
+    def _evict(self, now_ms: MonotonicMs) -> None:
         """The elected one does it; if that one died, the next."""
         if self._view is None or not self._view.is_whole or not self._registered:
             return
-        self._dead &= self._view.members.keys()
-        living = self._view.members.keys() - self._dead
+        members = self._view.members.keys()
+        self._dead = {
+            member: told_ms
+            for member, told_ms in self._dead.items()
+            if member in members and now_ms - told_ms < HINT_HOLDS_MS
+        }
+        living = members - self._dead.keys()
         if self._dead and self.id == min(living, default=None):
             self._effects += [Evict(member) for member in sorted(self._dead)]
             self._dead.clear()  # where it fails, we are told again
