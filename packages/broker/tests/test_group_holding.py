@@ -8,7 +8,7 @@ import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_claims import choose_coordinator, decode_group
+from raylog.broker.groups.classic_claims import Claim, choose_coordinator, decode_group, encode_claim
 from raylog.broker.groups.classic_messages import Identity, Join, Leaver, Protocol, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import read_claim
@@ -32,6 +32,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
+    BrokerEpoch,
     BrokerId,
     Generation,
     GroupId,
@@ -417,3 +418,38 @@ def test_a_group_that_cannot_be_read_is_listed_with_the_others(brokers: Brokers,
     assert {each.group: each.state for each in one.list_groups()} == {GROUP: "Stable", "odd": "Unknown", "old": "Empty"}
     with pytest.raises(CorruptMetadata, match="/raylog/groups/odd/state"):
         one.describe(GroupId("odd"))
+
+
+def claimed_at_epoch_of_nobody(brokers: Brokers) -> None:
+    """As a restored ZooKeeper has it: the broker that the claim names lives, and its epoch is lower."""
+    settle_kind(brokers.stores[1], GROUP, GroupKind.CLIENTS)
+    brokers.stores[1].create(group_paths.state(GROUP))
+    brokers.stores[1].create(group_paths.claim(GROUP), encode_claim(Claim(BrokerId(1), BrokerEpoch(99))))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        member_of,
+        lambda one: one.fetch_offsets(GROUP, None),
+        lambda one: one.describe(GROUP),
+        lambda one: one.keeper.keep(),
+    ],
+)
+def test_claim_at_an_epoch_of_nobody_is_replaced(brokers: Brokers, ask: Callable[[GroupCoordinator], object]) -> None:
+    one = brokers.start(1)
+    claimed_at_epoch_of_nobody(brokers)
+    ask(one)
+    assert read_claim(brokers.stores[1], GROUP).claim == (1, 1)
+    assert one.find_coordinator(GROUP).id == 1
+
+
+def test_claim_of_a_later_life_is_not_replaced(brokers: Brokers) -> None:
+    """The broker has registered anew, and this process does not know it."""
+    one = brokers.start(1)
+    claimed_at_epoch_of_nobody(brokers)
+    brokers.stores[1].set(paths.broker_epoch(BrokerId(1)), b"")
+    for ask in (lambda: one.fetch_offsets(GROUP, None), lambda: one.join(GROUP, wishes())):
+        with pytest.raises(NotCoordinator):
+            ask()
+    assert read_claim(brokers.stores[1], GROUP).claim == (1, 99)

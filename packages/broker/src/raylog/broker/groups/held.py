@@ -105,12 +105,21 @@ def _read(store: MetadataStore, group: GroupId) -> _Nodes:
 
 def check_coordinates(group: GroupId, claim: Claim, me: Claimant, cluster: ClusterState) -> None:
     """Raises NotCoordinator when another broker than ``me`` coordinates the group, or ``me`` is of the past."""
+    _check_is_chosen(group, claim, me, cluster)
+    if is_later(claim, me):
+        raise NotCoordinator(f"broker {me.broker} claimed group {group} in a later life than this one")
+
+
+def is_later(claim: Claim, me: Claimant) -> bool:
+    """Either ``me`` is of the past, or no life of this broker has made the claim: a restored ZooKeeper has such."""
+    return claim.broker == me.broker and claim.epoch > me.epoch
+
+
+def _check_is_chosen(group: GroupId, claim: Claim, me: Claimant, cluster: ClusterState) -> None:
     coordinator = coordinator_of(group, claim, cluster)
     if coordinator is None or coordinator.id != me.broker:
         where = f"broker {coordinator.id}" if coordinator is not None else "no live broker that is known here"
         raise NotCoordinator(f"group {group} is coordinated by {where}, not by broker {me.broker}")
-    if claim.broker == me.broker and claim.epoch > me.epoch:
-        raise NotCoordinator(f"broker {me.broker} claimed group {group} in a later life than this one")
 
 
 def claim_group(
@@ -123,7 +132,8 @@ def claim_group(
     *,
     make: bool,
 ) -> HeldGroup | None:
-    """Coordinate the group from now on, as its last coordinator left it.
+    """Coordinate the group from now on, as its last coordinator left it. A claim of a later life (:func:`is_later`) is
+    replaced: the store refuses that write of a broker of the past, whose registration is another one by now.
 
     None when it is no group of Kafka clients; with ``make`` it becomes one, if no actors are in it. Raises
     NotCoordinator when another able broker holds it, is to claim it, or was faster; InvalidGroupId,
@@ -132,11 +142,11 @@ def claim_group(
     """
     try:
         found = _read(store, group)
-        check_coordinates(group, found.claim.claim, me, cluster)
+        _check_is_chosen(group, found.claim.claim, me, cluster)
         if make and (found.kind is None or found.kind.kind is not GroupKind.CLIENTS):
             kind = settle_kind(store, group, GroupKind.CLIENTS)
             found = _read(store, group)._replace(kind=kind)  # the claim and the state may have changed with it
-            check_coordinates(group, found.claim.claim, me, cluster)
+            _check_is_chosen(group, found.claim.claim, me, cluster)
         if found.kind is None or found.kind.kind is not GroupKind.CLIENTS:
             return None
         held = HeldGroup(store, group, me, found.kind, found.claim, found.state, rules, now_ms)

@@ -17,7 +17,7 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import ClassicGroup
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
-from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claim
+from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, is_later, read_claim
 from raylog.broker.groups.table import Entry, GroupTable, Ticker
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
@@ -137,8 +137,12 @@ class GroupHolder:
 
     def check_coordinates(self, entry: Entry, group: GroupId) -> None:
         """Raises NotCoordinator unless this broker coordinates the group or is to."""
-        if entry.held is None:
-            check_coordinates(group, read_claim(self._store, group).claim, self.claimant(), self._cluster())
+        if entry.held is not None:
+            return
+        claim = read_claim(self._store, group).claim
+        if is_later(claim, self.claimant()) and self.hold(entry, group, make=False) is not None:
+            return
+        check_coordinates(group, claim, self.claimant(), self._cluster())
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         """Store what has to be, then answer, and see that the group's time passes."""
