@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
@@ -68,6 +69,10 @@ def proxied(tmp_path: Path) -> Iterator[tuple[FrameProxy, str]]:
         with InProcessCluster(tmp_path, config=config) as running:
             running.create_topic("t", partitions=2)
             yield proxy, f"127.0.0.1:{proxy.port}"
+
+
+async def _first(consumer: AsyncConsumer) -> object:
+    return await anext(consumer)
 
 
 async def soon(condition: Callable[[], Any], what: str) -> None:
@@ -191,6 +196,28 @@ async def test_a_waiting_consumer_leaves_the_loop_free_and_is_woken(cluster: InP
         reading = asyncio.create_task(anext(consumer))
         await producer.aiosend("t", b"wakes", partition=2)
         assert (await asyncio.wait_for(reading, 10)).value == b"wakes"
+
+
+@in_loop
+@pytest.mark.parametrize("topics", [("t",), ("not-there",)])
+async def test_closing_under_a_task_that_reads_closes_everything(
+    cluster: InProcessCluster, topics: tuple[str, ...]
+) -> None:
+    """Whatever the task waits for: records, or what there is to read."""
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    consumer = AsyncConsumer(cluster.bootstrap_servers, topics, **EARLIEST, fetch_max_wait_ms=20_000)
+    reading = asyncio.create_task(_first(consumer))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(reading), 0.2)
+    assert descriptors() > before
+    await consumer.close()
+    with pytest.raises(RaylogError, match="is closed"):
+        await reading
+    await soon(lambda: descriptors() <= before, "nothing stays open")
 
 
 @in_loop

@@ -47,6 +47,11 @@ class OneUser:
         self._what = what
         self._lock = Lock()
 
+    @property
+    def is_in(self) -> bool:
+        """Whether somebody uses it now."""
+        return self._lock.locked()
+
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise RaylogError(

@@ -120,11 +120,14 @@ class AsyncConsumer(ConsumerCore):
         return record
 
     async def close(self) -> None:
-        """Close all connections. Twice does no harm."""
+        """Close all connections. A call that waits in another task raises RaylogError. Twice does no harm."""
         if self._closed or self._fork.forked:
             return
+        self._closed = True
+        self._network.pool.wakeup()
+        while self._user.is_in:
+            await asyncio.sleep(0)  # that task sees it as soon as it has its turn
         with self._user:
-            self._closed = True
             if self._asking is not None:
                 await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
             self._close()
@@ -174,7 +177,7 @@ class AsyncConsumer(ConsumerCore):
         with self._user:
             if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
-                await asyncio.sleep(0)  # a backlog must not keep the loop from its other tasks
+                await self._readable(0)  # a backlog must not keep the loop from its other tasks
             while not self._has_data() and not self._fetcher.has_error():
                 left_ms = (deadline - time.monotonic()) * 1_000
                 await self._exchange(max(0.0, left_ms))
@@ -191,6 +194,7 @@ class AsyncConsumer(ConsumerCore):
         """Wait until brokers have said something, or the time is over."""
         if timeout_ms <= 0:
             await asyncio.sleep(0)
+            self._check()
             return
         descriptor = self._network.pool.fileno()
         readable = self._loop.create_future()
@@ -201,6 +205,7 @@ class AsyncConsumer(ConsumerCore):
         finally:
             timer.cancel()
             self._loop.remove_reader(descriptor)
+        self._check()
 
     async def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Asked by the admin client, which blocks, in a thread; the answer of a call that was cancelled is dropped."""
