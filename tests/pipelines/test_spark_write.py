@@ -89,7 +89,7 @@ def test_no_rows_are_no_records(spark: SparkSession, servers: str, topic: str) -
 def test_what_can_not_be_delivered_fails_the_job(spark: SparkSession, servers: str, topic: str) -> None:
     frame = spark.range(10).selectExpr("string(id) value", "int(7) partition")
     with pytest.raises(PySparkException, match=rf"InvalidPartitions.*{topic} has partitions 0 to 2, not 7"):
-        write(frame, topic=topic, bootstrap_servers=servers)
+        write(frame, topic=topic, bootstrap_servers=servers, **{"kafka.max.block.ms": 2_000})
     large = spark.range(1).selectExpr("repeat('x', 2000000) value")
     with pytest.raises(PySparkException, match=rf"MessageTooLarge.*{topic}: row 0.*max.request.size"):
         write(large, topic=topic, bootstrap_servers=servers)
