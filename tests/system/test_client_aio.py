@@ -175,9 +175,9 @@ async def test_a_million_rows_leave_others_their_turns(cluster: InProcessCluster
 async def test_columns_of_other_lengths_are_refused_whole(cluster: InProcessCluster) -> None:
     """However many pieces they are sent in."""
     async with AsyncProducer(cluster.bootstrap_servers) as producer:
-        for rows in (2, 65_536, 65_537, 131_073):
+        for rows in (2, 65_537):
             values = [b"v"] * rows
-            for wrong in (rows - 1, rows + 1, 2 * rows):
+            for wrong in (rows - 1, rows + 1):
                 for more in ({"keys": [b"k"] * wrong}, {"timestamps": [1] * wrong}, {"partition": [1] * wrong}):
                     with pytest.raises(InvalidRecord):
                         await producer.send_batch("t", values, **more)
