@@ -114,6 +114,21 @@ def test_silent_leader_is_let_be_while_eligible_ones_are_silent() -> None:
     assert is_registered(cluster, 2)
 
 
+def test_fenced_replica_does_not_keep_others_out_of_the_isr() -> None:
+    """It fetches from the leader, which does not know that the controller cannot reach it, and proposes both."""
+    cluster = cluster_of(4)
+    cluster.lose(2, 3)
+    pass_time(cluster, 100)
+    cluster.bring_back(2, 3)
+    pass_time(cluster, 300, cut_off=(2,))
+    assert (partition(cluster).isr, cluster.controller.state.fenced) == ((1, 4), {2})
+    answer = outcome(cluster, cluster.propose_isr(TP, 1, 2, 3, 4))
+    assert answer.verdict is Verdict.OK
+    assert partition(cluster).isr == (1, 4, 3)
+    alone = outcome(cluster, cluster.propose_isr(TP, 1, 2, 3, 4))
+    assert (alone.verdict, "fenced" in alone.reason) == (Verdict.REFUSED, True)
+
+
 def test_all_is_quiet_and_all_answer(cluster: ControlledCluster) -> None:
     """Brokers are asked several times in the time after which they are silent, and nothing is written or applied."""
     pass_time(cluster, 500)

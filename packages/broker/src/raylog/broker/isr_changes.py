@@ -166,7 +166,7 @@ class IsrChanges:
         if outcome.state is not None:
             self._table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is Verdict.OK:
-            now = {member for member, _ in change.isr}
+            now = {member for member, _ in change.isr} if outcome.state is None else set(outcome.state.isr)
             self.shrinks += len(set(before) - now)
             self.expands += len(now - set(before))
             logger.info("in-sync replicas changed", partition=change.tp, isr=sorted(now), before=sorted(before))

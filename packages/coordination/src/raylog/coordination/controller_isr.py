@@ -29,11 +29,23 @@ class IsrJudge:
         if reason := self._staleness(change, partition):
             return Outcome(change.tp, Verdict.STALE, partition, reason)
         terms = self._rules.terms(topic, self._state)
+        change = self._without_ineligible(change, partition, terms)
         if reason := self._fault(change, partition, terms):
             return Outcome(change.tp, Verdict.REFUSED, partition, reason)
         # Written though it may be as it was: so a leader voids an earlier proposal of which it never heard.
         new = proposed(partition, dict(change.isr), terms.min_isr)
         return Change.by(self._state, change.tp, partition, new)
+
+    def _without_ineligible(self, change: IsrChange, partition: PartitionState, terms: Terms) -> IsrChange:
+        """Those that must not join yet keep nobody else out: without them, unless nothing is left of the change."""
+        may_join = {*partition.replicas} - {*partition.isr}
+        kept = tuple(
+            (broker, epoch)
+            for broker, epoch in change.isr
+            if broker not in may_join or not self.ineligibility(broker, epoch, change, partition, terms)
+        )
+        is_change = {broker for broker, _ in kept} != {*partition.isr}
+        return change._replace(isr=kept) if is_change else change
 
     def _staleness(self, change: IsrChange, partition: PartitionState) -> str:
         """Why the leader decided on what is no longer so; empty when it did not."""
