@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from kit.group_members import GROUP, TOPIC, make_topic
 from kit.stores import Counting
-from kit.topics import put_topic
+from kit.topics import drop_topic, put_topic
 from raylog.coordination import group_paths
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import Begin, Cease, Drop, Effect, Event, Leave, Noticed, Quiet, Started
-from raylog.coordination.group_model import Registered
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import NodeEvent, StoreEvent
-from raylog.protocol.ids import MemberId, MonotonicMs, PartitionIndex, TimestampMs, TopicPartition
+from raylog.protocol.ids import MemberId, MonotonicMs, Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
 MOST_TRIPS = 9
 """Topics, partitions of each, nodes twice, topics, times of writes of numbers and topics."""
+
+MOST_TRIPS_OF = {"first": 5, "second": 1, "deleted": 14, "forget": 8}
+"""For any number of topics: first with their nodes made, then as they are; with deleted topics cleared; by hand."""
 
 
 @pytest.mark.parametrize("partitions", [10, 1_000])
@@ -37,6 +41,32 @@ def test_numbers_of_old_tools_are_fetched_in_few_round_trips(partitions: int) ->
         before = store.trips
         assert list(RegistryOffsetStore(store).fetch(GROUP)) == tps
         assert store.trips - before <= MOST_TRIPS
+
+
+@pytest.mark.parametrize("topics", [1, 200])
+def test_offsets_of_many_topics_are_made_and_forgotten_in_few_round_trips(topics: int) -> None:
+    with Counting(MemoryTree()) as store:
+        settle_kind(store, GROUP, GroupKind.CLIENTS)
+        names = [TopicName(f"t{number}") for number in range(2 * topics)]
+        ids = {name: put_topic(store, name) for name in names}
+        offsets = RegistryOffsetStore(store)
+        commits = {TopicPartition(name, PartitionIndex(0)): CommittedOffset(Offset(1)) for name in names}
+        steps: dict[str, Callable[[], object]] = {
+            "first": lambda: offsets.write(GROUP, commits, [], ids),
+            "second": lambda: offsets.write(GROUP, commits, [], ids),
+            "deleted": lambda: offsets.forget_deleted_topics(GROUP, []),
+            "forget": lambda: offsets.forget(GROUP, offsets.look(GROUP), list(commits)[topics:], []),
+        }
+        trips = {}
+        for step, act in steps.items():
+            if step == "deleted":
+                for name in names[:topics]:
+                    drop_topic(store, name)
+            before = store.trips
+            act()
+            trips[step] = store.trips - before
+        assert offsets.partitions(GROUP) == store.children(group_paths.offsets(GROUP)) == []
+        assert all(trips[step] <= MOST_TRIPS_OF[step] for step in steps), trips
 
 
 class Actor:

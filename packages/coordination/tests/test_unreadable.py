@@ -14,6 +14,7 @@ from kit.stores import Closed, close_node
 from kit.topics import put_topic
 from raylog.coordination import configs, election, group_paths, paths, snapshot, unreadable
 from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
@@ -486,12 +487,17 @@ def test_closed_node_of_one_partition_takes_no_other_offset_with_it() -> None:
     group, tps = GroupId("g"), [TopicPartition(name, PartitionIndex(0)) for name in (FLIGHTS, OTHER, TopicName("last"))]
     with MemoryStore(MemoryTree()) as store, unreadable.collecting() as told:
         ids = {tp.topic: put_topic(store, tp.topic) for tp in tps}
+        settle_kind(store, group, GroupKind.CLIENTS)
         offsets = RegistryOffsetStore(store)
         assert not offsets.write(group, dict.fromkeys(tps, CommittedOffset(Offset(5))), [], ids)
         closed = [paths.topic(FLIGHTS), group_paths.detail(group, tps[1])]
         for path in closed:
             close_node(store, path)
         found = offsets.read(group)
+        first = TopicPartition(OTHER, PartitionIndex(1))  # its commit reads which nodes are there
+        commits = dict.fromkeys((tps[1], first), CommittedOffset(Offset(6)))
+        assert not offsets.write(group, commits, [], ids)
+        assert offsets.read(group, [first]).committed == {first: commits[first]}
     assert found.committed == {tps[2]: CommittedOffset(Offset(5))}
     assert found.unreadable.keys() == {*tps[:2]}
     assert sorted(told.known) == sorted(closed)

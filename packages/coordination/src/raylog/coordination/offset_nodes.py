@@ -138,8 +138,10 @@ def values(
 def partitions_below(store: MetadataStore, path: str) -> list[TopicPartition]:
     """Those that have a node there, each below that of its topic, in order."""
     partitions = []
-    for topic in store.children(path):
-        for index in store.children(f"{path}/{topic}"):
+    topics = store.children(path)
+    indexes = store.children_many([f"{path}/{topic}" for topic in topics]) if topics else ()
+    for topic, found in zip(topics, indexes, strict=True):
+        for index in found:
             with skipping():
                 partitions.append(group_paths.partition_named(topic, index, path))
     return sorted(partitions)

@@ -210,7 +210,7 @@ class RegistryOffsetStore:
                     raise
             else:
                 break
-        self._delete_empty(group_paths.owners_of_topic(group, tp.topic))
+        self._delete_unless_in_use([group_paths.owners_of_topic(group, tp.topic)])
         return True
 
     def stage(self, offsets: Sequence[tuple[Claim, CommittedOffset]]) -> Staged:
@@ -280,7 +280,7 @@ class RegistryOffsetStore:
             nodes = values(group, left, topics)
             ops: list[Op] = [Set(node, data) for node, data in nodes.items()]
             if is_looking:
-                there = zip(ops, self._store.get_many(list(nodes)), strict=True)
+                there = zip(ops, self._store.get_each(list(nodes)), strict=True)
                 above = [node for topic in {tp.topic for tp in left} for node in pair_above(group, topic)]
                 ops = [
                     *missing_nodes(self._store, group, above),
@@ -336,19 +336,26 @@ class RegistryOffsetStore:
             counted = [] if deletions is None else [Set(group_paths.details(group), b"", deletions)]
             self._store.multi([*guards, *counted, *part])
             deletions = None if deletions is None else deletions + 1
-        for topic in sorted({tp.topic for tp in tps}):
-            self._delete_above(group, topic)
+        topics = sorted({tp.topic for tp in tps})
+        owners = [group_paths.owners_of_topic(group, topic) for topic in topics]
+        self._delete_empty([*(node for topic in topics for node in pair_above(group, topic)), *owners])
 
-    def _delete_above(self, group: GroupId, topic: TopicName) -> None:
-        """What is empty of the nodes above a topic's offsets and owners."""
-        for node in (*pair_above(group, topic), group_paths.owners_of_topic(group, topic)):
-            self._delete_empty(node)
+    def _delete_empty(self, nodes: Sequence[str]) -> None:
+        """Those of these nodes that are there and have no children."""
+        stats, names = self._store.exists_many(nodes), self._store.children_many(nodes)
+        found = zip(nodes, stats, names, strict=True)
+        self._delete_unless_in_use([node for node, stat, below in found if stat is not None and not below])
 
-    def _delete_empty(self, node: str) -> None:
-        try:
-            self._store.delete(node)
-        except (NoNode, NotEmpty):
-            pass
+    def _delete_unless_in_use(self, nodes: Sequence[str]) -> None:
+        """What is gone already, or has children, stays as it is."""
+        for part in packed(map(Delete, nodes), size_of, MULTI_BYTES, MULTI_ITEMS):
+            while part:
+                try:
+                    self._store.multi(part)
+                except (NoNode, NotEmpty) as error:
+                    del part[error.index]
+                else:
+                    break
 
     def forget_deleted_topics(self, group: GroupId, guards: Sequence[Op]) -> Sequence[TopicPartition]:
         self._store.heartbeat()
@@ -362,8 +369,7 @@ class RegistryOffsetStore:
             | (stored.keys() - set(self._counting(group, stored, topics.ids)))
         )
         self.forget(group, seen, gone, guards)
-        for topic in sorted(owned - there):
-            self._delete_empty(group_paths.owners_of_topic(group, topic))
+        self._delete_empty([group_paths.owners_of_topic(group, topic) for topic in sorted(owned - there)])
         return gone
 
 
