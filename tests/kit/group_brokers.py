@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from kit.node import registered_store
-from kit.stores import Counting
+from kit.node import register
+from kit.stores import Hanging
 from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
@@ -38,9 +38,11 @@ class Brokers:
         with MemoryStore(self.tree) as store:
             for name, topic_id in IDS.items():
                 put_topic(store, name, new_id=topic_id)
-        self.stores: dict[int, Counting] = {}
+        self.stores: dict[int, Hanging] = {}
         self.known: dict[int, set[int]] = {}
         """The brokers that each broker takes for live."""
+        self.fenced: dict[int, set[int]] = {}
+        """Those of them that it takes for fenced."""
         self.epochs: dict[int, int] = {}
         self.leases: dict[int, bool] = {}
         self.coordinators: dict[int, GroupCoordinator] = {}
@@ -52,7 +54,8 @@ class Brokers:
 
     def start(self, broker: int, *, started: bool = True) -> GroupCoordinator:
         epoch = self.epochs[broker] = self.epochs.get(broker, 0) + 1
-        self.stores[broker] = registered_store(BrokerId(broker), BrokerEpoch(epoch), self.tree)
+        self.stores[broker] = Hanging(self.tree)
+        register(self.stores[broker], BrokerId(broker), BrokerEpoch(epoch))
         self.known[broker], self.leases[broker] = {broker}, True
         coordinator = self.coordinators[broker] = GroupCoordinator(
             BrokerId(broker),
@@ -71,7 +74,8 @@ class Brokers:
 
     def state(self, broker: int) -> ClusterState:
         infos = (BrokerInfo(BrokerId(each), BrokerEpoch(self.epochs[each]), ()) for each in self.known[broker])
-        return ClusterState(brokers={info.id: info for info in infos})
+        fenced = frozenset(map(BrokerId, self.fenced.get(broker, ())))
+        return ClusterState(brokers={info.id: info for info in infos}, fenced=fenced)
 
     def all_know(self, *alive: int) -> None:
         """The controller has told these which of them live."""
@@ -95,6 +99,8 @@ class Brokers:
         self.epochs[broker] += 1
 
     def stop(self) -> None:
+        for store in self.stores.values():
+            store.goes_on.set()
         for coordinator in self.coordinators.values():
             coordinator.stop()
         for store in self.stores.values():

@@ -40,6 +40,7 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
 from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import (
     ElectionNotNeeded,
     InvalidReplicationFactor,
@@ -68,12 +69,17 @@ LISTENER = "PLAINTEXT"
 def registered_store(broker: BrokerId, epoch: BrokerEpoch, tree: MemoryTree | None = None) -> Counting:
     """A metadata store in memory, of its own or on ``tree``, that has ``broker`` registered in this incarnation."""
     store = Counting(tree or MemoryTree())
+    register(store, broker, epoch)
+    return store
+
+
+def register(store: MetadataStore, broker: BrokerId, epoch: BrokerEpoch) -> None:
+    """Start the store, and register ``broker`` by it in this incarnation."""
     store.start()
     store.ensure(paths.broker_epoch(broker))
     store.create(paths.broker(broker), ephemeral=True, parents=True)
     while store.set(paths.broker_epoch(broker), b"") < epoch:
         pass
-    return store
 
 
 def sent(reply: Reply) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from kazoo.security import make_digest_acl
@@ -164,6 +165,24 @@ class Counting(MemoryStore):
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         self._count(1, sum(len(op.path) + len(op.data) for op in ops if isinstance(op, Create | Set)))
+        return super().multi(ops)
+
+
+class Hanging(Counting):
+    """Each multi that names a node below ``stuck`` waits until ``goes_on``, as where no answer comes."""
+
+    def __init__(self, tree: MemoryTree, session_timeout_ms: int = 60_000) -> None:
+        super().__init__(tree, session_timeout_ms)
+        self.stuck: str | None = None
+        self.goes_on = threading.Event()
+        self.waiting = 0
+        """How many have come to wait."""
+
+    def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        stuck = self.stuck
+        if stuck is not None and any(op.path.startswith(f"{stuck}/") for op in ops):
+            self.waiting += 1
+            self.goes_on.wait(60)
         return super().multi(ops)
 
 

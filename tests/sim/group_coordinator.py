@@ -1,14 +1,15 @@
 """A simulated broker's coordinator of groups: the product's own, whose threads' steps the engine calls.
 
 Requests, the ticker and upkeep share the groups' locks, and here one engine thread: a lock that is held keeps the
-others waiting, as it does there. The committer asks for its fence under the lock, so that its step begins when that is
-free, and writes without it: what others do meanwhile comes in between.
+others waiting, as it does there. Committers ask for their fence under the lock, so that their steps begin when that is
+free, and write without it: what others do meanwhile comes in between, another group's commits as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylog.broker.config import BROKER_SETTINGS, OFFSETS_COMMIT_LINGER_MS
@@ -20,7 +21,7 @@ from raylog.broker.groups.upkeep import GroupUpkeep
 from raylog.coordination import group_paths
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerId, GroupId, MemberId, TimestampMs, TopicId, TopicPartition
+from raylog.protocol.ids import BrokerId, GroupId, MemberId, MonotonicMs, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
 
 from .engine import Thread
@@ -36,6 +37,7 @@ LOOK_MS = 50
 """How often it looks whether the ticker has something to do."""
 UPKEEP_MS = 1_000
 LINGERS_MS = (1, 5, 5, 20)
+COMMITTERS = 2
 RULES = GroupRules(min_session_timeout_ms=10, max_session_timeout_ms=60_000, initial_rebalance_delay_ms=100)
 SETTINGS = Settings(BROKER_SETTINGS, {OFFSETS_COMMIT_LINGER_MS.name: 0})
 
@@ -110,8 +112,7 @@ class Coordinating:
         self._broker = broker
         self._engine = broker.engine
         self._thread = Thread(broker.process)
-        self._committing = Thread(broker.process)
-        self._has_commits = False
+        self._committing = [Thread(broker.process) for _ in range(COMMITTERS)]
         self._member_ids = 0
         self.fails: dict[str, int] = {}
         """So many of the next steps of each of its threads fail."""
@@ -145,7 +146,7 @@ class Coordinating:
     @property
     def is_busy(self) -> bool:
         """A step is under way; to stop, it has to be waited for."""
-        return self._thread.busy or self._committing.busy
+        return any(thread.busy for thread in (self._thread, *self._committing))
 
     def serve(self, request: GroupRequest, answer: Answer) -> None:
         """A client asks; any thread."""
@@ -212,17 +213,15 @@ class Coordinating:
                 return ()
             case Commit(who, offsets, topic):
                 results = groups.commit_offsets(group, who, offsets, {TOPIC: topic})
-                if not self._has_commits:
-                    self._has_commits = True
-                    self._engine.at(self._engine.random.choice(LINGERS_MS), self._committing, self._commit)
+                self._commit_later(self._engine.random.choice(LINGERS_MS))
                 return results
         raise ValueError(f"nobody serves {about}")
 
     def _tick(self) -> None:
         self._engine.at(LOOK_MS, self._thread, self._tick)
         self._broker.store.thread = self._thread
-        if self._groups.next_tick_ms <= self._broker.clock():
-            self._turn("group-ticker")
+        while self._is_due(self._groups.next_tick_ms) and self._loops.turn("group-ticker"):
+            pass
 
     def _look_after(self) -> None:
         self._engine.at(UPKEEP_MS, self._thread, self._look_after)
@@ -230,18 +229,20 @@ class Coordinating:
         self._upkeep.turn(NeverStops())  # type: ignore[arg-type]
         self._groups.keeper.turn(NeverStops())  # type: ignore[arg-type]
 
-    # --- the committer's
+    # --- the committers'
 
-    def _commit(self) -> None:
+    def _commit_later(self, delay: int) -> None:
+        thread = self._engine.random.choice(self._committing)
+        self._engine.at(delay, thread, partial(self._commit, thread))
+
+    def _commit(self, thread: Thread) -> None:
         """The step waits for the lock, where somebody has it."""
         if self._thread.busy:
-            self._engine.at(1, self._committing, self._commit)
+            self._commit_later(1)
             return
-        self._has_commits = False
-        self._broker.store.thread = self._committing
-        self._turn("offset-committer")
+        self._broker.store.thread = thread
+        if self._is_due(self._groups.next_commit_ms) and self._loops.turn("offset-committer"):
+            self._commit_later(1)  # another group's
 
-    def _turn(self, name: str) -> None:
-        loop = self._loops.made[name]
-        if loop.is_alive:
-            loop.turn()
+    def _is_due(self, due_ms: MonotonicMs | None) -> bool:
+        return due_ms is not None and due_ms <= self._broker.clock()

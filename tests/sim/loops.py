@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from raylog.coordination.loops import FIRST_PAUSE_S, Loop, Loops
@@ -41,6 +41,10 @@ class SimLoop(Loop):
     def is_alive(self) -> bool:
         return self._runs
 
+    @property
+    def is_idle(self) -> bool:
+        return self._runs and not self._turns
+
     def turn(self) -> bool:
         """One step; False after the last one."""
         self._turns = True
@@ -71,13 +75,13 @@ class EndsByAnError(SimLoop):
 
 
 class SimLoops(Loops):
-    """Those of one process, by name."""
+    """Those of one process."""
 
     kind = SimLoop
 
     def __init__(self, before_step: Callable[[str], None]) -> None:
         super().__init__(reports=Unheard(), before_step=before_step, now_s=lambda: 0.0)
-        self.made: dict[str, SimLoop] = {}
+        self._made: dict[str, list[SimLoop]] = {}
 
     def loop(
         self,
@@ -89,8 +93,21 @@ class SimLoops(Loops):
         finish: Callable[[], None] = lambda: None,
         last_pause_s: float = 0.0,
     ) -> SimLoop:
-        self.made[name] = made = self.kind(self, name, step, vital, mend, finish, last_pause_s)
-        return made
+        loop = self.kind(self, name, step, vital, mend, finish, last_pause_s)
+        self._made.setdefault(name, []).append(loop)
+        return loop
+
+    @property
+    def made(self) -> Collection[str]:
+        """The names of all."""
+        return self._made.keys()
+
+    def turn(self, name: str) -> bool:
+        """One step of a thread of this name that is idle; False when none is, or all have ended."""
+        idle = next((loop for loop in self._made[name] if loop.is_idle), None)
+        if idle is not None:
+            idle.turn()
+        return idle is not None
 
 
 class Waits(BaseException):

@@ -142,14 +142,17 @@ def test_every_thread_of_the_sources_is_in_this_test() -> None:
     named = set()
     for path in [*SOURCES.glob("broker/src/**/*.py"), *SOURCES.glob("coordination/src/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in {"loop", "once"}
-            ):
+            if isinstance(node, ast.Call) and called(node.func) in {"loop", "once", "DueGroups"}:
                 named.add(literal(node.args[0]))
     named.discard("")  # a connection's thread, which runs one job after the other: see test_net_threads
     assert named == set(THREADS) | ELSEWHERE - {"group"}
+
+
+def called(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def literal(node: ast.expr) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import cast
 
 from raylog.broker.controller_calls import Item
 from raylog.broker.controller_sender import Sender
-from raylog.broker.groups.table import Ticker
+from raylog.broker.groups.due import THREADS, DueGroups
 from raylog.broker.membership import Membership
 from raylog.broker.partitions import PartitionTable
 from raylog.coordination import controller_events as core
@@ -69,7 +70,7 @@ def test_group_whose_tick_fails_is_ticked_again() -> None:
         ticks.put(group)
 
     loops = Loops()
-    ticker = Ticker(tick, lambda: None, monotonic_ms, 60_000, loops)
+    ticker = DueGroups("group-ticker", tick, monotonic_ms, loops)
     ticker.start()
     try:
         for group in ("bad", "good"):
@@ -78,6 +79,36 @@ def test_group_whose_tick_fails_is_ticked_again() -> None:
         assert loops.failures() == {"group-ticker": 1}
     finally:
         ticker.stop()
+
+
+def test_group_has_one_thread_at_a_time_and_others_go_on() -> None:
+    """What is scheduled for a group meanwhile is done once more after that."""
+    begun: queue.SimpleQueue[GroupId] = queue.SimpleQueue()
+    goes_on = threading.Event()
+
+    def work(group: GroupId) -> None:
+        begun.put(group)
+        if group.startswith("slow"):
+            assert goes_on.wait(WAIT_S)
+
+    due = DueGroups("worker", work, monotonic_ms, Loops())
+    due.start()
+    try:
+        slow = [GroupId(f"slow {number}") for number in range(THREADS - 1)]
+        for group in (*slow, *slow):
+            due.schedule(group, monotonic_ms())
+        assert {begun.get(timeout=WAIT_S) for _ in slow} == {*slow}
+        for group in slow:
+            due.schedule(group, monotonic_ms())
+        for number in range(100):
+            due.schedule(GroupId(f"{number}"), MonotonicMs(monotonic_ms() - number))
+        assert {begun.get(timeout=WAIT_S) for _ in range(100)} == {f"{number}" for number in range(100)}
+        assert due.next_ms is None
+        goes_on.set()
+        assert {begun.get(timeout=WAIT_S) for _ in slow} == {*slow}
+    finally:
+        goes_on.set()
+        due.stop()
 
 
 class Registered:

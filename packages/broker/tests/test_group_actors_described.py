@@ -27,7 +27,7 @@ def test_pattern_of_member_costs_the_broker_milliseconds(pattern: str, topics: l
     store.start()
     store.ensure(group_paths.members(GROUP))
     about = group_paths.encode_member(Registered(frozenset(), pattern, "", -1), TimestampMs(0))
-    store.create(group_paths.member(GROUP, MemberId("m")), about)
+    store.create(group_paths.member(GROUP, MemberId("m")), about, ephemeral=True)
     begun = time.thread_time()
     [member] = describe_actors(store, GROUP, TOPICS).members
     assert time.thread_time() - begun < 0.5

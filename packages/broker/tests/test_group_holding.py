@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import pytest
 
@@ -13,7 +14,7 @@ from raylog.broker.groups.classic_messages import Identity, Join, Leaver, Protoc
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths, paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_kinds import GroupKind, mark_deleted, settle_kind
 from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
@@ -339,6 +340,31 @@ def test_a_group_in_use_keeps_its_offsets_and_an_empty_one_can_be_forgotten(
         one.describe(GROUP)
     assert one.fetch_offsets(GROUP, None) == {}
     assert joined(one.join(GROUP, wishes())).generation == 1
+
+
+def test_group_marked_as_deleted_is_none_and_is_removed(brokers: Brokers, one: GroupCoordinator) -> None:
+    """The broker that deleted it died after the mark: nobody sees what it has left."""
+    store = brokers.stores[1]
+    for ends in (lambda: one.finish_deletions(), lambda: one.delete(GROUP), lambda: commit(one, NOBODY)):
+        commit(one, NOBODY)
+        mark_deleted(store, GROUP, [])
+        brokers.register_anew(1)
+        assert one.list_groups() == []
+        assert one.fetch_offsets(GROUP, None) == {}
+        for ask in (
+            lambda: one.describe(GROUP),
+            lambda: commit(one, Identity(MemberId("m"), Generation(1))),
+            lambda: one.delete_offsets(GROUP, [TP]),
+        ):
+            with pytest.raises(GroupIdNotFound):
+                ask()
+        assert store.children(group_paths.offsets(GROUP)) == ["t"]
+        with suppress(GroupIdNotFound):
+            ends()
+    assert one.fetch_offsets(GROUP, None) == READ
+    member_of(one)
+    with pytest.raises(NonEmptyGroup):
+        one.delete(GROUP)
 
 
 def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brokers, one: GroupCoordinator) -> None:

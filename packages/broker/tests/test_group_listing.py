@@ -74,7 +74,9 @@ def put_clients(store: Counting, group: GroupId, members: int) -> None:
 def put_actors(store: Counting, group: GroupId, owned: int) -> None:
     settle_kind(store, group, GroupKind.ACTORS)
     node = group_paths.member(group, ONE)
-    store.create(node, group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1)), parents=True)
+    store.create(
+        node, group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1)), ephemeral=True, parents=True
+    )
     shares = Shares(Generation(3), {ONE: PARTITIONS})
     store.create(group_paths.assignment(group), group_paths.encode_assignment(shares))
     for tp in PARTITIONS[:owned]:
@@ -149,12 +151,14 @@ def test_foreign_nodes_among_members_are_none(store: Counting, coordinator: Grou
     for group in (alone, beside):
         store.create(f"{group_paths.members(group)}/foreign", b"no JSON")
         store.create(f"{group_paths.members(group)}/%", b"{}")
+        readable = group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1))
+        store.create(f"{group_paths.members(group)}/persistent", readable)
     assert {each.group: each.state for each in coordinator.list_groups()} == {alone: "Empty", beside: "Stable"}
     assert coordinator.describe(alone).state == "Empty"
     described = coordinator.describe(beside)
     assert (described.state, [each.member_id for each in described.members]) == ("Stable", [ONE])
     newcomer = group_paths.member(beside, MemberId("two"))
-    store.create(newcomer, group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1)))
+    store.create(newcomer, readable, ephemeral=True)
     [_, listed] = coordinator.list_groups()
     assert listed.state == coordinator.describe(beside).state == "PreparingRebalance"
 

@@ -78,6 +78,8 @@ class Passes:
     def noted_empty(self) -> list[Any]:
         return []
 
+    def finish_deletions(self) -> None: ...
+
     def __getattr__(self, name: str) -> Any:
         """What is asked about one group: meanwhile the broker is told to stop."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -11,8 +12,11 @@ import pytest
 
 from kit.stores import Contended
 from kit.topics import forget_offsets, put_topic, replace_topic
+from kit.waiting import wait_until
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
+from raylog.broker.groups.due import THREADS
 from raylog.coordination import group_paths
+from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.loops import Loops
 from raylog.coordination.memory_store import MemoryStore
@@ -44,13 +48,6 @@ class World:
     lost: list[GroupId]
     committer: OffsetCommitter = field(init=False)
     loops: Loops = field(default_factory=Loops)
-    defects: list[BaseException] = field(default_factory=list)
-    """What comes next in place of the linger time."""
-
-    def linger_s(self) -> float:
-        if self.defects:
-            raise self.defects.pop()
-        return 0.0
 
     def submit(
         self, offsets: dict[TopicPartition, CommittedOffset], group: GroupId = GROUP, fence: Sequence[Op] = ()
@@ -88,7 +85,7 @@ def world() -> Iterator[World]:
         offsets = RegistryOffsetStore(store)
         lost: list[GroupId] = []
         world = World(store, outside, offsets, lost)
-        world.committer = OffsetCommitter(offsets, world.linger_s, lost.append, world.loops)
+        world.committer = OffsetCommitter(offsets, lambda: 0, lost.append, monotonic_ms, world.loops)
         committer = world.committer
         yield world
         committer.close()
@@ -218,23 +215,62 @@ def test_what_was_submitted_before_the_end_is_written_and_the_rest_refused(world
     assert world.offsets.fetch(GROUP) == {tp(0): at(2)}
 
 
+def raising(error: BaseException) -> Callable[[], Sequence[Op]]:
+    def fence() -> Sequence[Op]:
+        raise error
+
+    return fence
+
+
 def test_commit_is_answered_when_the_thread_meets_a_defect(world: World) -> None:
-    world.defects.append(ValueError("not foreseen"))
     with world.running():
         with pytest.raises(CoordinatorNotAvailable, match="may not have been committed: not foreseen"):
-            world.submit({tp(0): at(5)}).result(5)
+            world.submit_asking({tp(0): at(5)}, raising(ValueError("not foreseen"))).result(5)
         assert world.submit({tp(0): at(6)}).result(5) == {tp(0): None}
-    assert world.loops.failures()["offset-committer"] == 1
 
 
-def test_commit_is_refused_when_the_thread_is_gone(world: World) -> None:
-    world.defects.append(SystemExit())
+def test_commit_is_refused_when_its_thread_is_gone_others_serve(world: World) -> None:
     with world.running():
         with pytest.raises(CoordinatorNotAvailable):
-            world.submit({tp(0): at(5)}).result(5)
-        with pytest.raises(CoordinatorNotAvailable, match="the broker stops"):
-            world.submit({tp(0): at(6)}).result(5)
+            world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(5)
+        assert world.submit({tp(0): at(6)}).result(5) == {tp(0): None}
     assert "offset-committer" in world.loops.failure
+
+
+def test_commits_are_refused_at_the_end_when_all_threads_are_gone(world: World) -> None:
+    with world.running():
+        for _ in range(THREADS):
+            with pytest.raises(CoordinatorNotAvailable):
+                world.submit_asking({tp(0): at(5)}, raising(SystemExit())).result(5)
+        wait_until(lambda: not world.loops.names(), 5, "they are gone")
+        left = world.submit({tp(0): at(6)})
+    with pytest.raises(CoordinatorNotAvailable, match="the broker stops"):
+        left.result(0)
+
+
+def test_slow_write_holds_up_no_other_group_and_keeps_the_order(world: World) -> None:
+    slow = [GroupId(f"slow {number}") for number in range(THREADS - 1)]
+    others = [GroupId(f"g{number}") for number in range(100)]
+    for group in (*slow, *others):
+        settle_kind(world.outside, group, GroupKind.CLIENTS)
+    hung, goes_on = threading.Semaphore(0), threading.Event()
+
+    def hang() -> Sequence[Op]:
+        hung.release()
+        assert goes_on.wait(30)
+        return ()
+
+    with world.running():
+        first = [world.submit_asking({tp(0): at(1)}, hang, group) for group in slow]
+        for _ in slow:
+            assert hung.acquire(timeout=5)
+        later = [world.submit({tp(0): at(2)}, group) for group in slow]
+        for group in others:
+            assert world.submit({tp(0): at(3)}, group).result(5) == {tp(0): None}
+        assert not any(answer.done() for answer in first + later)
+        goes_on.set()
+        assert [answer.result(5) for answer in first + later] == [{tp(0): None}] * 2 * len(slow)
+    assert all(world.offsets.fetch(group) == {tp(0): at(2)} for group in slow)
 
 
 @pytest.mark.parametrize("old_is_first", [True, False])

@@ -11,19 +11,21 @@ from typing import Any, cast
 import pytest
 
 from kit.node import registered_store
+from kit.stores import Counting, Interrupted
 from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.retention import OffsetRetention, RetainedGroups
+from raylog.broker.groups.retention import LOOKS, OffsetRetention, RetainedGroups
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_nodes import group_ids
 from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.topic_ids import TopicGone
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import CoordinatorNotAvailable, NonEmptyGroup, NotCoordinator, RaylogError
 from raylog.protocol.ids import (
@@ -44,6 +46,10 @@ from raylog.protocol.ids import (
 GROUP = GroupId("readers")
 FLIGHTS, OLD = TopicName("flights"), TopicName("old")
 RETENTION_MS = 1_000
+LISTED_TRIPS = 12
+"""To list the groups, however many."""
+GROUP_TRIPS = 20
+"""To forget what one group has of a topic."""
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
 
 
@@ -59,7 +65,8 @@ def at(offset: int, committed_ms: int = 0) -> CommittedOffset:
 class World:
     """A broker that coordinates all groups, and the time."""
 
-    store: MemoryStore
+    tree: MemoryTree
+    store: Counting
     state: ClusterState
     may_act: bool = True
 
@@ -127,7 +134,7 @@ class Asks:
     def __getattr__(self, name: str) -> Any:
         def ask(*arguments: Any) -> Any:
             self.asked[name] += 1
-            if arguments and self.fails is not None:
+            if self.fails is not None and arguments and isinstance(arguments[0], str):
                 raise self.fails
             return getattr(self._groups, name)(*arguments)
 
@@ -143,10 +150,11 @@ def counted(world: World) -> Asks:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    store = registered_store(BrokerId(1), BrokerEpoch(1))
+    tree = MemoryTree()
+    store = registered_store(BrokerId(1), BrokerEpoch(1), tree)
     broker = BrokerInfo(BrokerId(1), BrokerEpoch(1), (Endpoint("PLAINTEXT", "h", 1),))
     state = replace(ClusterState("test"), brokers={BrokerId(1): broker})
-    world = World(store, state)
+    world = World(tree, store, state)
     world.make_topic(FLIGHTS)
     world.make_topic(OLD)
     world.retention.forget_deleted_topics()
@@ -309,23 +317,78 @@ def test_only_what_the_store_did_not_answer_is_tried_again_each_second(world: Wo
     asks.fails = CoordinatorNotAvailable("the store is away")
     for _ in range(3):
         world.retention.forget_deleted_topics()
-    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 2 + 2 + 2}
+    assert asks.asked == {"groups_with": 1, "forget_deleted_topics": 2 + 2 + 2}
     asks.fails = None
     for _ in range(3):
         world.retention.forget_deleted_topics()
-    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 8}
+    assert asks.asked == {"groups_with": 2, "forget_deleted_topics": 8}
     assert world.offsets.partitions(GROUP) == [tp()]
     assert world.offsets.partitions(odd) == [tp(OLD)]
 
 
 def test_group_that_moved_is_not_tried_again_each_second(world: World) -> None:
-    world.commit({tp(): at(5)})
+    world.commit({tp(OLD): at(5)})
     asks = counted(world)
     world.delete_topic(OLD)
     asks.fails = NotCoordinator("another broker has it")
     for _ in range(3):
         world.retention.forget_deleted_topics()
-    assert asks.asked == {"list_groups": 1, "forget_deleted_topics": 1}
+    assert asks.asked == {"groups_with": 1, "forget_deleted_topics": 1}
+
+
+def test_deleted_topic_costs_round_trips_for_groups_that_read_it_alone(world: World) -> None:
+    """Of a thousand groups, whose coordinators' locks may be taken, three have committed for it, and one owns some."""
+    groups = [GroupId(f"group {number}") for number in range(1_000)]
+    for group in groups:
+        settle_kind(world.store, group, GroupKind.CLIENTS)
+        world.offsets.write(group, {tp(): at(1)}, [])
+    for group in groups[:3]:
+        world.offsets.write(group, {tp(OLD): at(1)}, [])
+    world.store.create(group_paths.owners_of_topic(groups[3], OLD), parents=True)
+    asks = counted(world)
+    world.delete_topic(OLD)
+    world.store.trips = 0
+    world.retention.forget_deleted_topics()
+    assert asks.asked == {"groups_with": 1, "forget_deleted_topics": 4}
+    assert world.store.trips <= LISTED_TRIPS + 1 + 4 * GROUP_TRIPS
+    assert [world.offsets.partitions(group) for group in groups] == [[tp()]] * 1_000
+    assert world.store.children(group_paths.owners(groups[3])) == []
+
+
+def test_what_owners_leave_of_a_deleted_topic_goes_without_a_check(world: World) -> None:
+    """One owner dies after the topic; a claim of another was under way, and makes nodes before it is refused."""
+    settled = settle_kind(world.store, GROUP, GroupKind.ACTORS)
+    with Interrupted(world.tree) as dying, Interrupted(world.tree) as late:
+        RegistryOffsetStore(dying).claim(GROUP, tp(OLD), MemberId("dying"), [settled.check(GROUP)])
+
+        def deletes() -> None:
+            world.delete_topic(OLD)
+            world.retention.forget_deleted_topics()
+
+        late.after, late.happens = 1, deletes
+        with pytest.raises(TopicGone):
+            RegistryOffsetStore(late).claim(GROUP, tp(OLD, 1), MemberId("late"), [settled.check(GROUP)])
+        assert world.store.children(group_paths.owners_of_topic(GROUP, OLD)) == ["0"]
+    assert world.store.children(group_paths.owners(GROUP)) == ["old"]
+    for _ in range(LOOKS[1]):
+        world.retention.forget_deleted_topics()
+    for below in (group_paths.owners(GROUP), group_paths.offsets(GROUP), group_paths.details(GROUP)):
+        assert world.store.children(below) == []
+
+
+def test_topic_that_is_there_again_is_not_looked_for(world: World) -> None:
+    world.commit({tp(OLD): at(7)})
+    asks = counted(world)
+    world.delete_topic(OLD)
+    world.retention.forget_deleted_topics()
+    world.make_topic(OLD)
+    for _ in range(LOOKS[-1] + 1):
+        world.retention.forget_deleted_topics()
+    assert asks.asked["groups_with"] == 1
+    world.delete_topic(OLD)
+    for _ in range(LOOKS[-1] + 2):
+        world.retention.forget_deleted_topics()
+    assert asks.asked["groups_with"] == 1 + len(LOOKS)
 
 
 def test_a_topic_that_only_we_have_lost_sight_of_keeps_its_offsets(world: World) -> None:

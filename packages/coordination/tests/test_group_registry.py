@@ -463,7 +463,7 @@ def test_what_cannot_be_read_costs_no_more_than_what_it_says(a: Side) -> None:
         ("x", b"no JSON"),
         ("y", b'{"version": 1, "subscription": {"(": 1}, "pattern": "white_list"}'),
     ):
-        a.store.create(f"{group_paths.members(GROUP)}/{name}", data)
+        a.store.create(f"{group_paths.members(GROUP)}/{name}", data, ephemeral=True)
     a.do(Publish(Shares(Generation(0), {}), -1))
     a.store.set(ASSIGNMENT, b"no JSON")
     view = a.look()

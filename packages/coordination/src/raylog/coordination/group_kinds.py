@@ -1,7 +1,10 @@
-"""Which kind of group a group is: of actors or of Kafka's clients, never both, and how an empty one changes.
+"""Which kind of group a group is: of actors or of Kafka's clients, never both, and how an empty one changes or goes.
 
 /raylog/groups/G says so, and its version changes only with the kind. Whoever acts for a group of one kind checks that
 version in the multi of every write that makes or keeps somebody a member: then no change comes between.
+
+A group is deleted by making it one of kind DELETED, in one write: it fails while members are registered, and those who
+come later find that there is no such group. Whatever time it takes to remove its nodes, nobody sees half of a group.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylog.coordination import group_paths
+from raylog.coordination.group_deletion import finish_deletion, persistent_members
 from raylog.coordination.group_model import GroupKind as GroupKind
 from raylog.coordination.node_json import Reading, load
+from raylog.coordination.offset_nodes import partitions_below
 from raylog.coordination.store import (
     ANY_VERSION,
     BadVersion,
@@ -26,7 +31,7 @@ from raylog.coordination.store import (
     Set,
     Versioned,
 )
-from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
+from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import GroupId
 
 _ATTEMPTS = 10
@@ -58,7 +63,7 @@ def check_group_id(group: GroupId) -> None:
 
 
 def read_kind(store: MetadataStore, group: GroupId) -> SettledKind | None:
-    """None while nobody has joined the group or committed for it."""
+    """None while nobody has joined the group or committed for it, or since it is deleted and nothing of it left."""
     return decode_settled(group, store.get(group_paths.group(group)))
 
 
@@ -75,17 +80,20 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
     check_group_id(group)
     for _ in range(_ATTEMPTS):
         try:
-            settled = read_kind(store, group)
+            found = store.get(group_paths.group(group))
+            settled = decode_settled(group, found)
             if settled is None:
                 _make(store, group, kind)
             elif settled.kind is kind:
                 if kind is GroupKind.ACTORS:
                     _mend_registry(store, group, settled)
                 return settled
+            elif settled.kind is GroupKind.DELETED:
+                finish_deletion(store, group, settled.version)
             elif settled.kind is GroupKind.ACTORS:
-                _from_actors(store, group, settled)
+                _from_actors(store, group, found)
             else:
-                _from_clients(store, group, settled)
+                _from_clients(store, group, found)
         except (BadVersion, NoNode, NodeExists):
             pass  # somebody else was at it: look again
     raise InconsistentGroupProtocol(
@@ -94,32 +102,87 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
     )
 
 
+def mark_deleted(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> SettledKind:
+    """From now on there is no such group; what of it is stored is still to be removed.
+
+    ``guards`` come first in the multi. Raises NonEmptyGroup while a member is registered or owns something.
+    """
+    store.ensure(group_paths.members(group))
+    store.ensure(group_paths.GROUPS)
+    node, in_use = group_paths.group(group), ""
+    for _ in range(_ATTEMPTS):
+        if owner := _owner_that_lives(store, group):
+            in_use = owner
+            break
+        found = store.get(node)
+        if found is not None and (settled := decode_settled(group, found)) and settled.kind is GroupKind.DELETED:
+            return settled
+        becomes = _becomes(group, found, GroupKind.DELETED)
+        try:
+            store.multi([*guards, *becomes, *no_members(store, group)])
+            return SettledKind(GroupKind.DELETED, len(becomes) - 1 if found is None else found.version + len(becomes))
+        except (BadVersion, NoNode, NodeExists, NotEmpty) as error:
+            if error.index < len(guards):
+                raise
+            in_use = str(error)
+            if isinstance(error, NotEmpty):
+                break
+    raise NonEmptyGroup(f"group {group} is in use ({in_use}): stop its consumers first")
+
+
+def _owner_that_lives(store: MetadataStore, group: GroupId) -> str:
+    """The node of one, if there is any."""
+    partitions = partitions_below(store, group_paths.owners(group))
+    nodes = [group_paths.owner(group, tp) for tp in partitions]
+    stats = store.exists_many(nodes) if nodes else []
+    return next((node for node, stat in zip(nodes, stats, strict=True) if stat and stat.ephemeral_owner), "")
+
+
 def vacancy(store: MetadataStore, group: GroupId, settled: SettledKind) -> Sequence[Op]:
     """Operations that fail in a multi while a member of this group of actors is registered, and change nothing.
 
     For whoever wants to commit offsets of the group without being in it: raises UnknownMemberId when members are.
     """
-    if store.children(group_paths.members(group)):
+    registered = store.children(group_paths.members(group))
+    if len(registered) > len(persistent_members(store, group)):
         raise UnknownMemberId(f"group {group} has members, which are actors: only they commit its offsets")
-    return settled.check(group), *no_members(group)
+    return settled.check(group), *no_members(store, group)
 
 
-def no_members(group: GroupId) -> tuple[Op, Op]:
-    """Operations that fail while an actor is registered.
+def no_members(store: MetadataStore, group: GroupId) -> Sequence[Op]:
+    """Operations that fail while an actor is registered, and change nothing.
 
-    A node's version does not tell whether it has children; but a node that has some cannot be deleted.
+    A node's version does not tell whether it has children; but a node that has some cannot be deleted. What is no
+    registration is made anew with it.
     """
-    registry = group_paths.members(group)
-    return Delete(registry), Create(registry)
+    registry, others = group_paths.members(group), persistent_members(store, group)
+    found = zip(others, store.get_many(others) if others else (), strict=True)
+    there = [(node, each) for node, each in found if each is not None]
+    return (
+        *(Delete(node, each.version) for node, each in there),
+        *(Delete(registry), Create(registry)),
+        *(Create(node, each.data) for node, each in there),
+    )
+
+
+_ORDER = (GroupKind.ACTORS, GroupKind.CLIENTS, GroupKind.DELETED)
+
+
+def _becomes(group: GroupId, found: Versioned | None, kind: GroupKind) -> Sequence[Op]:
+    """A group that is made anew has old versions again: so what is left over when a version is divided by three tells
+    the kind, and a check of one kind fails on every other.
+    """
+    node, data = group_paths.group(group), group_paths.encode_kind(kind)
+    becomes: list[Op] = [Create(node, data) if found is None else Set(node, data, found.version)]
+    version = 0 if found is None else found.version + 1
+    return becomes + [Set(node, data)] * ((_ORDER.index(kind) - version) % len(_ORDER))
 
 
 def _make(store: MetadataStore, group: GroupId, kind: GroupKind) -> None:
-    """A group that is made anew has old versions again: so even ones are always of actors, odd ones of clients."""
     store.ensure(group_paths.members(group))
     store.ensure(group_paths.GROUPS)
-    node, data = group_paths.group(group), group_paths.encode_kind(kind)
-    made: list[Op] = [Check(group_paths.members(group), ANY_VERSION), Create(node, data)]
-    store.multi([*made, Set(node, data)] if kind is GroupKind.CLIENTS else made)
+    registry = Check(group_paths.members(group), ANY_VERSION)
+    store.multi([registry, *_becomes(group, None, kind)])
 
 
 def _mend_registry(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
@@ -130,11 +193,10 @@ def _mend_registry(store: MetadataStore, group: GroupId, settled: SettledKind) -
         store.multi([settled.check(group), *missing])
 
 
-def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
+def _from_actors(store: MetadataStore, group: GroupId, found: Versioned | None) -> None:
     store.ensure(group_paths.members(group))
-    becomes = Set(group_paths.group(group), group_paths.encode_kind(GroupKind.CLIENTS), settled.version)
     try:
-        store.multi([becomes, *no_members(group)])
+        store.multi([*_becomes(group, found, GroupKind.CLIENTS), *no_members(store, group)])
     except NotEmpty as error:
         raise InconsistentGroupProtocol(
             f"group {group} is one of actors (Consumer(group_id=…), raylog.client.group), and some are in it: a Kafka "
@@ -142,7 +204,7 @@ def _from_actors(store: MetadataStore, group: GroupId, settled: SettledKind) -> 
         ) from error
 
 
-def _from_clients(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
+def _from_clients(store: MetadataStore, group: GroupId, found: Versioned | None) -> None:
     """The coordinator's state is written as it is: its next write, by the version that it knows, is refused."""
     store.ensure(group_paths.members(group))
     node = group_paths.state(group)
@@ -151,9 +213,9 @@ def _from_clients(store: MetadataStore, group: GroupId, settled: SettledKind) ->
         raise InconsistentGroupProtocol(
             f"group {group} is one of Kafka's clients, and some are in it: actors need another group.id"
         )
-    becomes = Set(group_paths.group(group), group_paths.encode_kind(GroupKind.ACTORS), settled.version)
     registry = Check(group_paths.members(group), ANY_VERSION)
-    store.multi([becomes, registry, Create(node) if state is None else Set(node, state.data, state.version)])
+    as_it_is = Create(node) if state is None else Set(node, state.data, state.version)
+    store.multi([*_becomes(group, found, GroupKind.ACTORS), registry, as_it_is])
 
 
 def _has_members(path: str, state: Versioned) -> bool:

@@ -15,6 +15,8 @@ class GroupKind(StrEnum):
     """Consumers of raylog, which coordinate by the registries."""
     CLIENTS = "clients"
     """Kafka's consumers, whose group a broker coordinates."""
+    DELETED = "deleted"
+    """Nobody's: there is no such group any more, and what is left of it goes (``group_deletion``)."""
 
 
 class CommittedOffset(NamedTuple):

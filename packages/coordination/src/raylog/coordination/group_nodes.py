@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 
 from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import no_members
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import BadVersion, Delete, MetadataStore, NoNode, NotEmpty, Op, size_of
-from raylog.coordination.unreadable import skipping
-from raylog.protocol.errors import NonEmptyGroup
-from raylog.protocol.ids import GroupId
+from raylog.coordination.group_deletion import finish_deletion
+from raylog.coordination.group_kinds import GroupKind, SettledKind, decode_settled, mark_deleted
+from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op, StoreError
+from raylog.coordination.unreadable import readable, skipping
+from raylog.protocol.ids import GroupId, TopicName
 
-_ATTEMPTS = 3
-"""Commits may come between."""
-_BYTES_AT_ONCE = 900_000
-"""What one multi deletes at most: some 3,000 nodes. A group is rarely deleted, so it may hold up others a moment."""
+log = logging.getLogger(__name__)
 
 
 def group_ids(store: MetadataStore) -> list[GroupId]:
@@ -33,35 +30,45 @@ def exists(store: MetadataStore, group: GroupId) -> bool:
     return any(found is not None for found in store.get_many([group_paths.group(group), group_paths.consumer(group)]))
 
 
+def groups_with(store: MetadataStore, groups: Sequence[GroupId], topics: Collection[TopicName]) -> list[GroupId]:
+    """Those of the groups that have nodes of offsets or owners below one of these names, in two round trips."""
+    store.heartbeat()  # the server that answers may lag behind the one that took a commit
+    names = set(map(group_paths.node_name, topics))
+    below = [node for group in groups for node in (group_paths.offsets(group), group_paths.owners(group))]
+    listed = store.children_each(below)
+    found = []
+    for group, read, owned in zip(groups, listed[::2], listed[1::2], strict=True):
+        with skipping():
+            if not names.isdisjoint([*readable(read), *readable(owned)]):
+                found.append(group)
+    return found
+
+
 def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> None:
     """Forget the group, its kind, state and offsets; nothing happens to a group that there is not.
 
-    All of it is one multi, which fails while an actor is registered: then nothing is deleted. Only the offsets of more
-    than a thousand partitions go before, in parts that fail alike. ``guards`` come first in every multi. Raises
+    One write decides it, guarded by ``guards``; what is left then and cannot be removed now is removed later. Raises
     NonEmptyGroup.
     """
-    offsets = RegistryOffsetStore(store)
-    for attempt in range(_ATTEMPTS):
-        seen = offsets.look(group)
-        skeleton = _skeleton(store, group)
-        nodes = [*(path for path, found in seen.nodes.items() if found is not None), *skeleton]
-        try:
-            if sum(size_of(Delete(node)) for node in nodes) > _BYTES_AT_ONCE:
-                offsets.forget(group, seen, seen.partitions, [*guards, *_vacancy(skeleton, group)])
-                nodes = _skeleton(store, group)
-            store.multi([*guards, *map(Delete, nodes)])
-            return
-        except (NotEmpty, NoNode, BadVersion) as error:
-            if error.index < len(guards):
-                raise
-            in_use = error.path.startswith((group_paths.members(group), group_paths.owners(group)))
-            if in_use or attempt == _ATTEMPTS - 1:
-                raise NonEmptyGroup(f"group {group} is in use ({error}): stop its consumers first") from error
+    if not exists(store, group):
+        return
+    mark = mark_deleted(store, group, guards)
+    try:
+        finish_deletion(store, group, mark.version)
+    except StoreError as error:
+        log.warning("group %s is deleted, and some of its nodes are left for later: %s", group, error)
 
 
-def _vacancy(skeleton: Sequence[str], group: GroupId) -> Sequence[Op]:
-    """Nobody is registered, or this fails."""
-    return no_members(group) if group_paths.members(group) in skeleton else ()
+def deleted_groups(store: MetadataStore) -> dict[GroupId, SettledKind]:
+    """Those that are deleted and not removed to the end."""
+    groups = group_ids(store)
+    found = zip(groups, store.get_each([group_paths.group(group) for group in groups]), strict=True)
+    deleted = {}
+    for group, node in found:
+        with skipping():
+            if (settled := decode_settled(group, readable(node))) is not None and settled.kind is GroupKind.DELETED:
+                deleted[group] = settled
+    return deleted
 
 
 def delete_if_bare(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> bool:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.coordination import group_paths, paths
+from raylog.coordination.group_deletion import is_registration
 from raylog.coordination.group_events import Shares, View
 from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
@@ -42,7 +43,7 @@ class GroupView:
         self._known: dict[MemberId, Registered] = {}
         """What others registered, read once: an id is not used again for something else, but by who was evicted."""
         self._foreign: set[MemberId] = set()
-        """Whose nodes cannot be read: no member of the group can be called so."""
+        """Whose nodes are no registrations, or cannot be read: no member of the group can be called so."""
         self._dead: set[MemberId] = set()
         """Those registered whose processes seem gone."""
         self._counts: dict[TopicName, int] = {}
@@ -113,6 +114,7 @@ class GroupView:
         ids = self._registered(names)
         self._before = None
         self._dead &= set(ids)
+        self._foreign &= set(ids)
         lower = self._lower(ids)
         is_elected = self._id in ids and not lower
         self.elected = self._id if is_elected else min(ids, default=_NOT_SEEN)
@@ -165,11 +167,15 @@ class GroupView:
         new = [member for member in ids if member not in self._known and member not in self._foreign]
         self._known = {member: self._known[member] for member in ids if member in self._known}
         nodes = [group_paths.member(self._group, member) for member in new]
-        for member, node, found in zip(new, nodes, self._store.get_many(nodes) if nodes else (), strict=True):
-            if found is None:
+        read = (self._store.get_many(nodes), self._store.exists_many(nodes)) if nodes else ((), ())
+        for member, node, found, stat in zip(new, nodes, *read, strict=True):
+            if found is None or stat is None:
                 continue
             try:
-                self._known[member] = group_paths.decode_member(node, found.data)
+                if is_registration(node, stat):
+                    self._known[member] = group_paths.decode_member(node, found.data)
+                else:
+                    self._foreign.add(member)
             except CorruptMetadata as error:
                 tell(error)
                 self._foreign.add(member)

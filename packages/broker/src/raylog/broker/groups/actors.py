@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.coordination import group_paths
+from raylog.coordination.group_deletion import is_registration
 from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
@@ -21,7 +22,7 @@ from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
 
-__all__ = ["describe_actors", "describe_old", "list_actors"]
+__all__ = ["describe_actors", "describe_old", "list_actors", "registered_names"]
 
 _PROTOCOL = "raylog"
 """In the place of a client's partition.assignment.strategy."""
@@ -54,11 +55,30 @@ def describe_old(store: MetadataStore, group: GroupId) -> DescribedGroup:
     """A group of Kafka's ZooKeeper era: its tools committed for it, or its consumers are registered. What those read,
     nobody but they know.
     """
-    members = tuple(
-        DescribedMember(group_paths.member_of(name), None, "", "", b"", b"")
-        for name in store.children(group_paths.members(group))
-    )
+    names = registered_names(store, [group])[group]
+    if isinstance(names, CorruptMetadata):
+        raise names
+    members = tuple(DescribedMember(group_paths.member_of(name), None, "", "", b"", b"") for name in names)
     return DescribedGroup(GroupState.STABLE if members else GroupState.EMPTY, "", "", members)
+
+
+def registered_names(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, list[str] | CorruptMetadata]:
+    """The names of the nodes of those that are registered in each of the groups, in two round trips."""
+    names: dict[GroupId, list[str] | CorruptMetadata] = {}
+    for group, found in zip(groups, store.children_each([group_paths.members(each) for each in groups]), strict=True):
+        try:
+            names[group] = readable(found)
+        except CorruptMetadata as error:
+            names[group] = error
+    listed = {group: each for group, each in names.items() if not isinstance(each, CorruptMetadata)}
+    nodes = [(group, name, f"{group_paths.members(group)}/{name}") for group, each in listed.items() for name in each]
+    stats = store.exists_many([node for *_, node in nodes]) if nodes else []
+    names |= {group: [] for group in listed}
+    for (group, name, node), stat in zip(nodes, stats, strict=True):
+        registered = names[group]
+        if is_registration(node, stat) and not isinstance(registered, CorruptMetadata):
+            registered.append(name)
+    return names
 
 
 def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, GroupState | CorruptMetadata]:
@@ -127,9 +147,10 @@ def _read_members(
     """What they registered; what stands there and cannot be read is no member."""
     nodes = [group_paths.member(group, member) for group, member in members]
     registered = {}
-    for member, node, found in zip(members, nodes, store.get_each(nodes) if nodes else (), strict=True):
+    found = (store.get_each(nodes), store.exists_many(nodes)) if nodes else ((), ())
+    for member, node, each, stat in zip(members, nodes, *found, strict=True):
         with skipping():
-            if (value := readable(found)) is not None:
+            if (value := readable(each)) is not None and is_registration(node, stat):
                 registered[member] = group_paths.decode_member(node, value.data)
     return registered
 

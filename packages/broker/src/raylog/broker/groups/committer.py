@@ -1,7 +1,8 @@
 """Offset commits of many members, gathered for a moment and written at once.
 
-One thread writes. What a group's members commit within ``raylog.offsets.commit.linger.ms`` becomes one multi, which
-costs the metadata store one write to its log, however many partitions and members it is for. Whether a member may
+What a group's members commit within ``raylog.offsets.commit.linger.ms`` becomes one multi, which costs the metadata
+store one write to its log, however many partitions and members it is for. A few threads write, for one group one at a
+time and in order: a write that takes long holds up no other group (``due``). Whether a member may
 commit is asked right before: between that and the write nothing can change unnoticed, for what the answer rests on is
 checked in the same multi. An offset that the store refuses is told to whom it concerns; the others are written.
 """
@@ -12,15 +13,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 
 from raylog.broker.events import EventLog
+from raylog.broker.groups.due import DueGroups
 from raylog.coordination.loops import Loops
 from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import Op, StoreError, StoreUnavailable
 from raylog.coordination.topic_ids import TopicGone
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError, UnknownTopicOrPartition
-from raylog.protocol.ids import GroupId, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import GroupId, MonotonicMs, TopicId, TopicName, TopicPartition
 
 __all__ = ["Commit", "OffsetCommitter"]
 
@@ -41,81 +42,73 @@ class Commit:
     topics: Mapping[TopicName, TopicId]
     """The topics that they are of, as they were known when it came."""
     fence: Callable[[], Sequence[Op]]
-    """Asked in the committer's thread when the write is at hand, and again when the store refused it: operations that
+    """Asked in a committer's thread when the write is at hand, and again when the store refused it: operations that
     fail once this commit must not happen any more. Raises the error for the member when it must not already.
     """
     answer: Future[Results]
-    """What became of each partition, or the error of all; set in the committer's thread."""
+    """What became of each partition, or the error of all; set in a committer's thread."""
 
 
 class OffsetCommitter:
     """Any thread submits; see the module's docstring."""
 
     def __init__(
-        self, offsets: OffsetStore, linger_s: Callable[[], float], lost: Callable[[GroupId], None], loops: Loops
+        self,
+        offsets: OffsetStore,
+        linger_ms: Callable[[], int],
+        lost: Callable[[GroupId], None],
+        now_ms: Callable[[], MonotonicMs],
+        loops: Loops,
     ) -> None:
         """``lost``: called when the store knows of another coordinator of the group, though we do not."""
         self._offsets = offsets
-        self._linger_s = linger_s
+        self._linger_ms = linger_ms
         self._lost = lost
-        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
-        self._closing = threading.Event()
-        self._at_hand: list[Commit] = []
-        """Taken from the queue, not all answered yet; the thread's."""
-        self._has_ended = False
-        """Nobody takes anything from the queue any more: who put something there refuses it."""
-        self._loop = loops.loop("offset-committer", self._turn, mend=self._refuse_at_hand, finish=self._finish)
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._waiting: dict[GroupId, list[Commit]] = {}
+        """What no thread has taken yet, in order."""
+        self._is_closed = False
+        """What comes now is refused."""
+        self._due = DueGroups("offset-committer", self._write_waiting, now_ms, loops)
 
     def start(self) -> None:
-        self._loop.start()
+        self._due.start()
 
     def close(self) -> None:
         """Write what was submitted, then end; what is submitted later hears CoordinatorNotAvailable."""
-        self._closing.set()
-        self._loop.stop()
-        self._queue.put(None)
-        self._loop.join()
-        self._has_ended = True
-        self._refuse_rest()
+        with self._lock:
+            self._is_closed = True
+        self._due.stop(finish=True)
+        for group in tuple(self._waiting):  # its threads were gone
+            _refuse(self._taken(group), "the broker stops: ask for the group's coordinator anew")
 
     def submit(self, commit: Commit) -> None:
-        self._queue.put(commit)
-        if self._has_ended:
-            self._refuse_rest()
+        with self._lock:
+            is_refused = self._is_closed
+            if not is_refused:
+                self._waiting.setdefault(commit.group, []).append(commit)
+        if is_refused:
+            _refuse([commit], "the broker stops: ask for the group's coordinator anew")
+        else:
+            self._due.schedule(commit.group, MonotonicMs(self._now_ms() + self._linger_ms()))
 
-    def _refuse_rest(self) -> None:
-        _refuse(self._waiting(), "the broker stops: ask for the group's coordinator anew")
+    @property
+    def next_ms(self) -> MonotonicMs | None:
+        """When there is something to be written next."""
+        return self._due.next_ms
 
-    def _finish(self) -> None:
-        self._has_ended = True
-        self._refuse_at_hand(None)
-        self._refuse_rest()
+    def _taken(self, group: GroupId) -> list[Commit]:
+        with self._lock:
+            return self._waiting.pop(group, [])
 
-    def _refuse_at_hand(self, error: Exception | None) -> None:
-        """Nobody knows which of them were written."""
-        at_hand, self._at_hand = self._at_hand, []
-        _refuse(at_hand, f"the offsets may not have been committed: {error or 'the broker stops'}")
-
-    def _waiting(self) -> list[Commit]:
-        commits: list[Commit] = []
-        while True:
-            try:
-                commit = self._queue.get_nowait()
-            except Empty:
-                return commits
-            if commit is not None:
-                commits.append(commit)
-
-    def _turn(self) -> bool:
-        """Write what comes next, or wait for it; False once all is written that was submitted before the end."""
-        first = self._queue.get()
-        self._at_hand = [] if first is None else [first]
-        self._closing.wait(self._linger_s())
-        self._at_hand += self._waiting()
-        for commits in _together(self._at_hand):
-            self._write(commits[0].group, commits)
-        self._at_hand = []
-        return not (self._closing.is_set() and self._queue.empty())
+    def _write_waiting(self, group: GroupId) -> None:
+        commits = self._taken(group)
+        try:
+            for part in _together(commits):
+                self._write(group, part)
+        finally:  # where this thread ends here, nobody knows which of them were written
+            _refuse(commits, f"the offsets of group {group} may not have been committed: the broker stops")
 
     def _write(self, group: GroupId, commits: list[Commit]) -> None:
         try:
@@ -174,17 +167,16 @@ class OffsetCommitter:
 
 
 def _together(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
-    """Those of one group, in order, which can be one write: they mean the same topic by a name."""
-    writes: dict[GroupId, list[Commit]] = {}
-    topics: dict[GroupId, dict[TopicName, TopicId]] = {}
+    """In order, those which can be one write: they mean the same topic by a name."""
+    part: list[Commit] = []
+    topics: dict[TopicName, TopicId] = {}
     for commit in commits:
-        known = topics.setdefault(commit.group, {})
-        if any(known.get(name, topic) != topic for name, topic in commit.topics.items()):
-            yield writes.pop(commit.group)
-            known.clear()
-        known.update(commit.topics)
-        writes.setdefault(commit.group, []).append(commit)
-    yield from writes.values()
+        if any(topics.get(name, topic) != topic for name, topic in commit.topics.items()):
+            yield part
+            part, topics = [], {}
+        topics.update(commit.topics)
+        part.append(commit)
+    yield part
 
 
 def _refusal(tp: TopicPartition, error: StoreError) -> RaylogError:

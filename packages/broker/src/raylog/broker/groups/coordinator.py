@@ -21,7 +21,7 @@ from raylog.broker.groups.classic_claims import Claim, coordinator_of
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
-from raylog.broker.groups.described import DescribedGroup, DescribedMember, ListedGroup
+from raylog.broker.groups.described import DescribedGroup, ListedGroup, describe_machine, subscribed_topics
 from raylog.broker.groups.empty import empty_since, forget_note, generation_of, newest_write, noted_groups
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
@@ -30,7 +30,8 @@ from raylog.broker.groups.listing import list_stored
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes
 from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.group_kinds import GroupKind, check_group_id, read_kind, vacancy
+from raylog.coordination.group_deletion import finish_deletion
+from raylog.coordination.group_kinds import GroupKind, SettledKind, check_group_id, read_kind, vacancy
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.offset_store import BY_NAME, Topics
@@ -105,8 +106,8 @@ class GroupCoordinator:
             now_ms=now_ms,
             loops=loops,
         )
-        linger_s = lambda: settings()[OFFSETS_COMMIT_LINGER_MS] / 1000  # noqa: E731
-        self._committer = OffsetCommitter(self._offsets, linger_s, self._holder.lost, loops)
+        linger_ms = lambda: settings()[OFFSETS_COMMIT_LINGER_MS]  # noqa: E731
+        self._committer = OffsetCommitter(self._offsets, linger_ms, self._holder.lost, now_ms, loops)
         self.keeper = GroupKeeper(
             store, self._holder, me=lambda: Claim(broker_id, epoch()), cluster=cluster, now_ms=now_ms
         )
@@ -121,9 +122,14 @@ class GroupCoordinator:
         self._holder.stop()
 
     @property
-    def next_tick_ms(self) -> MonotonicMs:
+    def next_tick_ms(self) -> MonotonicMs | None:
         """When the ticker has something to do next."""
         return self._holder.next_tick_ms
+
+    @property
+    def next_commit_ms(self) -> MonotonicMs | None:
+        """When offsets are to be written next."""
+        return self._committer.next_ms
 
     @property
     def held_count(self) -> int:
@@ -200,6 +206,8 @@ class GroupCoordinator:
     ) -> Mapping[TopicPartition, CommittedOffset | RaylogError]:
         with self._holder.enter(group) as entry:
             self._holder.check_coordinates(entry, group)
+            if entry.held is None and _is_deleted(read_kind(self._store, group)):
+                return {}
         with store_answers():
             found = self._offsets.read(group, partitions, topics)
         return {**found.committed, **found.unreadable}
@@ -213,7 +221,7 @@ class GroupCoordinator:
                 described = self._describe(entry, group)
                 if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
                     raise NonEmptyGroup(f"only the members of group {group} know what they read: stop them first")
-                subscribed = _subscribed(described)
+                subscribed = subscribed_topics(described)
                 results: dict[TopicPartition, RaylogError | None] = dict.fromkeys(partitions)
                 for tp in partitions:
                     if subscribed is None or tp.topic in subscribed:
@@ -240,6 +248,12 @@ class GroupCoordinator:
             unneeded = self._unneeded(entry, group)
             still = [tp for tp, committed in commits.items() if unneeded.get(tp) == committed]
             self._offsets.forget(group, seen, still, self._fence(entry, group))
+
+    def groups_with(self, topics: Collection[TopicName]) -> Collection[GroupId]:
+        """Those coordinated here that have committed for topics of these names, or whose members own some of them."""
+        groups = [listed.group for listed in self.list_groups()]
+        with store_answers():
+            return group_nodes.groups_with(self._store, groups, topics)
 
     def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
         """Forget the offsets that the group has for topics that are deleted; answers which."""
@@ -279,7 +293,7 @@ class GroupCoordinator:
             return True
 
     def _unneeded(self, entry: Entry, group: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
-        subscribed = _subscribed(self._describe(entry, group))
+        subscribed = subscribed_topics(self._describe(entry, group))
         if subscribed is None:
             return {}
         committed = self._offsets.read(group).committed
@@ -289,7 +303,8 @@ class GroupCoordinator:
         """What the multi of a commit must check; raises what is wrong with who commits."""
         if self._holder.hold(entry, group, make=False) is None:
             kind = read_kind(self._store, group)
-            if not who.is_outside and kind is None and not group_nodes.exists(self._store, group):
+            is_none = _is_deleted(kind) or (kind is None and not group_nodes.exists(self._store, group))
+            if not who.is_outside and is_none:
                 raise GroupIdNotFound(f"there is no group {group}: join it, or commit without a generation")
             if who.is_outside and kind is not None and kind.kind is GroupKind.ACTORS:
                 return vacancy(self._store, group, kind)
@@ -315,69 +330,53 @@ class GroupCoordinator:
 
     def list_groups(self) -> Sequence[ListedGroup]:
         """Groups that are held as they are in memory, the others as they are stored; in order."""
-        held = self._list_held()
+        held = {
+            group: ListedGroup(group, machine.protocol_type, machine.state)
+            for group, machine in self._holder.machines().items()
+            if len(machine.members)  # an empty one may be one of actors by now, or deleted
+        }
         with store_answers():
             others = [group for group in group_nodes.group_ids(self._store) if group not in held]
             stored = list_stored(self._store, others, self._holder.claimant().broker, self._cluster())
         self._holder.check_may_act()  # else it would seem that there are none
         return sorted([*held.values(), *stored])
 
-    def _list_held(self) -> Mapping[GroupId, ListedGroup]:
-        """Those with members: an empty one may be one of actors by now, or deleted."""
-        listed = {}
-        for group in self._holder.held_groups():
-            with suppress(NotCoordinator), self._holder.enter(group) as entry:
-                if entry.held is not None and len(entry.held.machine.members):
-                    machine = entry.held.machine
-                    listed[group] = ListedGroup(group, machine.protocol_type, machine.state)
-        return listed
-
     def delete(self, group: GroupId) -> None:
         with self._holder.enter(group) as entry:
+            self._finish_deletion(entry, group)
             if self._describe(entry, group).state != GroupState.EMPTY:
                 raise NonEmptyGroup(f"group {group} has members: stop them first")
             group_nodes.delete_group(self._store, group, self._fence(entry, group))
             self._holder.drop(entry)
 
-    def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
-        if entry.held is not None and not entry.held.was_taken():
-            return _as_described(entry.held.machine)
+    def finish_deletions(self) -> None:
+        """Remove what is left of deleted groups that are coordinated here: who deleted them died, or met an error."""
+        with store_answers():
+            deleted = group_nodes.deleted_groups(self._store)
+        for group in deleted:
+            with suppress(NotCoordinator), self._holder.enter(group) as entry:
+                self._finish_deletion(entry, group)
+
+    def _finish_deletion(self, entry: Entry, group: GroupId) -> None:
         self._holder.check_coordinates(entry, group)
         kind = read_kind(self._store, group)
+        if kind is not None and _is_deleted(kind):
+            finish_deletion(self._store, group, kind.version)
+
+    def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
+        if entry.held is not None and not entry.held.was_taken():
+            return describe_machine(entry.held.machine)
+        self._holder.check_coordinates(entry, group)
+        kind = read_kind(self._store, group)
+        if _is_deleted(kind) or (kind is None and not group_nodes.exists(self._store, group)):
+            raise GroupIdNotFound(f"there is no group {group}")
         if kind is None:
-            if not group_nodes.exists(self._store, group):
-                raise GroupIdNotFound(f"there is no group {group}")
             return describe_old(self._store, group)
         if kind.kind is GroupKind.ACTORS:
             return describe_actors(self._store, group, self._cluster().topics)
         stored = read_group(self._store, group)
-        return _as_described(ClassicGroup(group, GroupRules(), stored, self._now_ms()))
+        return describe_machine(ClassicGroup(group, GroupRules(), stored, self._now_ms()))
 
 
-def _subscribed(described: DescribedGroup) -> frozenset[TopicName] | None:
-    """The topics that the group's members read; None: nobody but they know."""
-    if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
-        return None
-    topics: set[TopicName] = set()
-    for member in described.members:
-        try:
-            topics |= consumer_protocol.subscribed_topics(member.metadata)
-        except RaylogError:
-            return None
-    return frozenset(topics)
-
-
-def _as_described(machine: ClassicGroup) -> DescribedGroup:
-    has_elected = machine.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
-    members = tuple(
-        DescribedMember(
-            member.id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            member.metadata(machine.protocol) if has_elected else b"",
-            member.assignment,
-        )
-        for member in machine.members
-    )
-    return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if has_elected else "", members)
+def _is_deleted(kind: SettledKind | None) -> bool:
+    return kind is not None and kind.kind is GroupKind.DELETED

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raylog.protocol.ids import GroupId, InstanceId, MemberId
+from raylog.broker.groups.classic import ClassicGroup, GroupState
+from raylog.protocol import consumer_protocol
+from raylog.protocol.errors import RaylogError
+from raylog.protocol.ids import GroupId, InstanceId, MemberId, TopicName
 
-__all__ = ["DescribedGroup", "DescribedMember", "ListedGroup"]
+__all__ = ["DescribedGroup", "DescribedMember", "ListedGroup", "describe_machine", "subscribed_topics"]
 
 
 class DescribedMember(NamedTuple):
@@ -40,3 +43,33 @@ class ListedGroup(NamedTuple):
     protocol_type: str
     state: str
     """As :attr:`DescribedGroup.state`."""
+
+
+def subscribed_topics(described: DescribedGroup) -> frozenset[TopicName] | None:
+    """The topics that the group's members read; None: nobody but they know."""
+    if described.members and described.protocol_type != consumer_protocol.PROTOCOL_TYPE:
+        return None
+    topics: set[TopicName] = set()
+    for member in described.members:
+        try:
+            topics |= consumer_protocol.subscribed_topics(member.metadata)
+        except RaylogError:
+            return None
+    return frozenset(topics)
+
+
+def describe_machine(machine: ClassicGroup) -> DescribedGroup:
+    """A group of Kafka clients as its coordinator has it in memory."""
+    has_elected = machine.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+    members = tuple(
+        DescribedMember(
+            member.id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(machine.protocol) if has_elected else b"",
+            member.assignment,
+        )
+        for member in machine.members
+    )
+    return DescribedGroup(machine.state, machine.protocol_type, machine.protocol if has_elected else "", members)

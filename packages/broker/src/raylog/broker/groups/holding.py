@@ -9,7 +9,7 @@ sessions begin anew, and they notice nothing but a pause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
@@ -17,8 +17,9 @@ from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import ClassicGroup
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.due import DueGroups
 from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, is_later, read_claim
-from raylog.broker.groups.table import Entry, GroupTable, Ticker
+from raylog.broker.groups.table import Entry, GroupTable
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
@@ -33,6 +34,10 @@ logger = EventLog(__name__)
 
 BEAT_MS = 200
 """How often it looks whether it still may act."""
+LOCK_WAIT_S = 0.05
+"""For so long the time of a group waits for who is in it; then other groups are next."""
+_ALL = GroupId("")
+"""In the place of a group, which has a name: look whether it still may act."""
 
 
 class GroupHolder:
@@ -56,11 +61,12 @@ class GroupHolder:
         self._may_act = may_act
         self._rules = rules
         self._now_ms = now_ms
-        self._table = GroupTable()
-        self._ticker = Ticker(self._tick, self._beat, now_ms, BEAT_MS, loops)
+        self._ticker = DueGroups("group-ticker", self._pass_time, now_ms, loops)
+        self._table = GroupTable(freed=lambda group: self._ticker.schedule(group, now_ms()))
         self._is_stopping = False
 
     def start(self) -> None:
+        self._ticker.schedule(_ALL, self._now_ms())
         self._ticker.start()
 
     def stop(self) -> None:
@@ -79,7 +85,7 @@ class GroupHolder:
         return not self._is_stopping and self._may_act()
 
     @property
-    def next_tick_ms(self) -> MonotonicMs:
+    def next_tick_ms(self) -> MonotonicMs | None:
         """When the ticker has something to do next."""
         return self._ticker.next_ms
 
@@ -171,10 +177,15 @@ class GroupHolder:
         """The group was deleted."""
         entry.held = entry.claimed_as = None
 
+    def machines(self) -> Mapping[GroupId, ClassicGroup]:
+        """Of the groups that are held, to look at: nobody waits for who is in them, so they may change meanwhile."""
+        me = self.claimant()
+        return {group: held.machine for group, held in self._table.all_held().items() if held.claimant == me}
+
     # --- what the keeper asks ---
 
-    def held_groups(self) -> Sequence[GroupId]:
-        return self._table.held()
+    def held_groups(self) -> Collection[GroupId]:
+        return tuple(self._table.all_held())
 
     def claimed_groups(self) -> Sequence[GroupId]:
         """Those that this broker has claimed and not given away, be they held or not."""
@@ -198,9 +209,9 @@ class GroupHolder:
 
     def forget_idle(self) -> None:
         """Put groups without members out of memory; they stay in the store, and claimed."""
-        for group in self._table.held():
-            with self._table.enter(group) as entry:
-                if entry.held is not None and entry.held.is_idle:
+        for group in self._table.all_held():
+            with self._table.try_enter(group, 0) as entry:
+                if entry is not None and entry.held is not None and entry.held.is_idle:
                     entry.held = None
 
     def move(self, group: GroupId, to: BrokerId) -> None:
@@ -228,17 +239,25 @@ class GroupHolder:
             self.let_go(entry, NotCoordinator(f"group {group} was claimed by another broker"))
 
     def _let_go_of_all(self, error: RaylogError) -> None:
-        for group in self._table.held():
+        for group in self._table.all_held():
             with self._table.enter(group) as entry:
                 self.let_go(entry, error)
 
     def _without_lease(self) -> NotCoordinator:
         return NotCoordinator(f"broker {self.claimant().broker} lost touch with the metadata store")
 
-    # --- the ticker's thread ---
+    # --- the ticker's threads ---
 
-    def _tick(self, group: GroupId) -> None:
-        with self._table.enter(group) as entry, self._guarded(entry, group):
+    def _pass_time(self, group: GroupId) -> None:
+        if group == _ALL:
+            self._beat()
+            return
+        with self._table.try_enter(group, LOCK_WAIT_S) as entry:
+            if entry is not None:
+                self._tick(entry, group)
+
+    def _tick(self, entry: Entry, group: GroupId) -> None:
+        with self._guarded(entry, group):
             if not self._may_act():  # a lease that is back at once would not bring this tick back
                 self.let_go(entry, self._without_lease())
             elif entry.held is not None:
@@ -246,8 +265,11 @@ class GroupHolder:
 
     def _beat(self) -> None:
         """Where this broker may not act any more, nobody waits for it."""
+        now_ms = self._now_ms()
         if not self._may_act():
-            self._let_go_of_all(self._without_lease())
+            for group in self._table.all_held():
+                self._ticker.schedule(group, now_ms)
+        self._ticker.schedule(_ALL, MonotonicMs(now_ms + BEAT_MS))
 
 
 def _tell_claimed(machine: ClassicGroup) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.broker.groups.actors import list_actors
+from raylog.broker.groups.actors import list_actors, registered_names
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.classic_claims import UNCLAIMED, claim_of, coordinator_of, decode_group
 from raylog.broker.groups.described import ListedGroup
@@ -73,13 +73,12 @@ def _of_old_tools(store: MetadataStore, groups: Sequence[GroupId]) -> list[Liste
     """Tools of Kafka's ZooKeeper era committed for them, or consumers are registered; others were deleted just now."""
     there = store.exists_many([group_paths.consumer(group) for group in groups])
     known = [group for group, found in zip(groups, there, strict=True) if found is not None]
-    members = store.children_each([group_paths.members(group) for group in known])
     listed = []
-    for group, names in zip(known, members, strict=True):
-        try:
-            listed.append(ListedGroup(group, "", GroupState.STABLE if readable(names) else GroupState.EMPTY))
-        except CorruptMetadata as error:
-            listed.append(_unknown(group, error))
+    for group, names in registered_names(store, known).items():
+        if isinstance(names, CorruptMetadata):
+            listed.append(_unknown(group, names))
+        else:
+            listed.append(ListedGroup(group, "", GroupState.STABLE if names else GroupState.EMPTY))
     return listed
 
 

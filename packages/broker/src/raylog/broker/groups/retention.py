@@ -27,7 +27,7 @@ from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset
 from raylog.coordination.unreadable import tell
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
-from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TimestampMs, TopicPartition
+from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TimestampMs, TopicName, TopicPartition
 
 __all__ = ["OffsetRetention", "RetainedGroups"]
 
@@ -35,6 +35,11 @@ log = EventLog(__name__)
 
 Commits = Mapping[TopicPartition, CommittedOffset]
 T = TypeVar("T")
+
+LOOKS = (0, 3, 15, 60)
+"""So many passes after a topic was deleted it is looked which groups have nodes of it. An owner that dies then, or a
+claim that was under way, leaves some after the first time.
+"""
 
 
 class RetainedGroups(Protocol):
@@ -47,6 +52,9 @@ class RetainedGroups(Protocol):
 
     def forget(self, group: GroupId, commits: Commits) -> None:
         """Forget those of them that stand still and are not needed now, either."""
+
+    def groups_with(self, topics: Collection[TopicName]) -> Collection[GroupId]:
+        """Those that have committed for topics of these names, or whose members own some of them."""
 
     def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
         """Forget what the group committed for topics that are deleted; answers which."""
@@ -61,6 +69,9 @@ class RetainedGroups(Protocol):
 
     def forget_bare(self, group: GroupId) -> bool:
         """Forget the group if it has neither members nor offsets."""
+
+    def finish_deletions(self) -> None:
+        """Remove what is left of deleted groups."""
 
 
 class OffsetRetention:
@@ -80,13 +91,14 @@ class OffsetRetention:
         self._state = state
         self._is_stopping = is_stopping
         self._seen = state()
-        self._is_due = False
-        """Topics were deleted since all groups were looked through."""
+        self._gone: dict[TopicName, int] = {}
+        """Topics that were deleted, and how many passes ago; others may have the names."""
         self._behind: set[GroupId] = set()
         """Groups that have still to be looked through, for the store did not answer."""
 
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
+        self._groups.finish_deletions()
         listed_groups, noted = self._groups.list_groups(), self._groups.noted_empty()
         failed = _Failed()
         for listed in self._until_stopped(listed_groups):
@@ -112,18 +124,21 @@ class OffsetRetention:
             log.info("group forgotten", group=group)
 
     def forget_deleted_topics(self) -> None:
-        """Clear away what is left of topics that are gone since the last call. Where the store does not answer, the
-        next call does; where a group has moved, its coordinator; where it cannot be read, a check once it can.
+        """One pass: clear away what is left of topics that are gone since the last one, or not long ago.
+
+        Where the store does not answer, the next pass does; where a group has moved, its coordinator; where it cannot
+        be read, a check once it can.
         """
         state, before = self._state(), self._seen
         if state is not before:
-            self._is_due = self._is_due or bool(before.topics_by_id.keys() - state.topics_by_id.keys())
+            deleted = before.topics_by_id.keys() - state.topics_by_id.keys()
+            self._gone |= dict.fromkeys((before.topics_by_id[topic].name for topic in deleted), 0)
             self._seen = state
-        if not self._is_due and not self._behind:
-            return
-        if self._is_due:
-            self._behind = {listed.group for listed in self._groups.list_groups()}
-            self._is_due = False
+        due = {topic for topic, passes in self._gone.items() if passes in LOOKS}
+        if due:
+            self._behind |= set(self._groups.groups_with(due))
+        still = ((topic, passes) for topic, passes in self._gone.items() if topic not in state.topics)
+        self._gone = {topic: passes + 1 for topic, passes in still if passes < LOOKS[-1]}
         failed = _Failed()
         for group in self._until_stopped(sorted(self._behind)):
             with failed.noting(group):
