@@ -110,13 +110,21 @@ def test_only_the_groups_of_a_broker_that_goes_move_and_all_get_their_share() ->
     assert min(Counter(before.values()).values()) > 400 / 5 / 2
 
 
-def test_a_fenced_broker_is_not_chosen_and_keeps_what_it_claimed() -> None:
-    """What it claimed it may still answer for, until its incarnation ends."""
+def test_fenced_broker_is_not_chosen_and_keeps_no_claim() -> None:
     brokers = [broker(number, epoch=5) for number in range(4)]
     hashed = choose_coordinator(GROUP, brokers)
     assert hashed is not None
     state = replace(cluster(*brokers), fenced=frozenset({hashed.id}))
     others = [each for each in brokers if each != hashed]
     assert coordinator_of(GROUP, UNCLAIMED, state) == choose_coordinator(GROUP, others)
-    assert coordinator_of(GROUP, claimed(hashed.id, 4), state) in others
-    assert coordinator_of(GROUP, claimed(hashed.id, 5), state) == hashed
+    for epoch in (4, 5):
+        assert coordinator_of(GROUP, claimed(hashed.id, epoch), state) == choose_coordinator(GROUP, others)
+    assert coordinator_of(GROUP, claimed(hashed.id, 6), state) == hashed, "it has registered anew since"
+
+
+def test_claim_of_fenced_broker_holds_where_half_are_fenced() -> None:
+    """Perhaps it is the controller that is cut off."""
+    brokers = [broker(number, epoch=5) for number in range(4)]
+    for fenced in ({1, 2}, {1, 2, 3}, {0, 1, 2, 3}):
+        state = replace(cluster(*brokers), fenced=frozenset(map(BrokerId, fenced)))
+        assert coordinator_of(GROUP, claimed(2, 5), state) == brokers[2]

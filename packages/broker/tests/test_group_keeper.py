@@ -73,6 +73,42 @@ def test_group_whose_coordinator_is_gone_becomes_empty_unasked(brokers: Brokers)
     assert read_claim(brokers.stores[2], group).claim == (2, 1)
 
 
+def test_groups_of_fenced_broker_move_and_it_lets_go(brokers: Brokers) -> None:
+    """It is registered and has its lease, but the controller does not reach it; members go on where they were."""
+    start_all(brokers, 1, 2, 3)
+    group = group_of(1, 1, 2, 3)
+    old = brokers.coordinators[1]
+    who = member_of(old, group)
+    brokers.fenced |= {2: {1}, 3: {1}}
+    brokers.keep(2, 3)
+    new = read_claim(brokers.stores[2], group).claim.broker
+    assert new in (2, 3)
+    brokers.coordinators[new].heartbeat(group, who)
+    waiting = old.join(group, wishes(who.member_id))
+    again = joined(waiting)
+    stale = old.sync(group, Sync(Identity(again.member_id, again.generation), ((who.member_id, b"stale"),)))
+    assert isinstance(stale.exception(WAIT_S), NotCoordinator), "it can assign nothing"
+    assert brokers.coordinators[new].sync(group, Sync(who)).result(WAIT_S).assignment == b"share"
+    with pytest.raises(NotCoordinator, match=f"by broker {new}"):
+        old.heartbeat(group, who)
+
+
+def test_fenced_broker_that_writes_nothing_lets_go_with_its_look(brokers: Brokers) -> None:
+    start_all(brokers, 1, 2, 3)
+    group = group_of(1, 1, 2, 3)
+    old = brokers.coordinators[1]
+    who = member_of(old, group)
+    waiting = old.join(group, wishes())  # for the first one to join again
+    brokers.fenced |= {2: {1}, 3: {1}}
+    brokers.keep(2, 3)
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    with pytest.raises(NotCoordinator):
+        old.heartbeat(group, who)
+    new = old.find_coordinator(group).id
+    brokers.coordinators[new].heartbeat(group, who)
+
+
 def test_group_becomes_empty_unasked_after_restart_of_all(brokers: Brokers) -> None:
     brokers.start(1)
     member_of(brokers.coordinators[1], session_timeout_ms=100)

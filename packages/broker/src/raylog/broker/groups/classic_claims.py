@@ -3,8 +3,12 @@
 /raylog/groups/G/claim names the coordinator and its incarnation, /raylog/groups/G/state holds the group as that stored
 it last. The versions of both nodes are the fence: a coordinator names both in every write, so that of two brokers which
 take themselves for it only the one that claimed last goes on. A claim is good while that very incarnation is
-registered, for so long its coordinator may act. After that, or before the first, the coordinator is the able broker
-that rendezvous hashing picks: when one goes, only its own groups move, and when one comes, it gets its share of all.
+registered and the controller reaches it. After that, or before the first, the coordinator is the able broker that
+rendezvous hashing picks: when one goes, only its own groups move, and when one comes, it gets its share of all.
+
+A broker that the controller does not reach may not know it, and goes on answering for groups that others have claimed:
+it can write nothing for them, so it hands out no assignment and commits nothing. Its heartbeats are heard until its
+next write or look (see keeper).
 """
 
 from __future__ import annotations
@@ -53,10 +57,14 @@ def able_brokers(cluster: ClusterState) -> Iterable[BrokerInfo]:
 def coordinator_of(group: GroupId, claim: Claim, cluster: ClusterState) -> BrokerInfo | None:
     """The broker that coordinates the group, or the able one that is to claim it; None when none is known.
 
-    A claim by a newer incarnation than ``cluster`` knows of is good: what we know is older than it.
+    A claim by a newer incarnation than ``cluster`` knows of is good: what we know is older than it. So is one by a
+    fenced broker where fenced ones are the half or more: then nobody can tell who is cut off.
     """
     holder = cluster.brokers.get(claim.broker)
-    if holder is not None and holder.epoch <= claim.epoch:
+    if holder is None or holder.epoch > claim.epoch:
+        return choose_coordinator(group, able_brokers(cluster))
+    is_able = holder.id not in cluster.fenced or holder.epoch < claim.epoch
+    if is_able or len(cluster.unfenced) * 2 <= len(cluster.brokers):
         return holder
     return choose_coordinator(group, able_brokers(cluster))
 

@@ -6,9 +6,12 @@ and claims those whose coordinator is gone. And it gives away what is to be anot
 time; a group that rebalances is left alone until that is over.
 
 What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
-here, and are not held. One without members is read once for each claim, and after it was held. A look follows each
-change of the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile. What this broker let go of,
-since it had no lease or the store did not answer, it holds again with the next pass.
+here, or are held. One without members is read once for each claim, and after it was held. A look follows each change of
+the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile. What this broker let go of, since it
+had no lease or the store did not answer, it holds again with the next pass.
+
+Where the controller does not reach this broker, others claim its groups, though it is registered and has its lease. It
+may hear of no change then, and lets go of them with its next write for each, or with its next look.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class KeptGroups(Protocol):
     def claimed_groups(self) -> Collection[GroupId]: ...
 
     def let_go_groups(self) -> Collection[GroupId]: ...
+
+    def lost(self, group: GroupId) -> None: ...
 
     def adopt(self, group: GroupId) -> bool: ...
 
@@ -149,8 +154,11 @@ class GroupKeeper:
         chosen = {group: choose_coordinator(group, able) for group in stored}
         goes_to = {group: me.broker if broker is None else broker.id for group, broker in chosen.items()}
         not_held = [g for g, to in goes_to.items() if g not in held and (to == me.broker or g in claimed)]
-        claims = self._store.get_each([group_paths.claim(group) for group in not_held])
-        found = dict(zip(not_held, claims, strict=True))
+        asked = [*not_held, *held]
+        claims = self._store.get_each([group_paths.claim(group) for group in asked])
+        found = dict(zip(asked, claims, strict=True))
+        for group in held:
+            self._check_held(group, found.pop(group))
         same = {group for group, claim in self._idle.items() if group in found and found[group] == claim}
         self._idle = {group: found[group] for group in same.difference(self._groups.let_go_groups())}
         is_orphan = lambda group: group not in self._idle and self._is_to_be_here(group, found[group])  # noqa: E731
@@ -163,6 +171,16 @@ class GroupKeeper:
             with skipping():
                 stored.append(group_paths.group_named(name, group_paths.GROUPS))
         return stored
+
+    def _check_held(self, group: GroupId, found: Found) -> None:
+        """Another broker claims what this one holds where the controller does not reach it: it would hear so with its
+        next write, and until then tell members that they are in the group.
+        """
+        try:
+            if claim_of(group, readable(found)).broker != self._me().broker:
+                self._groups.lost(group)
+        except CorruptMetadata:
+            pass  # the next write of the claim tells it
 
     def _is_to_be_here(self, group: GroupId, found: Found) -> bool:
         try:
