@@ -268,7 +268,7 @@ def test_groups_move_a_few_at_a_time(brokers: Brokers) -> None:
 
 def test_odd_groups_hold_up_no_other_and_are_told_once(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     one = brokers.start(1)
-    member_of(one)
+    member_of(one, session_timeout_ms=1_000_000)  # longer than the looks
     store = brokers.stores[1]
     settle_kind(store, GroupId("actors"), GroupKind.ACTORS)
     settle_kind(store, GroupId("told once"), GroupKind.CLIENTS)
