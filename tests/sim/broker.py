@@ -116,7 +116,8 @@ class SimBroker:
         self.replicas = Replicas(self)
         self._waiting: list[Waiting] = []
         machine = design.controller(world.min_isr)
-        self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine)
+        self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine, design.reading)
+        self.controlling.on_silent = lambda broker: world.moment("silent", broker)
         self.coordinating = Coordinating(self, design.groups) if world.has_groups else None
 
     def clock(self) -> MonotonicMs:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 from .groups import GroupDesign
 from .planted import PLANTED, Planted
-from .run import Outcome, has_groups, report, run, shrink
+from .run import Outcome, has_groups, planned, report, run, shrink
 from .world import Design
 
 PROOF_SEEDS = 200
@@ -92,9 +92,13 @@ def _figures(count: int, steps: int, acked: int, seconds: float, last: int) -> s
 
 
 def proof_seeds(planted: Planted, count: int = PROOF_SEEDS) -> Iterator[int]:
-    """The runs in which it must be found: a mistake of groups in those that have some, another in those without."""
+    """The runs in which it must be found: a mistake of groups in those that have some, another in those without; where
+    it needs faults that few runs have, in these.
+    """
     is_of_groups = planted.design.groups != GroupDesign()
-    return itertools.islice((seed for seed in itertools.count() if has_groups(seed) is is_of_groups), count)
+    seeds = (seed for seed in itertools.count() if has_groups(seed) is is_of_groups)
+    fit = (s for s in seeds if not planted.among or any(fault.kind in planted.among for fault in planned(s)))
+    return itertools.islice(fit, count)
 
 
 def prove(seeds: int = PROOF_SEEDS) -> int:

@@ -9,25 +9,29 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from raylog.broker.controller_runtime import write_out
+from raylog.coordination import configs, election, paths, snapshot
 from raylog.coordination import controller_events as core
-from raylog.coordination import election, paths, snapshot
 from raylog.coordination.controller import Controller
 from raylog.coordination.election import Mandate
+from raylog.coordination.model import ClusterState
 from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import decode_proposal
 from raylog.coordination.store import NodeEvent, SessionEvent, SessionState, StoreError, StoreEvent
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicPartition
 
 from .engine import Engine, Thread
 from .network import Answer, Network
-from .zookeeper import SESSION_TIMEOUT_MS, SimSink, SimStore
+from .silence import SILENCE_MS, Silence
+from .zookeeper import SimSink, SimStore
 
 TICK_MS = 200
 RETRY_MS = 200
+UNREADABLE_RETRY_MS = 1_000
 SEND_TIMEOUT_MS = 1_000
 
 
@@ -45,12 +49,24 @@ class Controlling:
     """One broker's candidacy, from its first registration to its process's end."""
 
     def __init__(
-        self, member: Member, thread: Thread, store: SimStore, make_sink: Callable[..., SimSink], machine: Controller
+        self,
+        member: Member,
+        thread: Thread,
+        store: SimStore,
+        make_sink: Callable[..., SimSink],
+        machine: Controller,
+        reading: Callable[[], AbstractContextManager[object]],
     ) -> None:
+        """All that the store holds is read within ``reading``."""
         self._member = member
         self._thread = thread
         self._store = store
         self._machine = machine
+        self._reading = reading
+        self.silence = Silence(TICK_MS)
+        """Who does not answer it, in this mandate."""
+        self.on_silent: Callable[[BrokerId], None] = lambda broker: None
+        """Told of each broker that it gives no work from now on, since that does not answer."""
         self._sink = make_sink(thread, self._store_event)
         self._mandate: Mandate | None = None
         self._campaign_at: int | None = 0
@@ -64,6 +80,21 @@ class Controlling:
     @property
     def is_active(self) -> bool:
         return self._machine.is_active
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as it knows it."""
+        return self._machine.state
+
+    @property
+    def epoch(self) -> int | None:
+        """The controller's, of its mandate, if it has one."""
+        return None if self._mandate is None else self._mandate.epoch
+
+    def replicas(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
+        """The partition's; none of one that it does not know."""
+        partition = self.state.partition(tp)
+        return () if partition is None else partition.replicas
 
     def start(self) -> None:
         self._store.watch_session(self._sink)
@@ -86,6 +117,10 @@ class Controlling:
         """A liveness connection says that this incarnation is dead."""
         self._post(lambda: self._feed(core.Fence(broker_id, epoch)))
 
+    def compare(self) -> None:
+        """Somebody has mended what nobody could read: it compares all with what it knows."""
+        self._post(self._compare)
+
     def controller_hint(self, dead: BrokerId) -> None:
         """A liveness connection says that the controller is dead."""
         self._post(lambda: self._challenge(dead))
@@ -105,10 +140,19 @@ class Controlling:
             self._member.engine.note(f"controller at {self._member.id}: starts over, {error}")
             self._depose()
             self._campaign_at = self._member.engine.now + RETRY_MS
+        except paths.CorruptMetadata as error:
+            self._member.engine.note(f"controller at {self._member.id}: waits, {error}")
+            self._depose()
+            self._campaign_at = self._member.engine.now + UNREADABLE_RETRY_MS
 
     def _tick(self) -> None:
         self._member.engine.at(TICK_MS, self._thread, self._tick)
-        self._turn(lambda: self._feed(core.Tick(self._member.clock())) if self._machine.is_active else None)
+        self._turn(self._take_tick)
+
+    def _take_tick(self) -> None:
+        if self._machine.is_active:
+            self.silence.tick(self._member.engine.now)
+            self._feed(core.Tick(self._member.clock()))
 
     def _campaign_when_due(self) -> None:
         now = self._member.engine.now
@@ -122,11 +166,14 @@ class Controlling:
         self._depose()
         if mandate is None:
             return
-        found = snapshot.load(self._store, self._sink)
+        with self._reading():
+            told = configs.read_changes(self._store, self._sink)
+            found = snapshot.load(self._store, self._sink)
         engine.note(f"broker {member.id} is the controller, epoch {mandate.epoch}")
         self._mandate = mandate
+        self.silence = Silence(TICK_MS)
         self.on_brokers(found.state.brokers)
-        elected = core.Elected(member.id, *mandate, found.state, found.deleting, ids=found.ids)
+        elected = core.Elected(member.id, *mandate, found.state, found.deleting, told.notices, found.ids)
         self._feed(elected)
 
     def _challenge(self, dead: BrokerId) -> None:
@@ -152,16 +199,30 @@ class Controlling:
             case NodeEvent(path) if not self._machine.is_active:
                 pass
             case NodeEvent(path) if path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
-                brokers = snapshot.load_brokers(self._store, self._sink)
+                with self._reading():
+                    brokers = snapshot.load_brokers(self._store, self._sink)
                 self.on_brokers(brokers)
                 self._feed(core.BrokersChanged(brokers))
+            case NodeEvent(paths.CONFIG_CHANGES):
+                with self._reading():
+                    told = configs.read_changes(self._store, self._sink)
+                for change in told.changes:
+                    self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
+                self._feed(core.NoticesRead(told.notices))
             case NodeEvent():
                 if snapshot.shows_strange_topics(self._store, self._machine.state, self._sink):
                     self._feed(self._load())
 
     def _load(self) -> core.Loaded:
-        found = snapshot.load(self._store, self._sink)
-        return core.Loaded(*found)
+        with self._reading():
+            return core.Loaded(*snapshot.load(self._store, self._sink))
+
+    def _compare(self) -> None:
+        """As ControllerRuntime._reconcile."""
+        if self._machine.is_active:
+            loaded, known = self._load(), self._machine.state
+            if configs.with_known_overrides(loaded.state, known) != known.as_stored() or self._machine.awaits_reading:
+                self._feed(loaded)
 
     def _take_proposal(self, payload: bytes, answer: Answer) -> None:
         try:
@@ -187,6 +248,9 @@ class Controlling:
                 outcome = self._carry_out(effect)
                 if outcome is not None:
                     events.append(outcome)
+        if self._machine.state.fenced:
+            for broker in sorted(self._machine.state.fenced & self.silence.news()):
+                self.on_silent(broker)
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
@@ -205,7 +269,7 @@ class Controlling:
             case core.Resign():
                 self._member.engine.note(f"controller at {self._member.id}: resigns, it reaches too few brokers")
                 self._mandate = None
-                self._campaign_at = self._stands_back_until = self._member.engine.now + SESSION_TIMEOUT_MS
+                self._campaign_at = self._stands_back_until = self._member.engine.now + SILENCE_MS
                 election.resign(self._store)
                 return core.Deposed()
             case core.StepDown():
@@ -223,9 +287,12 @@ class Controlling:
     def _send(self, effect: core.Send) -> None:
         mandate, member = self._mandate, self._member
         to, sequence = effect.broker_id, effect.message.sequence
+        self.silence.asked(to, member.engine.now)
 
         def done(answer: bytes | None) -> None:
             if self._mandate == mandate:
+                if answer is not None:
+                    self.silence.answered(to, member.engine.now)
                 event = core.SendFailed(to, sequence) if answer is None else core.Acked(Ack.decode(answer))
                 self._turn(lambda: self._feed(event))
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from raylog.protocol.ids import BrokerId
 
-from . import group_faults
+from . import apart, foreign, group_faults
 from .world import MOMENTS, REPLICAS, Moment, World
 
 START_MS = 1_500
@@ -105,6 +105,9 @@ DESCRIPTIONS = {
     "grow": "one more partition is asked for",
     "cancel": "reassignments are cancelled",
     "move": "the partitions are reassigned: broker {broker} is to be the last replica, or none",
+    "config": "an override of the topic is set",
+    **apart.DESCRIPTIONS,
+    **foreign.DESCRIPTIONS,
     **group_faults.DESCRIPTIONS,
 }
 
@@ -142,6 +145,8 @@ WEIGHTS = {
 LENGTHS = (50, 200, 600, 1_500, 2_500, 4_000, 6_000)
 LONG = (1_500, 2_500, 4_000, 6_000)
 SHORT = (50, 200, 600)
+SHARE_OF_CONFIGS = 0.04
+"""Of the runs set overrides."""
 AFTER_MS = (0, 0, 0, 1, 2, 5, 20, 100)
 
 
@@ -213,6 +218,38 @@ def plan_groups(random: Random) -> list[Fault]:
     """What is added to it where there are consumer groups."""
     drawn = group_faults.draw(random, *FAULTS_MS, SUBJECT, COORDINATOR)
     return sorted(Fault(at, kind, who, length, 0, 0.0, moment, after) for at, kind, who, length, moment, after in drawn)
+
+
+def plan_more(random: Random, brokers: int, *, has_groups: bool) -> list[Fault]:
+    """What is added to it in some runs: somebody is away, other programs write to ZooKeeper, overrides are set."""
+    whom = (*range(1, brokers + 1), *LEADERS, *FOLLOWERS, *(COORDINATOR for _ in range(4 * has_groups)))
+    strikes = (*whom, CONTROLLER, CONTROLLER, SUBJECT, SUBJECT)
+    return [
+        *(
+            Fault(at, kind, who, length, 0, rate, moment, after)
+            for at, kind, who, length, rate, moment, after in apart.draw(random, *FAULTS_MS, whom, strikes)
+        ),
+        *(
+            Fault(at, kind, who, length, which, 0.0)
+            for at, kind, who, length, which in foreign.draw(random, *FAULTS_MS, whom)
+        ),
+        *_configs(random),
+    ]
+
+
+def _configs(random: Random) -> list[Fault]:
+    """Often none. Another controller takes office, or none does, and an override is set then."""
+    if random.random() > SHARE_OF_CONFIGS:
+        return []
+    faults = []
+    for _ in range(random.choice((1, 2, 4))):
+        at = random.randint(*FAULTS_MS)
+        faults.append(
+            Fault(at, random.choice(("hint", "hint", "pause", "zk")), CONTROLLER, random.choice(LONG), 0, 0.0)
+        )
+        for moment in ("", "office", "office"):
+            faults.append(Fault(at, "config", CONTROLLER, 0, 0, 0.0, moment, random.choice(AFTER_MS)))
+    return faults
 
 
 def _fault(random: Random, at: int, kind: str, brokers: int) -> Fault:
@@ -365,6 +402,20 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             world.delete_topic()
         case "grow":
             world.grow()
+        case "apart":
+            return world.cut_off(broker, fault.length, is_mute=fault.rate > 0)
+        case "gone":
+            world.lose(broker)
+            return partial(world.start_broker, broker)
+        case "foreign":
+            foreign.leave(world, fault.other)
+        case "orphan":
+            foreign.orphan(world, world.tps[fault.other % len(world.tps)])
+            world.delete_topic()
+        case "damage":
+            return foreign.damage(world, broker, world.tps[0], fault.other)
+        case "config":
+            world.set_config()
         case "cancel":
             world.reassign(None)
         case "move":

@@ -26,6 +26,7 @@ DESCRIPTIONS = {
     "m-expire": "zookeeper ends the session of actor {broker}",
     "m-stuck": "the user of actor {broker} does not poll for {length} ms",
     "m-thread": "the thread of actor {broker} fails at its next steps or calls to zookeeper ({length}/1000 and one)",
+    "m-hint": "a wrong hint says that actor {broker} is dead",
     "m-leave": "actor {broker} leaves, and another starts after {length} ms",
     "m-join": "one more actor joins",
     "m-grow": "the topic that groups read gets one more partition",
@@ -46,6 +47,7 @@ WEIGHTS = {
     "m-expire": 2,
     "m-stuck": 2,
     "m-thread": 1,
+    "m-hint": 2,
     "m-leave": 2,
     "m-join": 1,
     "m-grow": 1,
@@ -62,8 +64,8 @@ WEIGHTS = {
 COORDINATOR_FAULTS = {"hint": 3, "pause": 3, "zk": 3, "kill": 2, "expire": 2, "isolate": 1, "stop": 1}
 """What strikes the broker that coordinates the clients."""
 MOMENTS = {
-    "claims": ("m-kill", "m-pause", "m-zk", "m-expire", "zkslow"),
-    "publishes": ("m-kill", "m-pause", "m-zk", "m-join", "zkslow"),
+    "claims": ("m-kill", "m-pause", "m-zk", "m-expire", "m-hint", "zkslow"),
+    "publishes": ("m-kill", "m-pause", "m-zk", "m-join", "m-hint", "zkslow"),
     "rebalances": ("zk", "zk", "zkslow", "hint", "hint", "pause", "kill", "expire", "c-pause", "c-kill"),
     "settles": ("zkslow", "hint", "pause", "kill", "c-pause", "c-kill", "c-join"),
     "coordinates": ("zkslow", "hint", "pause", "kill", "zk", "expire", "c-join"),
@@ -159,6 +161,8 @@ def _act_on_member(
             member.stuck_until = until
         case "m-thread":
             member.fail_thread(1 + length // 1_000)
+        case "m-hint":
+            groups.hint(member)
         case "m-leave":
             groups.engine.note(f"{member.process.name}: leaves")
             member.leave()

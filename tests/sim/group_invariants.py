@@ -27,7 +27,7 @@ from raylog.protocol.ids import (
 )
 
 from .engine import Engine, Violation
-from .zookeeper import Ensemble
+from .zookeeper import SESSION_TIMEOUT_MS, Ensemble
 
 ONE_OWNER = "one owner"
 STALE_COMMIT = "stale commits are refused"
@@ -55,6 +55,7 @@ _OWNERS = group_paths.owners(ACTORS) + "/"
 _MEMBERS = group_paths.members(ACTORS)
 _ASSIGNMENT = group_paths.assignment(ACTORS)
 _CLAIM, _STATE = group_paths.claim(CLIENTS), group_paths.state(CLIENTS)
+_REGISTRATIONS = _MEMBERS + "/"
 
 
 def _partition_of(path: str) -> tuple[GroupId, TopicPartition]:
@@ -135,6 +136,8 @@ class GroupChecker:
         """Told of the steps for which faults wait: in which session, or about which broker."""
         self.excused: Callable[[MemberId], bool] = lambda member: False
         """Whether ZooKeeper ended the member's session by itself: then its lease runs on, and that is not its fault."""
+        self._evicted: dict[MemberId, int] = {}
+        """When others took a member for dead: so far as it lives, and has not heard of that, its lease runs on, too."""
 
     def owner_session(self, tp: TopicPartition) -> int | None:
         """Of the actor that owns the partition, as ZooKeeper has it."""
@@ -161,6 +164,8 @@ class GroupChecker:
                 self._deletes(op.path)
 
     def _deletes(self, path: str) -> None:
+        if path.startswith(_REGISTRATIONS):
+            self._evicted[group_paths.member_of(path.removeprefix(_REGISTRATIONS))] = self._engine.now
         if path.startswith(_DETAILS) and path[-1].isdecimal():
             group, tp = _partition_of(path)
             has_members = self._ensemble.children(_MEMBERS) if group == ACTORS else self.settled.names
@@ -301,7 +306,8 @@ class GroupChecker:
     def works(self, group: GroupId, tp: TopicPartition, position: int, at_work: Iterable[MemberId]) -> None:
         """A member hands out the record at ``position``; ``at_work``: all who may hand out what of ``tp`` now."""
         if group == ACTORS:
-            owners = [member for member in at_work if not self.excused(member)]
+            heard = self._engine.now - SESSION_TIMEOUT_MS
+            owners = [m for m in at_work if not self.excused(m) and self._evicted.get(m, heard) <= heard]
             if len(owners) > 1:
                 raise Violation(ONE_OWNER, f"{tp} is worked on by {' and '.join(owners)}")
         if position > self.worked[group, tp]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,15 @@ from raylog.coordination.group_events import Event
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
+from raylog.coordination.model import ClusterState
 from raylog.coordination.offset_nodes import Stored
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import RegistryOffsetStore
 from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
 from raylog.protocol.errors import NonEmptyGroup, RaylogError
-from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicPartition
+from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicName, TopicPartition
 
+from .apart import TAKEN_OVER
 from .group_invariants import (
     ABANDONED,
     KEPT,
@@ -148,6 +151,39 @@ class DeletesInTwoSteps(GroupCoordinator):
         super().delete(group)
 
 
+class CoordinatesThoughCutOff(GroupCoordinator):
+    """Who is registered may be chosen to coordinate a group, though the controller does not reach it."""
+
+    def __init__(self, *args: Any, cluster: Callable[[], ClusterState], **more: Any) -> None:
+        super().__init__(*args, cluster=lambda: cluster().changed(fenced=frozenset()), **more)
+
+
+class ClearsByName(GroupCoordinator):
+    """When a topic was deleted, what is committed for its name goes, be it for another topic of that name by now."""
+
+    def __init__(self, *args: Any, cluster: Callable[[], ClusterState], **more: Any) -> None:
+        self._names: dict[TopicId, TopicName] = {}
+        self._cleared: dict[GroupId, set[TopicId]] = defaultdict(set)
+
+        def known() -> ClusterState:
+            state = cluster()
+            self._names |= {topic.id: topic.name for topic in state.topics.values()}
+            return state
+
+        super().__init__(*args, cluster=known, **more)
+
+    def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
+        with self._holder.enter(group) as entry:
+            self._holder.check_coordinates(entry, group)
+            gone = self._names.keys() - self._cluster().topics_by_id.keys() - self._cleared[group]
+            names = {self._names[topic_id] for topic_id in gone}
+            seen = self._offsets.look(group)
+            theirs = [tp for tp in seen.partitions if tp.topic in names]
+            self._offsets.forget(group, seen, theirs, self._fence(entry, group))
+            self._cleared[group] |= gone
+            return theirs
+
+
 class CountsForAnyTopic(RegistryOffsetStore):
     """An offset is one of whatever topic has the name now."""
 
@@ -218,6 +254,8 @@ GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
     ("thread-ends-by-an-error", GroupDesign(loops=EndingLoops), (PROGRESS, ABANDONED, IN_TIME)),
     ("ticks-late", GroupDesign(coordinator=TicksLate), (IN_TIME,)),
     ("member-ends-in-silence", GroupDesign(member_loops=SilentLoops), (PROGRESS, IN_TIME)),
+    ("coordinates-though-cut-off", GroupDesign(coordinator=CoordinatesThoughCutOff), (TAKEN_OVER,)),
+    ("cleared-by-name", GroupDesign(coordinator=ClearsByName), (KEPT,)),
     ("offset-fetch-five-back", GroupDesign(coordinator=FetchesFiveBack), (READ,)),
 )
 """Name, design, and the invariants that fit it."""

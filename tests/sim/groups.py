@@ -165,8 +165,16 @@ class SimGroups:
         """kill -9. Most others hear of it at once: a connection to it is refused."""
         self.engine.note(f"{member.process.name}: kill -9")
         member.crash()
+        self._tell_others_of_death(member)
+
+    def hint(self, member: SimMember) -> None:
+        """All signs say that it is dead, and it is not."""
+        self.engine.note(f"{member.process.name}: a wrong hint says that it is dead")
+        self._tell_others_of_death(member)
+
+    def _tell_others_of_death(self, member: SimMember) -> None:
         for other in self.members:
-            if other.process.alive and not self.engine.chance(0.3):
+            if other is not member and other.process.alive and not self.engine.chance(0.3):
                 other.heard_of_death(member.name)
 
     def expire(self, member: SimMember) -> None:
@@ -278,20 +286,26 @@ class SimGroups:
         group = decode_group(group_paths.state(LEFT), found.data)
         return f"group {LEFT} has {len(group.members)} members that are gone" if group.members else ""
 
+    def unserved(self) -> str:
+        """What no coordinator does for groups of clients; empty when one does all."""
+        return self.abandoned() or self._unsettled(CLIENTS, self._living(self.clients))
+
     def unsettled(self) -> str:
         """What is still not well; empty when all is shared out evenly, and worked on."""
-        for group, members in ((ACTORS, self._living(self.members)), (CLIENTS, self._living(self.clients))):
-            if waiting := [member.process.name for member in members if member.is_leaving or not member.is_settled]:
-                return f"group {group}: {', '.join(waiting)} not settled"
-            owned = sorted(tp for member in members for tp in member.positions)
-            partitions = self.partitions if group == ACTORS else [*PARTITIONS]
-            if members and owned != partitions:
-                return f"group {group}: {owned} are owned"
-            loads = [len(member.positions) for member in members]
-            if loads and max(loads) > min(loads) + 1:
-                return f"group {group}: uneven shares {loads}"
-            for tp in partitions if members else ():
-                before = self._committed_at_heal.get((group, tp), 0)
-                if self.checker.committed[group, tp] < before + MADE_PROGRESS:
-                    return f"group {group}: {tp} stays at {before}"
+        return self._unsettled(ACTORS, self._living(self.members)) or self.unserved()
+
+    def _unsettled(self, group: GroupId, members: Sequence[SimMember | SimClient]) -> str:
+        if waiting := [member.process.name for member in members if member.is_leaving or not member.is_settled]:
+            return f"group {group}: {', '.join(waiting)} not settled"
+        owned = sorted(tp for member in members for tp in member.positions)
+        partitions = self.partitions if group == ACTORS else [*PARTITIONS]
+        if members and owned != partitions:
+            return f"group {group}: {owned} are owned"
+        loads = [len(member.positions) for member in members]
+        if loads and max(loads) > min(loads) + 1:
+            return f"group {group}: uneven shares {loads}"
+        for tp in partitions if members else ():
+            before = self._committed_at_heal.get((group, tp), 0)
+            if self.checker.committed[group, tp] < before + MADE_PROGRESS:
+                return f"group {group}: {tp} stays at {before}"
         return ""

@@ -52,6 +52,7 @@ ONCE = "exactly once, in order"
 MIN_ISR = "acknowledged by min.insync.replicas"
 IN_TIME = "nothing waits for long"
 PROGRESS = "progress after healing"
+TOLD = "what is set is told to every broker"
 
 
 @dataclass
@@ -134,6 +135,10 @@ class Checker:
         self.heard_ms: Callable[[int], int] = lambda broker: 0
         """When ZooKeeper heard of the broker last."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda tp: None
+        self.on_state: Callable[[TopicPartition, State, State], None] = lambda tp, old, new: None
+        """Told of each state of a partition that was written, and which one was before."""
+        self.configs: dict[TopicName, bytes] = {}
+        """The overrides of each topic, as they were written last."""
         self.counts: Counter[str] = Counter()
         """How often what was seen."""
 
@@ -165,6 +170,8 @@ class Checker:
             elif op.path.startswith(paths.BROKER_TOPICS) and op.path.endswith("/state"):
                 _, _, _, topic, _, index, _ = op.path.split("/")
                 self._state(TopicPartition(TopicName(topic), PartitionIndex(int(index))), State.of(op.data))
+            elif op.path.startswith(paths.CONFIG_TOPICS + "/"):
+                self.configs[TopicName(op.path.rpartition("/")[2])] = op.data
 
     def ended(self, broker: int) -> None:
         """Somebody else ends the broker's incarnation; its lease began when ZooKeeper heard of it last, at most."""
@@ -219,6 +226,7 @@ class Checker:
                     INCARNATION,
                     f"{tp}: broker {broker} is in sync as incarnation {epoch}, it is {self.broker_epochs.get(broker)}",
                 )
+        self.on_state(tp, old, new)
         joined, left = sorted(set(new.isr) - set(old.isr)), sorted(set(old.isr) - set(new.isr))
         if joined:
             self._on_every_member(tp, partition)
@@ -232,11 +240,12 @@ class Checker:
     def sound(self, tp: TopicPartition, but: int = NO_LEADER) -> list[int]:
         """Members whose disk lost nothing since they were in sync, without ``but``."""
         state = self.partitions[tp].state
-        return [
-            broker
-            for broker in (*state.isr, *state.elr)
-            if broker != but and state.incarnations.get(broker, -1) > self.damaged.get(broker, -1)
-        ]
+        return [broker for broker in self.undamaged(state) if broker != but]
+
+    def undamaged(self, state: State) -> list[int]:
+        """Members whose disk lost nothing since they were in sync."""
+        members = (*state.isr, *state.elr)
+        return [broker for broker in members if state.incarnations.get(broker, -1) > self.damaged.get(broker, -1)]
 
     def may_damage(self, broker: int) -> bool:
         """Whether a disk may lose data: of a partition's members at most min.insync.replicas - 1 have lost some then.

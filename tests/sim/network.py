@@ -40,6 +40,10 @@ class Traffic:
     """Nodes to and from which everything is late."""
     cuts: set[tuple[int, int]] = field(default_factory=set)
     """Ways, from node to node, that nothing passes."""
+    deaf: set[int] = field(default_factory=set)
+    """Brokers that no controller's messages reach, but its own; all else does."""
+    mute: set[int] = field(default_factory=set)
+    """Brokers whose proposals reach no controller, but themselves."""
 
 
 class Network:
@@ -53,6 +57,11 @@ class Network:
 
     def is_open(self, source: int, target: int) -> bool:
         return (source, target) not in self._traffic.cuts
+
+    def _passes(self, source: int, target: int, kind: str) -> bool:
+        traffic = self._traffic
+        is_cut = (kind == "control" and target in traffic.deaf) or (kind == "propose" and source in traffic.mute)
+        return self.is_open(source, target) and (source == target or not is_cut)
 
     def refuses(self, source: int, target: int) -> bool:
         """True when a connection from ``source`` is refused: the machine runs, and nobody listens there."""
@@ -76,7 +85,7 @@ class Network:
                 engine.at(self._latency(target, source), thread, lambda: finish(answer))
 
         def arrive() -> None:
-            if not self.is_open(source, target):
+            if not self._passes(source, target, kind):
                 return
             server = self.servers.get(target)
             if server is None:

@@ -6,7 +6,9 @@ whose violation shows it: a design that is found by another one is found by acci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.broker.partition import Partition
@@ -16,12 +18,13 @@ from raylog.broker.replication.leader import Leadership, Replica
 from raylog.broker.storage.producers import Producers
 from raylog.coordination import paths
 from raylog.coordination.controller import Controller
+from raylog.coordination.controller_office import Office, WriteOutcome
 from raylog.coordination.controller_writes import Writes
-from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
 from raylog.coordination.peer_control import Ack, Act, Receiver
 from raylog.coordination.registration import BrokerRegistration
-from raylog.coordination.store import Op
+from raylog.coordination.store import NoNode, Op
+from raylog.coordination.unreadable import collecting
 from raylog.protocol.errors import DuplicateSequence, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -35,6 +38,7 @@ from raylog.protocol.ids import (
 )
 from raylog.protocol.records import read_header
 
+from .apart import CHOSEN, TAKEN_OVER
 from .disk import SimLog
 from .group_planted import GROUP_BUGS, EndlessLease
 from .invariants import (
@@ -53,7 +57,7 @@ from .invariants import (
 )
 from .local import SimPartitions
 from .loops import EndsByAnError, RunningLoop, RunningLoops
-from .world import Design
+from .world import Design, controller
 
 
 class Planted(NamedTuple):
@@ -61,6 +65,8 @@ class Planted(NamedTuple):
 
     design: Design
     invariants: frozenset[str]
+    among: frozenset[str] = frozenset()
+    """Faults of which one at least must be planned, in the runs in which it must be found."""
 
 
 # --- replication
@@ -257,9 +263,45 @@ class UncheckedWrites(Writes):
         return ()
 
 
-def unchecked_controller(min_isr: int) -> Controller:
-    rules = ElectionRules(min_isr=lambda topic, state: min_isr)
-    return Controller(rules=rules, writes=UncheckedWrites)
+# --- the controller's work
+
+
+class FencesNobody(Controller):
+    """Who is registered is given work, and waited for, though it has not answered for long."""
+
+    def _note_fenced(self) -> None: ...
+
+
+class DeletesWhatItKnows(Office):
+    """A topic's nodes are deleted, those that are ours; another one below them is in the way, and what comes after the
+    deletion waits for it.
+    """
+
+    def remove(self, *nodes: str, **more: Any) -> WriteOutcome:
+        topics = [topic for topic in self.state.topics.values() if paths.topic(topic.name) in nodes]
+        known = [*nodes]
+        for topic in topics:
+            below = [
+                node for tp, _ in topic.topic_partitions() for node in (paths.partition_state(tp), paths.partition(tp))
+            ]
+            known = [*below, paths.topic_partitions(topic.name), *known]
+        error = yield from self.write(self.writes.removal(known), expected=(NoNode,))
+        return None if error is None else (yield from super().remove(*nodes, **more))
+
+
+class StopsAtOrphans(Controller):
+    def _enter(self, *args: Any) -> None:
+        super()._enter(*args)
+        self._office.__class__ = DeletesWhatItKnows
+
+
+@contextmanager
+def stops_at_odd_nodes() -> Iterator[None]:
+    """What cannot be understood ends the reading of all."""
+    with collecting() as found:
+        yield
+    for path, what in found.known.items():
+        raise paths.CorruptMetadata(path, what)
 
 
 class EndingLoop(EndsByAnError, RunningLoop): ...
@@ -272,7 +314,16 @@ class EndingLoops(RunningLoops):
 
 
 def _planted(name: str, *invariants: str, **cores: object) -> Planted:
-    return Planted(Design(name, **cores), frozenset(invariants))  # type: ignore[arg-type]
+    return Planted(Design(name, **cores), frozenset(invariants), frozenset(AMONG.get(name, ())))  # type: ignore[arg-type]
+
+
+AMONG = {
+    "cut-off-is-chosen": ("apart",),
+    "coordinates-though-cut-off": ("apart",),
+    "odd-node-stops-all": ("foreign",),
+    "orphan-stops-all": ("orphan",),
+}
+"""Faults that few runs have, by what is planted where they strike."""
 
 
 PLANTED = {
@@ -287,7 +338,7 @@ PLANTED = {
         _planted(
             "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration
         ),
-        _planted("unchecked-writes", FENCED, INCARNATION, controller=unchecked_controller),
+        _planted("unchecked-writes", FENCED, INCARNATION, controller=partial(controller, writes=UncheckedWrites)),
         _planted("no-lease", ENDS, lease=EndlessLease),
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
         _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
@@ -297,6 +348,11 @@ PLANTED = {
         _planted("membership-ends-by-an-error", PROGRESS, IN_TIME, loops=EndingLoops),
         _planted("empty-disk-leads", ACKED, MATCHING, registration=KeepsEverything),
         _planted("ack-below-min-isr", MIN_ISR, partition=AckingPartition),
+        _planted("cut-off-is-chosen", CHOSEN, TAKEN_OVER, controller=partial(controller, machine=FencesNobody)),
+        _planted("odd-node-stops-all", PROGRESS, TAKEN_OVER, IN_TIME, reading=stops_at_odd_nodes),
+        _planted(
+            "orphan-stops-all", PROGRESS, TAKEN_OVER, IN_TIME, controller=partial(controller, machine=StopsAtOrphans)
+        ),
         *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),
     )
 }

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
+from .apart import TAKEN_OVER, TAKEOVER_MS, Takeover
 from .engine import Violation
-from .faults import HORIZON_MS, Fault, inject, plan, plan_groups
+from .faults import HORIZON_MS, Fault, inject, plan, plan_groups, plan_more
 from .group_invariants import ABANDONED
-from .invariants import PROGRESS
+from .invariants import PROGRESS, TOLD
 from .world import Design, World
 
 HEAL_MS = 12_000
@@ -56,7 +57,10 @@ def _drawn(seed: int) -> tuple[Cluster, list[Fault]]:
     faults = plan(random, brokers)
     if has_groups(seed):
         faults = sorted(faults[: random.choice((0, 2, 4, 30))] + plan_groups(random))
-    return Cluster(brokers, partitions, flushes, has_groups(seed)), faults
+    more = plan_more(Random(f"more {seed}"), brokers, has_groups=has_groups(seed))
+    if more and not has_groups(seed):
+        faults = faults[: random.choice((0, 4, 30))]
+    return Cluster(brokers, partitions, flushes, has_groups(seed)), sorted(faults + more)
 
 
 def planned(seed: int) -> list[Fault]:
@@ -98,12 +102,17 @@ def heal(world: World) -> None:
     Failed disks come last: before, others must do without them.
     """
     world.heal()
+    if world.away is not None:
+        world.engine.note(f"everything is healed but disks, and broker {world.away.broker} is away")
+        _await(world, Takeover(world, world.away).missing, TAKEN_OVER, TAKEOVER_MS)
+        world.return_away()
     world.engine.note("everything is healed but disks")
     _await(world, world.unmoved)
     world.engine.note("everything is healed")
     for broker in world.ids:
         world.replace_disk(broker)
     _await(world, world.unhealed)
+    _await(world, world.untold, TOLD)
     world.stop_producing()
     _await(world, world.unfinished)
     if world.groups is not None:
@@ -112,10 +121,10 @@ def heal(world: World) -> None:
     world.compare()
 
 
-def _await(world: World, missing: Callable[[], str], invariant: str = PROGRESS) -> None:
+def _await(world: World, missing: Callable[[], str], invariant: str = PROGRESS, within_ms: int = HEAL_MS) -> None:
     """Let the cluster run until nothing is missing."""
     engine = world.engine
-    until = engine.now + HEAL_MS
+    until = engine.now + within_ms
     while (what := missing()) and engine.now < until:
         engine.run_until(engine.now + CHECK_MS)
     if what:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import PROOF_SEEDS, proof_seeds
-from sim.faults import WEIGHTS, Fault
-from sim.group_faults import WEIGHTS as GROUP_WEIGHTS
+from sim.faults import DESCRIPTIONS, Fault
 from sim.planted import PLANTED
 from sim.run import Outcome, planned, report, run, shrink
 from sim.world import MOMENTS, Design
@@ -77,7 +76,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 def test_the_fixed_seeds_plan_every_fault_and_wait_for_every_moment() -> None:
     faults = [fault for seed in SEEDS for fault in planned(seed)]
-    assert {fault.kind for fault in faults} == {*WEIGHTS, *GROUP_WEIGHTS}
+    assert {fault.kind for fault in faults} == {*DESCRIPTIONS}
     assert {fault.moment for fault in faults} == {"", *MOMENTS}
 
 

@@ -79,7 +79,7 @@ class Waits:
 
     def _is_zookeeper_hindered(self) -> bool:
         weather = self._world.weather
-        return bool(weather.slow or weather.lost or weather.answer_lost)
+        return bool(weather.slow or weather.lost or weather.answer_lost or self._world.damaged_values)
 
     def _is_store_hindered(self, store: SimStore) -> bool:
         return not store.is_started or (
@@ -93,6 +93,7 @@ class Waits:
         return bool(
             self._is_zookeeper_hindered()
             or traffic.cuts
+            or traffic.deaf
             or traffic.far
             or traffic.lost
             or traffic.slow

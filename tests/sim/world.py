@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from errno import EIO
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from raylog.broker.partition import Partition
+from raylog.coordination import paths
 from raylog.coordination.controller import Controller
 from raylog.coordination.controller_events import (
     ElectionRequested,
@@ -30,10 +32,11 @@ from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.lease import Lease
 from raylog.coordination.peer_control import Receiver
 from raylog.coordination.registration import BrokerRegistration
-from raylog.coordination.store import Op, OpResult
+from raylog.coordination.store import ANY_VERSION, Create, Op, OpResult, Set, StoreError
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, MonotonicMs, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 
+from .apart import STAYS_MS, Away, check_choice
 from .clients import Consumer, DeleteRequest, EndReader, Producer
 from .disk import Disk, SimLog
 from .engine import Engine, Process, Thread, Violation
@@ -42,6 +45,7 @@ from .invariants import MATCHING, Checker
 from .local import SimPartitions
 from .loops import RunningLoops
 from .network import Network, Traffic
+from .silence import SILENCE_MS
 from .waits import Waits
 from .zookeeper import Ensemble, Weather
 
@@ -59,6 +63,7 @@ MOMENTS = {
     "shrinks": "an ISR shrinks",
     "grows": "an ISR grows",
     "office": "a controller takes office",
+    "silent": "a controller gives no more work to who does not answer",
     "leads": "a broker begins to lead",
     "follows": "a broker begins to follow",
     "truncates": "a log is truncated",
@@ -80,8 +85,8 @@ class Moment(NamedTuple):
     tp: TopicPartition | None = None
 
 
-def controller(min_isr: int) -> Controller:
-    return Controller(rules=ElectionRules(min_isr=lambda topic, state: min_isr))
+def controller(min_isr: int, machine: type[Controller] = Controller, **more: Any) -> Controller:
+    return machine(rules=ElectionRules(min_isr=lambda topic, state: min_isr), silence_ms=SILENCE_MS, **more)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class Design:
     receiver: Callable[[BrokerId], Receiver] = Receiver
     local: Callable[..., SimPartitions] = SimPartitions
     groups: GroupDesign = field(default_factory=GroupDesign)
+    reading: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Around all that a controller reads of the store."""
 
 
 class World:
@@ -134,11 +141,17 @@ class World:
         self.disks = {broker: Disk(UUID(int=broker)) for broker in self.ids}
         self.brokers: dict[BrokerId, SimBroker] = {}
         self._awaited: dict[str, deque[Callable[[Moment], None]]] = defaultdict(deque)
+        self.away: Away | None = None
+        self.damaged_values = 0
+        """So many in ZooKeeper make no sense at the moment."""
+        self._configs = 0
+        """How often an override was set."""
         self.is_healed = False
         self.crashed = False
         """Whether a machine has."""
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.checker.on_moment = self.moment
+        self.checker.on_state = partial(check_choice, self)
         self.checker.heard_ms = lambda broker: self.brokers[BrokerId(broker)].store.heard_ms
         self.checker.on_new_partition = self._appears
         self.checker.on_deleted = self._disappears
@@ -254,7 +267,7 @@ class World:
         return broker in self.brokers and self.brokers[broker].process.alive
 
     def start_broker(self, broker: BrokerId) -> None:
-        if self.is_up(broker):
+        if self.is_up(broker) or self.is_lost(broker):
             return
         self._lives += 1
         self.brokers[broker] = new = self._make_broker(self, broker, self._lives)
@@ -400,6 +413,41 @@ class World:
             finally:
                 self.ensemble.tell()
 
+    def cut_off(self, broker: BrokerId, length: int, *, is_mute: bool) -> Callable[[], None]:
+        """The controller alone does not reach the broker, which reaches it unless ``is_mute``; how that ends. One
+        broker stays so until others have taken over: where that is to last longer than faults do.
+        """
+        self.engine.note(f"broker {broker}: cut off from the controller{', both ways' if is_mute else ''}")
+        self.traffic.deaf.add(broker)
+        if is_mute:
+            self.traffic.mute.add(broker)
+        if length >= STAYS_MS and self.away is None:
+            self.away = Away(broker, is_dead=False)
+        return partial(self.reconnect, broker)
+
+    def reconnect(self, broker: BrokerId) -> None:
+        """The controller reaches it again."""
+        if self.away is None or self.away.broker != broker or self.away.is_dead:
+            self.traffic.deaf.discard(broker)
+            self.traffic.mute.discard(broker)
+
+    def lose(self, broker: BrokerId) -> None:
+        """It is killed, and comes back only when others have taken over."""
+        if self.away is None:
+            self.away = Away(broker, is_dead=True)
+        self.kill(broker)
+
+    def is_lost(self, broker: BrokerId) -> bool:
+        """Whether it is dead until others have taken over."""
+        return self.away is not None and self.away.is_dead and self.away.broker == broker
+
+    def return_away(self) -> None:
+        """Others have taken over: the one that was away is back."""
+        if self.away is not None:
+            broker, self.away = self.away.broker, None
+            self.reconnect(broker)
+            self.start_broker(broker)
+
     # --- what happens to the network
 
     def storm(self, rate: float) -> None:
@@ -442,6 +490,23 @@ class World:
         """Once it is gone, it is made anew under its name."""
         self.engine.note("the topic is to be deleted")
         self._ask(lambda token, deadline: TopicDeleteRequested(token, (TOPIC,), deadline))
+
+    def set_config(self) -> None:
+        """An override of the topic is set, as ``configs.alter_topic_configs`` does it."""
+        self._configs += 1
+        value = paths.encode_config({"retention.ms": str(10**9 + self._configs)})
+        notice = Create(paths.CONFIG_CHANGE_PREFIX, paths.encode_config_change(f"topics/{TOPIC}"), sequence=True)
+        try:
+            self.ensemble.multi([Set(paths.topic_config(TOPIC), value, ANY_VERSION), notice], 0)
+        except StoreError:  # there is no such topic at the moment
+            return
+        self.engine.note(f"override {self._configs} of the topic is set")
+
+    def compare_with_store(self) -> None:
+        """Somebody has mended what nobody could read, and asks the controller to look."""
+        for broker in self.brokers.values():
+            if broker.process.alive:
+                broker.controlling.compare()
 
     def _ask(self, request: Callable[[object, MonotonicMs], Event]) -> None:
         """Ask every broker: one of them is the controller, as far as it knows."""
@@ -514,6 +579,7 @@ class World:
         for broker in self.ids:
             self.cut_from_zookeeper.discard(broker)
             self.free_disk(broker)
+            self.reconnect(broker)
             self.start_broker(broker)
             self.brokers[broker].store.mend()
             self.undrain(broker)
@@ -549,6 +615,15 @@ class World:
     def stop_producing(self) -> None:
         for producer in self.producers:
             producer.stopped = True
+
+    def untold(self) -> str:
+        """Which broker knows other overrides of the topic than are set; empty when none does."""
+        configs = paths.decode_config(paths.topic_config(TOPIC), self.checker.configs[TOPIC])
+        for broker in self.brokers.values():
+            topic = broker.receiver.state.topics.get(TOPIC)
+            if topic is None or topic.configs != configs:
+                return f"broker {broker.id} knows {topic and topic.configs} of {TOPIC}, set is {configs}"
+        return ""
 
     def unfinished(self) -> str:
         """What is still under way: batches that are not acknowledged, consumers and replicas that lag."""

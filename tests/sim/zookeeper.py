@@ -20,6 +20,7 @@ from raylog.coordination.store import (
     SessionExpired,
     SessionState,
     Stat,
+    StoreError,
     StoreEvent,
     StoreUnauthorized,
     StoreUnavailable,
@@ -76,6 +77,14 @@ class Ensemble(MemoryTree):
         self.on_write(ops, results, session_id)
         self.tell()
         return results
+
+    def write_foreign(self, ops: Sequence[Op]) -> None:
+        """Another program writes, as far as it can; nobody else hears of it than by watches."""
+        try:
+            super().multi(ops, 0)
+        except StoreError:
+            return
+        self.tell()
 
     def _check_sessions(self) -> None:
         """Sessions are heard of while their process runs and the way is open; others lapse."""
