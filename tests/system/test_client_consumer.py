@@ -18,7 +18,7 @@ from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
 from raylog.client.columns import SCHEMA
-from raylog.client.read_errors import PositionLost
+from raylog.client.read_errors import PositionLost, WakeupError
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidConfig,
@@ -345,6 +345,62 @@ def test_paused_partitions_keep_their_place(filled: InProcessCluster) -> None:
         assert [consumer.position("t", partition) for partition in range(4)] == [0] * 4
         assert consumer.poll(300) == {}
         assert not any(buffer.has_data() for buffer in consumer._fetcher.buffers.values()), "nothing was fetched"
+
+
+def test_partitions_that_are_added_are_read_from_their_start(filled: InProcessCluster) -> None:
+    """Also with auto.offset.reset=latest: nothing that is written to them is missed."""
+    servers, fresh = filled.bootstrap_servers, {"metadata_max_age_ms": 200}
+    with Consumer(servers, ["t"], **fresh) as consumer, Producer(servers, **fresh) as producer:
+        assert consumer.poll(100) == {}
+        with Admin(servers) as admin:
+            admin.create_partitions("t", 6)
+        wait_until(lambda: filled.leader("t", 5), 10, "they are led")
+        wait_until(lambda: producer.partitions_for("t") == 6, 10, "the producer knows them")
+        for partition in (4, 5):
+            producer.send("t", b"new", partition=partition).result(10)
+        found: dict[int, list[int]] = {}
+        for record in consumer.iterate(timeout_ms=20_000):
+            found.setdefault(record.partition, []).append(record.offset)
+            if len(found) == 2:
+                break
+        assert found == {4: [0], 5: [0]}
+        assert len(consumer.assignment()) == 6
+        consumer.assign([("t", 0)])
+        with Admin(servers) as admin:
+            admin.create_partitions("t", 7)
+        wait_until(lambda: consumer.poll(50) == {} and len(consumer.partitions_for("t")) == 7, 10, "it is known")
+        assert consumer.assignment() == {("t", 0)}, "this is what was asked for"
+
+
+def test_lag_is_known_after_an_answer(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.assign([("t", 1)])
+        assert consumer.current_lag("t", 1) is None
+        (records,) = consumer.poll(10_000, max_records=10).values()
+        assert consumer.current_lag("t", 1) == COUNT // 4 - len(records)
+        consumer.seek("t", 1, COUNT // 4)
+        assert consumer.current_lag("t", 1) == 0
+        with pytest.raises(InvalidRequest, match="t-9 is not assigned"):
+            consumer.current_lag("t", 9)
+
+
+def test_wakeup_ends_a_call_that_waits_or_the_next_one(filled: InProcessCluster) -> None:
+    with Consumer(filled.bootstrap_servers, ["t"]) as consumer:
+        consumer.wakeup()
+        for read in (consumer.poll, consumer.poll_columns, consumer.poll_batches):
+            with pytest.raises(WakeupError):
+                read(20_000)
+            assert not read(0)
+            consumer.wakeup()
+        with pytest.raises(WakeupError):
+            next(iter(consumer))
+        waiting = threading.Timer(0.3, consumer.wakeup)
+        waiting.start()
+        with pytest.raises(WakeupError):
+            consumer.poll(60_000)
+        waiting.join()
+        consumer.seek_to_beginning()
+        assert sum(1 for _ in consumer.iterate(until_end=True)) == COUNT
 
 
 def test_seeking_to_a_time(filled: InProcessCluster) -> None:

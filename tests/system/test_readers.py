@@ -469,6 +469,23 @@ def test_a_group_never_commits_past_the_bad(world: World, what: str) -> None:
         assert committed(world, group, topic) == begin
 
 
+def test_only_stored_offsets_are_committed(world: World) -> None:
+    topic, group = world.topic("good", Bad(list(range(COUNT)))), f"g{next(_numbers)}"
+    settings = {"group_id": group, "auto_commit_interval_ms": 1, "enable_auto_offset_store": False, **EARLIEST}
+    with closing(Consumer(world.servers, topic, **settings)) as consumer:
+        found: list[int] = []
+        for record in consumer:
+            found.append(record.offset)
+            if record.offset == 4:
+                consumer.store_offsets({(topic, 0): 5})
+            if record.offset == COUNT - 1:
+                break
+        assert consumer.poll(50) == {}
+        assert consumer.poll(50) == {}
+        assert found == list(range(COUNT))
+    assert committed(world, group, topic) == 5
+
+
 # --- what the user does in a loop ---
 
 

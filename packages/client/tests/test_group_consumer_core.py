@@ -14,8 +14,14 @@ from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, PartitionIndex
 A, B = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in (0, 1))
 
 
-def core_of(subscription: Subscription, *, auto_commit: bool = True) -> GroupCore:
-    return GroupCore(subscription, auto_commit=auto_commit, auto_commit_interval_ms=1_000, max_metadata_bytes=10)
+def core_of(subscription: Subscription, *, auto_commit: bool = True, auto_store: bool = True) -> GroupCore:
+    return GroupCore(
+        subscription,
+        auto_commit=auto_commit,
+        auto_store=auto_store,
+        auto_commit_interval_ms=1_000,
+        max_metadata_bytes=10,
+    )
 
 
 @pytest.fixture
@@ -47,6 +53,38 @@ def test_what_begins_is_read_from_the_committed_offset_or_from_where_the_reset_s
     assert core.next_step() == Assigned((A, B))
     assert (subscription[A].position, subscription[A].epoch) == (7, 3)
     assert subscription[B].questions() == (EARLIEST,)
+
+
+def test_what_is_stored_is_committed_in_place_of_positions(subscription: Subscription) -> None:
+    core = core_of(subscription, auto_store=False)
+    core.heard([Began(A, at(7)), Began(B, at(7))])
+    all_steps(core)
+    subscription[A].seek(20)
+    assert core.positions() == {}
+    core.store({A: at(9), B: at(7)})
+    assert core.positions() == {A: at(9)}, "what B has is committed already"
+    assert core.positions([B]) == {}
+    assert core.due(MonotonicMs(0)) == {}
+    assert core.due(MonotonicMs(1_000)) == {A: at(9)}
+    core.committed({A: at(9)})
+    assert core.positions() == {}
+    core.store({A: at(10)})
+    core.heard([Dropped(A), Began(A, at(9))])
+    all_steps(core)
+    assert core.positions() == {}, "it was lost, and read again from what was committed"
+
+
+def test_what_cannot_be_stored_is_refused(core: GroupCore, subscription: Subscription) -> None:
+    core.heard([Began(A, at(7))])
+    all_steps(core)
+    with pytest.raises(InvalidRequest, match=r"set enable\.auto\.offset\.store=false"):
+        core.store({A: at(9)})
+    core = core_of(subscription, auto_store=False)
+    with pytest.raises(InvalidRequest, match="t-0: offset -1 is negative"):
+        core.store({A: at(-1)})
+    with pytest.raises(InvalidRequest, match="t-1 is not this consumer's"):
+        core.store({A: at(9), B: at(9)})
+    assert core.positions() == {}
 
 
 def test_a_step_is_told_until_it_is_done(core: GroupCore, subscription: Subscription) -> None:

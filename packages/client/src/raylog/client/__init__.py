@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from raylog.client.delivery import BatchDelivery, Delivery, Landed
     from raylog.client.group_consumer import RebalanceListener
     from raylog.client.producer import Producer
-    from raylog.client.read_errors import CorruptBatch, LogTruncated, PositionLost, RecordDeserializationError
+    from raylog.client.read_errors import (
+        CorruptBatch,
+        LogTruncated,
+        PositionLost,
+        RecordDeserializationError,
+        WakeupError,
+    )
     from raylog.client.results import (
         BrokerDescription,
         ClusterDescription,
@@ -69,6 +75,7 @@ __all__ = [
     "RecordDeserializationError",
     "RecordMetadata",
     "TopicDescription",
+    "WakeupError",
     "connect",
     "group",
 ]
@@ -105,6 +112,7 @@ _HOME = {
     "RecordDeserializationError": "read_errors",
     "RecordMetadata": "results",
     "TopicDescription": "results",
+    "WakeupError": "read_errors",
     "connect": "cluster",
     "group": "actor_group",
 }

@@ -23,6 +23,7 @@ from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.group_consumer import GroupReader, RebalanceListener
 from raylog.client.group_consumer_join import Topics, join_group, subscribed
 from raylog.client.offset_queries import to_partitions
+from raylog.client.read_errors import WakeupError
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
@@ -45,8 +46,9 @@ class _NoListener(RebalanceListener):
 class Consumer(ConsumerCore):
     """Reads partitions; for one thread at a time, not in a forked child (either is RaylogError).
 
-    ``topics`` are read in all their partitions, or with ``group_id`` shared with the group's other members: then they
-    may also be one compiled pattern of whole names, and need not exist yet. ``listener``: see RebalanceListener.
+    ``topics`` are read in all their partitions, and in those that are added, or with ``group_id`` shared with the
+    group's other members: then they may also be one compiled pattern of whole names, and need not exist yet.
+    ``listener``: see RebalanceListener.
     ``bootstrap_servers`` None: as :func:`raylog.client.connect` finds them. ``config`` takes Kafka's consumer settings
     with underscores. ``key_deserializer`` and ``value_deserializer`` are bytes (the default: nothing in a record tells
     how it was written), msgpack, str, json or a function of bytes; null stays None.
@@ -76,10 +78,12 @@ class Consumer(ConsumerCore):
         servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
         super().__init__(servers, key_deserializer, value_deserializer, config)
         self._admin: Admin | None = None
+        self._woken = False
+        """Somebody called :meth:`wakeup`, and nobody was told."""
         self._group: GroupReader | None = None
         try:
             if self._settings.is_default(GROUP_ID):
-                self.assign(self._all_partitions(topics))
+                self._follow(self._all_partitions(topics))
             else:
                 self._group = self._join(subscribed(topics), listener or _NoListener())
                 self._may_deliver = self._group.member.may_deliver
@@ -179,6 +183,12 @@ class Consumer(ConsumerCore):
                 chosen = self._group.while_owned(place, records)
             yield from one_by_one(place, chosen)
 
+    def wakeup(self) -> None:
+        """Have the call that waits for records, or the next one, raise WakeupError: so another thread, or a signal
+        handler, ends a loop that reads."""
+        self._woken = True
+        self._network.pool.wakeup()
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self.iterate()
 
@@ -213,6 +223,12 @@ class Consumer(ConsumerCore):
     def commit_async(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> Future[None]:
         """As :meth:`commit`, which does not wait: the future has the error. Commits keep the order of the calls."""
         return self._in_group().commit_async(_committed(offsets))
+
+    def store_offsets(self, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
+        """With enable.auto.offset.store=false: these, each one past the last record that was processed, are what a
+        commit without offsets, or one by itself, commits. Raises as :meth:`commit` for what cannot be committed, and
+        InvalidRequest for a partition that is not this consumer's."""
+        self._in_group().store(_committed(offsets) or {})
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
@@ -302,11 +318,19 @@ class Consumer(ConsumerCore):
         In a group, take up before what happened there.
         """
         self._fork.check()
+        self._check_wakeup()
+        self._look_for_partitions()
         wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)
         if self._group is not None:
             wait_ms = min(wait_ms, self._group.attend())
         if not self._busy():
             self._fetcher.exchange(0 if self._has_data() else wait_ms)
+        self._check_wakeup()
+
+    def _check_wakeup(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError("this consumer was woken up: nothing is lost, and the next call reads on")
 
     def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._fork.check()

@@ -77,6 +77,12 @@ ENABLE_AUTO_COMMIT = client_setting(
     True,
     "In a group: commit what was handed out before, while polling, when a partition is given up, and when closing.",
 )
+ENABLE_AUTO_OFFSET_STORE = client_setting(
+    "enable.auto.offset.store",
+    ValueType.BOOLEAN,
+    True,
+    "In a group: what was handed out is what gets committed. False: what store_offsets names, as in librdkafka.",
+)
 AUTO_COMMIT_INTERVAL_MS = client_setting(
     "auto.commit.interval.ms",
     ValueType.INT,
@@ -134,6 +140,7 @@ CONSUMER_SETTINGS = SettingsTable(
         CLIENT_RACK,
         GROUP_ID,
         ENABLE_AUTO_COMMIT,
+        ENABLE_AUTO_OFFSET_STORE,
         AUTO_COMMIT_INTERVAL_MS,
         MAX_POLL_INTERVAL_MS,
         SESSION_TIMEOUT_MS,

@@ -32,7 +32,7 @@ from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
-from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
 
 T = TypeVar("T")
@@ -88,16 +88,30 @@ class ConsumerCore:
         """While an iteration up to ends looks for records: of what is behind them, nothing is handed out."""
         self._exchanged = 0.0
         """When brokers were talked to last, monotonic."""
+        self._followed: dict[TopicName, int] = {}
+        """Topics that are read in all their partitions, and how many those were."""
+        self._seen_version = -1
+        """Of the metadata, when partitions were looked for that were added."""
         self._told = False
         """Whether the last look for errors found one: then what can be read comes first."""
         self._moved: dict[Place, tuple[int, int]] = {}
         """Positions, and their epochs, before the call that hands out moved them."""
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on; those that stay keep their positions."""
+        """Read exactly these partitions from now on; those that stay keep their positions. Partitions that are added to
+        their topics are not read."""
+        self._followed = {}
         wanted = to_partitions(partitions)
         self._network.metadata.want(tp.topic for tp in wanted)
         self._subscription.assign(wanted)
+
+    def current_lag(self, topic: str, partition: int) -> int | None:
+        """How many offsets the position is behind the end of what can be read, as the last answer told it; None while
+        either is not known. Asks nobody."""
+        place = self._place(topic, partition)
+        if place.position is None or place.end is None:
+            return None
+        return max(0, place.end - place.position)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are being read."""
@@ -152,6 +166,28 @@ class ConsumerCore:
             self._ended = True
             self._fetcher.close()
             self._network.close()
+
+    def _follow(self, found: Iterable[tuple[str, int]]) -> None:
+        """Read these, which are all partitions of their topics, and those that are added to them."""
+        self.assign(found)
+        for place in self._subscription:
+            topic = place.tp.topic
+            self._followed[topic] = max(self._followed.get(topic, 0), place.tp.partition + 1)
+
+    def _look_for_partitions(self) -> None:
+        """Read those that were added, from their first record on: nothing that is written to them is missed."""
+        view = self._network.metadata.view
+        if view.version == self._seen_version:
+            return
+        self._seen_version = view.version
+        for topic, count in self._followed.items():
+            described = view.topics.get(topic)
+            now = count if described is None else len(described.partitions)
+            for partition in range(count, now):
+                place = self._subscription.add(TopicPartition(topic, PartitionIndex(partition)))
+                place.seek_to(EARLIEST)
+                log.info("%s was added to its topic; reading it from its start", place.tp)
+            self._followed[topic] = max(count, now)
 
     def _find_partitions(self, topic: str, begun: float) -> tuple[int, ...] | None:
         """The partitions of ``topic``; None while they may come. ``begun``: since when they are waited for."""
@@ -313,7 +349,7 @@ class ConsumerCore:
 
     def _reached(self, ends: dict[TopicPartition, int]) -> bool:
         return all(
-            place.paused or (place.position is not None and place.position >= ends.get(place.tp, 0))
+            place.paused or place.tp not in ends or (place.position is not None and place.position >= ends[place.tp])
             for place in self._subscription
         )
 

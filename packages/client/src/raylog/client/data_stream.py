@@ -230,7 +230,7 @@ def stream(
     servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     latest = auto_offset_reset == "latest"
     listener = _Listener(Admin(servers), latest=latest, fail_on_data_loss=fail_on_data_loss)
-    settings = {**config, "auto_offset_reset": "none", "enable_auto_commit": False}
+    settings = {**config, "auto_offset_reset": "none", "enable_auto_commit": False, "enable_auto_offset_store": True}
     try:
         listener.consumer = Consumer(servers, topic, group_id=group, listener=listener, **settings)
     except BaseException:

@@ -361,8 +361,7 @@ class Fetcher:
             if fetched.preferred_read_replica >= 0:
                 epoch = self._network.metadata.view.leader_of(place.tp)[1]
                 self._replicas.prefer(place.tp, fetched.preferred_read_replica, epoch, monotonic_ms())
-            if fetched.records:
-                buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
+            self._take_records(buffer, place, fetched)
             return
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
         if isinstance(error, OffsetOutOfRange):
@@ -385,13 +384,17 @@ class Fetcher:
         """It may lag: what it lacks, or refuses, proves nothing, and the leader is asked."""
         if fetched.error_code == 0:
             self._replicas.served(place.tp)
-            if fetched.records:
-                buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
+            self._take_records(buffer, place, fetched)
             return
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
         log.info("%s, of the replica nearby; reading from the leader", error)
         self._replicas.failed(place.tp, monotonic_ms())
         self._network.metadata.need_update()
+
+    def _take_records(self, buffer: PartitionBuffer, place: Place, fetched: FetchedPartition[memoryview]) -> None:
+        place.end = fetched.last_stable_offset if self._isolation_level else fetched.high_watermark
+        if fetched.records:
+            buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
 
     def _rest(self, tp: TopicPartition) -> None:
         self._resting[tp] = monotonic_ms() + self._backoff_ms

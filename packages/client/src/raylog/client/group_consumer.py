@@ -183,6 +183,10 @@ class GroupReader:
         nothing.set_result(None)
         return nothing
 
+    def store(self, offsets: Offsets) -> None:
+        """As ``Consumer.store_offsets``."""
+        self._core.store(offsets)
+
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group, whoever of it, has committed. Raises RequestTimedOut."""
         try:

@@ -52,9 +52,17 @@ class GroupCore:
     """
 
     def __init__(
-        self, subscription: Subscription, *, auto_commit: bool, auto_commit_interval_ms: int, max_metadata_bytes: int
+        self,
+        subscription: Subscription,
+        *,
+        auto_commit: bool,
+        auto_store: bool = True,
+        auto_commit_interval_ms: int,
+        max_metadata_bytes: int,
     ) -> None:
         self.auto_commit = auto_commit
+        self._stored: dict[TopicPartition, CommittedOffset] | None = None if auto_store else {}
+        """What the user has processed, where he says it himself."""
         self._subscription = subscription
         self._interval_ms = auto_commit_interval_ms
         self._max_metadata_bytes = max_metadata_bytes
@@ -95,6 +103,8 @@ class GroupCore:
         for tp in () if self._step is None else self._step.partitions:
             self._subscription.remove(tp)
             self._committed.pop(tp, None)
+            if self._stored is not None:
+                self._stored.pop(tp, None)
         self._step = None
 
     def owned(self) -> tuple[TopicPartition, ...]:
@@ -108,13 +118,32 @@ class GroupCore:
     # --- what to commit ---
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
-        """Positions that are not committed, of these partitions or of all; without those that are being looked for."""
-        places = self._subscription if partitions is None else map(self._subscription.get, partitions)
-        return {
-            place.tp: CommittedOffset(Offset(place.position), LeaderEpoch(place.epoch))
-            for place in places
-            if place is not None and place.position is not None and self._committed.get(place.tp) != place.position
-        }
+        """Positions, or what was stored, that are not committed, of these partitions or of all; without those that are
+        being looked for."""
+        places = list(
+            filter(None, self._subscription if partitions is None else map(self._subscription.get, partitions))
+        )
+        if self._stored is None:
+            found = {
+                place.tp: CommittedOffset(Offset(place.position), LeaderEpoch(place.epoch))
+                for place in places
+                if place.position is not None
+            }
+        else:
+            found = {place.tp: self._stored[place.tp] for place in places if place.tp in self._stored}
+        return {tp: committed for tp, committed in found.items() if self._committed.get(tp) != committed.offset}
+
+    def store(self, offsets: Offsets) -> None:
+        """These are processed. Raises as :meth:`check`, InvalidRequest for what is not owned or stored by itself."""
+        if self._stored is None:
+            raise InvalidRequest(
+                "store_offsets: positions are stored by themselves; set enable.auto.offset.store=false"
+            )
+        self.check(offsets)
+        for tp in offsets:
+            if tp not in self._subscription:
+                raise InvalidRequest(f"store_offsets: {tp} is not this consumer's")
+        self._stored.update(offsets)
 
     def due(self, now_ms: MonotonicMs) -> dict[TopicPartition, CommittedOffset]:
         """What to commit now by itself: once an interval, if there is anything."""

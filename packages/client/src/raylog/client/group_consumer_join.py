@@ -14,6 +14,7 @@ from raylog.client.config import CLIENT_ID, DEFAULT_API_TIMEOUT_MS
 from raylog.client.consumer_config import (
     AUTO_COMMIT_INTERVAL_MS,
     ENABLE_AUTO_COMMIT,
+    ENABLE_AUTO_OFFSET_STORE,
     GROUP_ID,
     MAX_POLL_INTERVAL_MS,
     PARTITION_ASSIGNMENT_STRATEGY,
@@ -94,6 +95,7 @@ def join_group(
     core = GroupCore(
         subscription,
         auto_commit=settings[ENABLE_AUTO_COMMIT],
+        auto_store=settings[ENABLE_AUTO_OFFSET_STORE],
         auto_commit_interval_ms=settings[AUTO_COMMIT_INTERVAL_MS],
         max_metadata_bytes=found.metadata_bytes,
     )

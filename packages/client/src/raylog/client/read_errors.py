@@ -15,6 +15,10 @@ from raylog.protocol.ids import TopicPartition
 from raylog.protocol.rows import Record
 
 
+class WakeupError(RaylogError):
+    """``Consumer.wakeup`` was called."""
+
+
 class RecordDeserializationError(InvalidRecord):
     """A deserializer raised for one record (KIP-334, KIP-1036); its error is the ``__cause__``, until it is pickled.
 

@@ -30,7 +30,8 @@ class Place:
     """Where one assigned partition is being read."""
 
     __slots__ = (
-        "_bounds", "_lost_at", "_target", "_truncated", "epoch", "generation", "paused", "position", "topic_id", "tp",
+        "_bounds", "_lost_at", "_target", "_truncated",
+        "end", "epoch", "generation", "paused", "position", "topic_id", "tp",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -38,6 +39,8 @@ class Place:
         self.position: int | None = None
         self.epoch = -1
         """The leader epoch of the last batch before the position, or of a later one; -1: not known."""
+        self.end: int | None = None
+        """One past the last offset that could be read when the leader answered last."""
         self.generation = 0
         """Grows with every jump, and when it is read no more: what was fetched or asked for an older one is void."""
         self.topic_id = NO_TOPIC_ID

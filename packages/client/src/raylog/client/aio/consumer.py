@@ -158,7 +158,7 @@ class AsyncConsumer(ConsumerCore):
         if self._topics:
             found = [(topic, partition) for topic in self._topics for partition in await self.partitions_for(topic)]
             self._topics = []
-            self.assign([*self.assignment(), *found])
+            self._follow([*self.assignment(), *found])
 
     async def _find(self, take: Callable[[], T], timeout_ms: float) -> T:
         """What ``take`` finds: nothing when nothing comes in time."""
@@ -175,6 +175,7 @@ class AsyncConsumer(ConsumerCore):
         await self._begin()
         deadline = time.monotonic() + timeout_ms / 1_000
         with self._user:
+            self._look_for_partitions()
             if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
                 await self._readable(0)  # a backlog must not keep the loop from its other tasks
