@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
 from raylog.client.columns import SCHEMA
 from raylog.client.read_errors import PositionLost, WakeupError
+from raylog.coordination.clocks import wall_ms
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidConfig,
@@ -370,6 +372,36 @@ def test_partitions_that_are_added_are_read_from_their_start(filled: InProcessCl
             admin.create_partitions("t", 7)
         wait_until(lambda: consumer.poll(50) == {} and len(consumer.partitions_for("t")) == 7, 10, "it is known")
         assert consumer.assignment() == {("t", 0)}, "this is what was asked for"
+
+
+def test_a_reset_by_duration_begins_so_long_ago(cluster: InProcessCluster) -> None:
+    now_ms = wall_ms()
+    with Producer(cluster.bootstrap_servers) as producer:
+        for hours in (5, 3, 1):
+            producer.send("t", b"%d" % hours, partition=0, timestamp=now_ms - hours * 3_600_000)
+    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="by_duration:PT4H") as consumer:
+        assert [record.value for record in consumer.iterate(until_end=True)] == [b"3", b"1"]
+        consumer.seek("t", 0, 99)
+        (records,) = wait_until(lambda: consumer.poll(1_000), 20, "it reads on").values()
+        assert records[0].value == b"3"
+
+
+def test_subscribe_reads_these_topics_in_place_of_others(filled: InProcessCluster) -> None:
+    filled.create_topic("u")
+    with Producer(filled.bootstrap_servers) as producer:
+        producer.send("u", b"other")
+    with Consumer(filled.bootstrap_servers, **EARLIEST) as consumer:
+        consumer.subscribe("t")
+        assert len(next(iter(consumer)).value)
+        consumer.subscribe(["u"])
+        assert [record.value for record in consumer.iterate(until_end=True)] == [b"other"]
+        consumer.unsubscribe()
+        assert consumer.assignment() == frozenset()
+        assert consumer.poll(20) == {}
+        with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+            consumer.subscribe(["u", "nosuch"])
+        with pytest.raises(InvalidRequest, match="only a group looks for new topics"):
+            consumer.subscribe(re.compile("u"))
 
 
 def test_lag_is_known_after_an_answer(filled: InProcessCluster) -> None:

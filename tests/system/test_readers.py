@@ -31,7 +31,7 @@ from raylog.client.group_runner import State
 from raylog.client.offset_ranges import OffsetRange
 from raylog.client.range_reader import RangeReading
 from raylog.client.read_errors import CorruptBatch, RecordDeserializationError
-from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange
+from raylog.protocol.errors import CorruptMessage, InvalidRequest, OffsetOutOfRange
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Batches, Record, encode_batch
 
@@ -484,6 +484,31 @@ def test_only_stored_offsets_are_committed(world: World) -> None:
         assert consumer.poll(50) == {}
         assert found == list(range(COUNT))
     assert committed(world, group, topic) == 5
+
+
+def test_subscribe_later_leaves_and_joins_the_group(world: World) -> None:
+    topic, other = world.topic("good", Bad(list(range(COUNT)))), world.new_topic()
+    append_as_stored(world.cluster, other, 0, *Bad([]).batches())
+    group = f"g{next(_numbers)}"
+    with closing(Consumer(world.servers, group_id=group, **EARLIEST)) as consumer:
+        with pytest.raises(InvalidRequest, match="subscribe to topics first"):
+            consumer.poll(0)
+        consumer.subscribe(topic)
+        first = next(iter(consumer))
+        assert (first.topic, first.offset) == (topic, 0)
+        consumer.subscribe(other)
+        assert committed(world, group, topic) == 1
+        assert next(iter(consumer)).topic == other
+        assert consumer.assignment() == {tp_of(other)}
+        consumer.unsubscribe()
+        assert committed(world, group, other) == 1
+        with Admin(world.servers) as admin:
+            assert getattr(admin.describe_groups([group])[group], "members", ()) == ()
+        consumer.subscribe([topic, other])
+        found = [next(iter(consumer)) for _ in range(2 * (COUNT - 1))]
+        assert sorted((record.topic, record.offset) for record in found) == sorted(
+            (name, offset) for name in (topic, other) for offset in range(1, COUNT)
+        )
 
 
 # --- what the user does in a loop ---

@@ -12,8 +12,39 @@ from raylog.client.config import (
     producer_guarantees,
 )
 from raylog.client.config_texts import parse_address
-from raylog.client.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID
+from raylog.client.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID, offset_reset
+from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig
+
+
+@pytest.mark.parametrize(
+    ("text", "ago_ms"),
+    [
+        ("by_duration:P1D", 86_400_000),
+        ("by_duration:PT1H30M", 5_400_000),
+        ("by_duration:P2DT3H4M5.25S", 183_845_250),
+        ("by_duration:pt0s", 0),
+    ],
+)
+def test_offset_reset_by_duration_is_so_long_ago(text: str, ago_ms: int) -> None:
+    now_ms = 1_700_000_000_000
+    reset = offset_reset(client_settings(CONSUMER_SETTINGS, "a:1", {"auto_offset_reset": text}), lambda: now_ms)
+    assert callable(reset)
+    assert reset() == now_ms - ago_ms
+
+
+def test_offset_reset_by_word_is_an_end_of_the_log() -> None:
+    for text, reset in {"earliest": EARLIEST, "latest": LATEST, "none": None}.items():
+        settings = client_settings(CONSUMER_SETTINGS, "a:1", {"auto_offset_reset": text})
+        assert offset_reset(settings, lambda: 0) == reset
+
+
+@pytest.mark.parametrize(
+    "text", ["by_duration:", "by_duration:P", "by_duration:PT", "by_duration:-P1D", "P1D", "by_duration:1d"]
+)
+def test_an_unfit_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"auto\.offset\.reset.*ISO 8601 duration"):
+        client_settings(CONSUMER_SETTINGS, "a:1", {"auto_offset_reset": text})
 
 
 def test_keyword_arguments_are_kafkas_names_with_underscores() -> None:

@@ -31,6 +31,25 @@ def test_a_place_finds_its_position() -> None:
     assert (place.position, place.questions()) == (42, ())
 
 
+def test_a_reset_to_a_time_is_asked_when_the_position_is_lost() -> None:
+    now = [1_000]
+    subscription = Subscription(lambda: now[0])
+    place = subscription.add(A)
+    assert place.questions() == (LATEST,)  # before the time is asked for
+    place.seek(17)
+    now[0] = 2_000
+    place.lose(subscription.reset)
+    assert place.answer(EARLIEST, 20) is None
+    jump = place.answer(LATEST, 50)
+    assert jump is not None
+    assert (jump.position, str(jump.lost).startswith("t-0: offset 17 is out of range")) == (None, True)
+    assert place.questions() == (LATEST,)
+    assert place.answer(LATEST, 50) is None
+    assert place.questions() == (2_000,)
+    assert place.answer(2_000, 31) is None
+    assert place.position == 31
+
+
 def test_without_a_reset_there_is_no_position_to_begin_with() -> None:
     subscription = Subscription(None)
     subscription.assign([A])

@@ -117,7 +117,7 @@ class Cluster:
         :class:`Consumer` takes it."""
         if self._zookeeper_auth_path and {"group_id", "group.id"} & config.keys():
             config.setdefault("zookeeper_auth", read_credentials(Path(self._zookeeper_auth_path)))
-        return Consumer(self.bootstrap_servers, topics, **config)
+        return Consumer(self.bootstrap_servers, topics or None, **config)
 
     def join_ray(self) -> None:
         """Connect this process to the cluster's Ray, unless it is connected already. BrokerNotAvailable: it can't."""

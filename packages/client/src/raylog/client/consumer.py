@@ -65,7 +65,7 @@ class Consumer(ConsumerCore):
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
-        topics: str | Pattern[str] | Iterable[str | Pattern[str]] = (),
+        topics: str | Pattern[str] | Iterable[str | Pattern[str]] | None = None,
         *,
         group_id: str | None = None,
         listener: RebalanceListener | None = None,
@@ -81,15 +81,38 @@ class Consumer(ConsumerCore):
         self._woken = False
         """Somebody called :meth:`wakeup`, and nobody was told."""
         self._group: GroupReader | None = None
+        self._listener = listener or _NoListener()
         try:
-            if self._settings.is_default(GROUP_ID):
-                self._follow(self._all_partitions(topics))
-            else:
-                self._group = self._join(subscribed(topics), listener or _NoListener())
-                self._may_deliver = self._group.member.may_deliver
+            if topics is not None:
+                self.subscribe(topics)
         except BaseException:
             self.close()
             raise
+
+    def subscribe(
+        self, topics: str | Pattern[str] | Iterable[str | Pattern[str]], *, listener: RebalanceListener | None = None
+    ) -> None:
+        """Read these topics, as the constructor's, in place of what was read before.
+
+        In a group, that is left first, as by :meth:`unsubscribe`, and joined again. ``listener`` None: the one before.
+        """
+        if self._settings.is_default(GROUP_ID):
+            self._follow(list(self._all_partitions(topics)))
+            return
+        wanted = subscribed(topics)
+        self.unsubscribe()
+        self._listener = listener or self._listener
+        self._group = self._join(wanted, self._listener)
+        self._may_deliver = self._group.member.may_deliver
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
+        self._fork.check()
+        with self._user:
+            if self._group is not None:
+                self._group.check_no_listener("unsubscribe")
+            self._leave_group(commit=True)
+        super().assign(())
 
     def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
@@ -236,7 +259,7 @@ class Consumer(ConsumerCore):
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """As the core's; InvalidRequest in a group, which says who reads what."""
-        if self._group is not None:
+        if not self._settings.is_default(GROUP_ID):
             raise InvalidRequest(
                 "assign: this consumer is in a group, which gives it its partitions; leave group_id out"
             )
@@ -263,13 +286,18 @@ class Consumer(ConsumerCore):
             if self._group is not None:
                 self._group.check_no_listener("close")
             try:
-                if self._group is not None:
-                    self._group.leave(_LEAVE_S, commit=commit)
+                self._leave_group(commit=commit)
             finally:
-                self._group = None
                 self._close()
                 if self._admin is not None:
                     self._admin.close()
+
+    def _leave_group(self, *, commit: bool) -> None:
+        if self._group is not None:
+            try:
+                self._group.leave(_LEAVE_S, commit=commit)
+            finally:
+                self._group = self._may_deliver = None
 
     def _all_partitions(self, topics: Any) -> Iterator[tuple[str, int]]:
         names = (topics,) if isinstance(topics, str | Pattern) else topics
@@ -296,7 +324,7 @@ class Consumer(ConsumerCore):
     def _in_group(self) -> GroupReader:
         self._fork.check()
         if self._group is None:
-            raise InvalidRequest("this consumer is in no group: give group_id, and do not close it before")
+            raise InvalidRequest("this consumer is in no group: give group_id, subscribe, and do not close it before")
         return self._group
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: float) -> T:
@@ -318,6 +346,8 @@ class Consumer(ConsumerCore):
         In a group, take up before what happened there.
         """
         self._fork.check()
+        if self._group is None and not self._settings.is_default(GROUP_ID):
+            raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
         self._check_wakeup()
         self._look_for_partitions()
         wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from raylog.client.config import COMMON, DEFAULT_API_TIMEOUT_MS, client_setting
+from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
 
+_BY_DURATION = "by_duration:"
+_DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+
+
+def _check_reset(text: str) -> str | None:
+    if text in _RESETS or (text.startswith(_BY_DURATION) and _DURATION.fullmatch(text.removeprefix(_BY_DURATION))):
+        return None
+    return "must be earliest, latest, none, or by_duration: and an ISO 8601 duration such as P1DT12H"
+
+
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 AUTO_OFFSET_RESET = client_setting(
     "auto.offset.reset",
     ValueType.STRING,
     "latest",
     "Where to read when there is no position, or the position is out of range: from the earliest "
-    "or the latest offset, with a warning when a position was lost; or raise OffsetOutOfRange (none).",
-    check=one_of("earliest", "latest", "none"),
+    "or the latest offset, or so long ago (by_duration:P1DT12H, KIP-1106), with a warning when a position was lost; or "
+    "raise OffsetOutOfRange (none).",
+    check=_check_reset,
 )
 MAX_POLL_RECORDS = client_setting(
     "max.poll.records", ValueType.INT, 500, "The most records that one poll() returns.", check=at_least(1)
@@ -149,6 +165,18 @@ CONSUMER_SETTINGS = SettingsTable(
         ZOOKEEPER_AUTH,
     )
 )
+
+
+def offset_reset(settings: Settings, now_ms: Callable[[], int]) -> int | Callable[[], int] | None:
+    """``auto.offset.reset`` as a Subscription takes it."""
+    text = settings[AUTO_OFFSET_RESET]
+    if text in _RESETS:
+        return _RESETS[text]
+    found = _DURATION.fullmatch(text.removeprefix(_BY_DURATION))
+    assert found is not None, "checked"
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    ago_ms = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000)
+    return lambda: max(0, now_ms() - ago_ms)
 
 
 def isolation_level(settings: Settings) -> int:

@@ -22,7 +22,7 @@ from raylog.client.config import (
     REQUEST_TIMEOUT_MS,
     client_settings,
 )
-from raylog.client.consumer_config import AUTO_OFFSET_RESET, CONSUMER_SETTINGS, MAX_POLL_RECORDS
+from raylog.client.consumer_config import CONSUMER_SETTINGS, MAX_POLL_RECORDS, offset_reset
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
@@ -31,6 +31,7 @@ from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.coordination.clocks import wall_ms
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
@@ -69,12 +70,11 @@ class ConsumerCore:
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
         settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
-        reset = {"earliest": EARLIEST, "latest": LATEST, "none": None}[settings[AUTO_OFFSET_RESET]]
         key, value = deserializer(key_deserializer), deserializer(value_deserializer)
         self._settings = settings
         self._timeout_s = settings[DEFAULT_API_TIMEOUT_MS] / 1_000
         self._max_poll_records = settings[MAX_POLL_RECORDS]
-        self._subscription = Subscription(reset)
+        self._subscription = Subscription(offset_reset(settings, wall_ms))
         self._network = Network(settings)
         self._fetcher = Fetcher(settings, self._network, self._subscription, key, value)
         self._fork = ForkGuard("consumer")

@@ -27,7 +27,7 @@ from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.network import Network
 from raylog.client.offset_queries import by_topic
 from raylog.client.read_errors import LogTruncated
-from raylog.client.subscription import EARLIEST, Place, Subscription
+from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response
@@ -143,7 +143,7 @@ class EpochChecks:
             return
         if answer.end < 0:
             place.seek_to(reset)
-            where = "the start" if reset == EARLIEST else "the end"
+            where = {EARLIEST: "the start", LATEST: "the end"}.get(reset, "the time that auto.offset.reset says")
         else:
             place.seek(answer.end, answer.epoch)
             where = f"offset {answer.end}"

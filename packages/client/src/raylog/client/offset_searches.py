@@ -101,4 +101,7 @@ class OffsetSearches:
                 self._complain(tp, error)
             else:
                 if jump is not None:
-                    log.warning("%s; reading on from offset %d", jump.lost, jump.position)
+                    where = (
+                        "the time that auto.offset.reset says" if jump.position is None else f"offset {jump.position}"
+                    )
+                    log.warning("%s; reading on from %s", jump.lost, where)

@@ -8,7 +8,7 @@ loss can be told with both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from raylog.client.read_errors import LogTruncated, PositionLost
@@ -23,7 +23,8 @@ class Jump(NamedTuple):
     """A position was out of range and the consumer reads on elsewhere, as auto.offset.reset says."""
 
     lost: PositionLost
-    position: int
+    position: int | None
+    """None: at a time, where that lies is asked next."""
 
 
 class Place:
@@ -110,6 +111,9 @@ class Place:
         if self._target is None:
             self._bounds.clear()
             raise lost
+        if self._target >= 0:
+            self.seek_to(self._target)
+            return Jump(lost, None)
         target = self._bounds[self._target]
         self.seek(target)
         return Jump(lost, target)
@@ -125,11 +129,17 @@ class Place:
 
 
 class Subscription:
-    """All assigned partitions. ``reset``: EARLIEST, LATEST, or None to raise an error."""
+    """All assigned partitions. ``reset``: EARLIEST, LATEST, or None to raise an error; or what answers the time in ms
+    since 1970 to begin at."""
 
-    def __init__(self, reset: int | None) -> None:
-        self.reset = reset
+    def __init__(self, reset: int | Callable[[], int] | None) -> None:
+        self._reset = reset
         self._places: dict[TopicPartition, Place] = {}
+
+    @property
+    def reset(self) -> int | None:
+        """Where to read when there is no position: see :meth:`Place.seek_to`; None: nowhere."""
+        return self._reset() if callable(self._reset) else self._reset
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
@@ -158,8 +168,8 @@ class Subscription:
     def add(self, tp: TopicPartition) -> Place:
         """This partition, too, from where ``reset`` says."""
         place = self._places[tp] = Place(tp)
-        if self.reset is not None:
-            place.seek_to(self.reset)
+        if (reset := self.reset) is not None:
+            place.seek_to(reset)
         return place
 
     def remove(self, tp: TopicPartition) -> None:
