@@ -164,8 +164,10 @@ class ConsumerCore:
     def _close(self) -> None:
         if not self._ended:
             self._ended = True
-            self._fetcher.close()
-            self._network.close()
+            try:
+                self._fetcher.close()
+            finally:
+                self._network.close()
 
     def _follow(self, found: Iterable[tuple[str, int]]) -> None:
         """Read these, which are all partitions of their topics, and those that are added to them."""

@@ -109,9 +109,10 @@ class Pool:
         return address in self._targets
 
     def capacity(self, address: Address, max_in_flight: int) -> int:
-        """How many more requests may wait for answers from there; 0 until everything sent before has left."""
+        """How many more requests may wait for answers from there; 0 until everything sent before has left, and while
+        the connection is being made."""
         connection = self._connections.get(address)
-        if connection is None or connection.wants_write():
+        if connection is None or connection.state is not State.READY or connection.wants_write():
             return 0
         return max(0, max_in_flight - len(connection.in_flight))
 
