@@ -128,6 +128,33 @@ def test_deletion_of_what_is_closed_to_us_stops_no_other(cluster: ControlledClus
     assert cluster.store.exists(paths.topic(FLIGHTS)) is None, "each reading tries again"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        paths.topic(FLIGHTS),
+        paths.topic_config(FLIGHTS),
+        paths.partition_state(TP),
+        paths.topic_id(TopicId(UUID(int=7))),
+        f"{paths.CONFIG_CHANGES}/config_change_0000000001",
+        paths.broker_config("1"),
+        paths.broker_config(configs.DEFAULT_BROKER),
+        paths.broker(BrokerId(9)),
+        paths.CLUSTER_ID,
+    ],
+)
+def test_node_that_may_not_be_read_stops_no_other(cluster: ControlledCluster, path: str) -> None:
+    """Another program's access rights forbid it."""
+    cluster.store.ensure(path)
+    close_node(cluster.store, path)
+    with unreadable.collecting() as told:
+        changes = configs.read_changes(cluster.store)
+        reload(cluster)
+    assert {*told.known} == {path}
+    assert path in changes.notices or not path.startswith(paths.CONFIG_CHANGES)
+    assert_elects(cluster)
+    assert isinstance(created(cluster, topic("new"))[0], CreatedTopic)
+
+
 def test_state_that_is_closed_to_us_stops_no_other(cluster: ControlledCluster) -> None:
     cluster.store = Closed(cluster.tree, paths.partition_state(TP))
     leader = partition(cluster).leader

@@ -17,9 +17,19 @@ from typing import NamedTuple
 from raylog.coordination import node_names, paths
 from raylog.coordination.model import ClusterState
 from raylog.coordination.paths import DEFAULT_BROKER as DEFAULT_BROKER
-from raylog.coordination.store import BadVersion, Create, EventSink, MetadataReader, MetadataStore, NoNode, Set
+from raylog.coordination.store import (
+    BadVersion,
+    Create,
+    EventSink,
+    MetadataReader,
+    MetadataStore,
+    NoNode,
+    Set,
+    StoreUnauthorized,
+    Versioned,
+)
 from raylog.coordination.topic_ids import check_topic, present_topics
-from raylog.coordination.unreadable import skipping, tell
+from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import NO_TOPIC_ID, TopicName
 
@@ -73,10 +83,13 @@ def _decoded(path: str, data: bytes) -> Mapping[str, str]:
     return paths.decode_config(path, data) if data else {}
 
 
-def readable_overrides(path: str, data: bytes, unknown: Mapping[str, str]) -> Mapping[str, str]:
+def readable_overrides(
+    path: str, found: Versioned | StoreUnauthorized | None, unknown: Mapping[str, str]
+) -> Mapping[str, str]:
     """The overrides that a node holds; ``unknown``, that very object, when they cannot be read."""
     try:
-        return _decoded(path, data)
+        node = readable(found)
+        return {} if node is None else _decoded(path, node.data)
     except paths.CorruptMetadata as error:
         tell(error)
         return unknown
@@ -104,8 +117,8 @@ def all_broker_configs(store: MetadataReader) -> dict[str, Mapping[str, str]]:
             brokers.append(node_names.configured_broker(name))
     nodes = [*map(paths.broker_config, brokers)]
     return {
-        broker: {} if found is None else readable_overrides(path, found.data, UNKNOWN_BROKER)
-        for broker, path, found in zip(brokers, nodes, store.get_many(nodes), strict=True)
+        broker: readable_overrides(path, found, UNKNOWN_BROKER)
+        for broker, path, found in zip(brokers, nodes, store.get_each(nodes), strict=True)
     }
 
 
@@ -146,7 +159,7 @@ def _alter(
         found = store.get(path)
         if found is None:
             raise NoNode(f"{path} does not exist", path)
-        old = readable_overrides(path, found.data, known)
+        old = readable_overrides(path, found, known)
         new = change(old)
         if new == old and old is not known:  # what cannot be read is written anew
             return old
@@ -171,15 +184,16 @@ def read_changes(store: MetadataReader, watch: EventSink | None = None) -> Chang
     """What the notices that are there tell of; watches for more. Three round trips, for any number of them."""
     notices = tuple(f"{paths.CONFIG_CHANGES}/{name}" for name in store.children(paths.CONFIG_CHANGES, watch))
     entities: dict[str, _Entity] = {}
-    for path, notice in zip(notices, store.get_many(notices), strict=True):
+    for path, notice in zip(notices, store.get_each(notices), strict=True):
         with skipping():
-            if notice is not None:
-                node, entity = _entity(path, notice.data)
+            if (told := readable(notice)) is not None:
+                node, entity = _entity(path, told.data)
                 entities[node] = entity
     changes = []
-    for (node, entity), found in zip(entities.items(), store.get_many([*entities]), strict=True):
+    for (node, entity), found in zip(entities.items(), store.get_each([*entities]), strict=True):
         with skipping():
-            changes.append(ConfigChange(*entity, {} if found is None else _decoded(node, found.data)))
+            value = readable(found)
+            changes.append(ConfigChange(*entity, {} if value is None else _decoded(node, value.data)))
     return Changes(tuple(changes), notices)
 
 

@@ -19,7 +19,7 @@ from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import EventSink, MetadataStore, NodeEvent
 from raylog.coordination.topic_patterns import matching_topics
-from raylog.coordination.unreadable import skipping, tell
+from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
 
@@ -167,13 +167,13 @@ class GroupView:
         new = [member for member in ids if member not in self._known and member not in self._foreign]
         self._known = {member: self._known[member] for member in ids if member in self._known}
         nodes = [group_paths.member(self._group, member) for member in new]
-        read = (self._store.get_many(nodes), self._store.exists_many(nodes)) if nodes else ((), ())
+        read = (self._store.get_each(nodes), self._store.exists_many(nodes)) if nodes else ((), ())
         for member, node, found, stat in zip(new, nodes, *read, strict=True):
             if found is None or stat is None:
                 continue
             try:
                 if is_registration(node, stat):
-                    self._known[member] = group_paths.decode_member(node, found.data)
+                    self._known[member] = group_paths.decode_member(node, readable(found).data)
                 else:
                     self._foreign.add(member)
             except CorruptMetadata as error:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from raylog.coordination import configs, node_names, paths
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.store import EventSink, MetadataReader, Versioned
-from raylog.coordination.unreadable import skipping, tell
+from raylog.coordination.store import EventSink, MetadataReader, StoreUnauthorized, Versioned
+from raylog.coordination.unreadable import for_good, readable, skipping, tell
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
     BrokerEpoch,
@@ -71,18 +71,19 @@ def _topic_ids(store: MetadataReader, state: ClusterState) -> Mapping[TopicId, T
                 found[topic_id] = named[topic_id]
             else:
                 odd.append(topic_id)
-    for topic_id, node in zip(odd, store.get_many([paths.topic_id(each) for each in odd]), strict=True):
-        if node is not None:
-            found[topic_id] = TopicName(node.data.decode(errors="replace"))
+    for topic_id, read in zip(odd, store.get_each([paths.topic_id(each) for each in odd]), strict=True):
+        with skipping():
+            if (node := readable(read)) is not None:
+                found[topic_id] = TopicName(node.data.decode(errors="replace"))
     return found
 
 
 def _cluster_id(store: MetadataReader) -> str:
     """ "" where it cannot be read: brokers know it since they started."""
-    found = store.get(paths.CLUSTER_ID)
-    if found is not None:
-        with skipping():
-            return paths.decode_cluster_id(found.data)
+    [found] = store.get_each([paths.CLUSTER_ID])
+    with skipping():
+        if (node := readable(found)) is not None:
+            return paths.decode_cluster_id(node.data)
     return ""
 
 
@@ -117,12 +118,13 @@ def load_brokers(store: MetadataReader, watch: EventSink | None = None) -> Mappi
             ids.append(node_names.broker_named(name))
     registrations = [*map(paths.broker, ids)]
     stats = store.exists_many([*map(paths.broker_epoch, ids), *registrations])
-    found = store.get_many([*registrations, *map(paths.raylog_broker, ids)])
+    found = store.get_each([*registrations, *map(paths.raylog_broker, ids)])
     brokers, there = {}, len(ids)
-    for broker_id, epoch, node, data, extra in zip(
+    for broker_id, epoch, node, *read in zip(
         ids, stats[:there], stats[there:], found[:there], found[there:], strict=True
     ):
         with skipping():
+            data, extra = map(readable, read)
             if epoch is not None and node is not None and data is not None:  # else it is gone meanwhile
                 if not node.ephemeral_owner:
                     raise paths.CorruptMetadata(paths.broker(broker_id), "is no registration: no session keeps it")
@@ -133,33 +135,44 @@ def load_brokers(store: MetadataReader, watch: EventSink | None = None) -> Mappi
 
 def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
     """The topics of these names, those that exist. Two rounds of pipelined reads, however many topics there are."""
-    found = store.get_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
+    found = store.get_each([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
     assignments, unreadable = {}, {name for name, node in zip(names, found[::2], strict=True) if node is not None}
     for name, assigned in zip(names, found[::2], strict=True):
         with skipping():
-            if assigned is not None:
-                assignments[name] = paths.decode_topic(name, assigned.data)
+            if (node := readable(assigned)) is not None:
+                assignments[name] = paths.decode_topic(name, node.data)
                 unreadable.discard(name)
     for name in _copies(store, assignments):
         del assignments[name]
         unreadable.add(name)
     overrides = {
-        name: configs.readable_overrides(paths.topic_config(name), config.data, configs.UNKNOWN_TOPIC)
+        name: configs.readable_overrides(paths.topic_config(name), config, configs.UNKNOWN_TOPIC)
         for name, config in zip(names, found[1::2], strict=True)
-        if config is not None
     }
     tps = [
         TopicPartition(name, PartitionIndex(index))
         for name, assignment in assignments.items()
         for index in range(len(assignment.replicas))
     ]
-    nodes = zip(tps, store.get_many([paths.partition_state(tp) for tp in tps]), strict=True)
+    states = dict(zip(tps, store.get_each([paths.partition_state(tp) for tp in tps]), strict=True))
+    closed = _closed(store, states)
     decoded: dict[bytes, PartitionState] = {}
-    readable = {
-        name: TopicState(name, assignment.topic_id, _partitions(assignment, nodes, decoded), overrides.get(name, {}))
-        for name, assignment in assignments.items()
-    }
-    return _Topics(readable, frozenset(unreadable))
+    topics = {}
+    for name, assignment in assignments.items():
+        partitions = _partitions(name, assignment, states, closed, decoded)
+        topics[name] = TopicState(name, assignment.topic_id, partitions, overrides.get(name, {}))
+    return _Topics(topics, frozenset(unreadable))
+
+
+def _closed(
+    store: MetadataReader, states: Mapping[TopicPartition, Versioned | StoreUnauthorized | None]
+) -> Mapping[TopicPartition, int]:
+    """The versions of the states that may not be read, which are told."""
+    closed = [(tp, found) for tp, found in states.items() if isinstance(found, StoreUnauthorized)]
+    for _, error in closed:
+        tell(for_good(error))
+    stats = store.exists_many([paths.partition_state(tp) for tp, _ in closed]) if closed else []
+    return {tp: -1 if stat is None else stat.version for (tp, _), stat in zip(closed, stats, strict=True)}
 
 
 def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAssignment]) -> Iterator[TopicName]:
@@ -168,8 +181,9 @@ def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAs
     for name, assignment in assignments.items():
         by_id[assignment.topic_id].append(name)
     shared = [(id_, names) for id_, names in by_id.items() if len(names) > 1 and id_ != NO_TOPIC_ID]
-    for (_, names), node in zip(shared, store.get_many([paths.topic_id(id_) for id_, _ in shared]), strict=True):
-        first = next((name for name in names if node is not None and node.data == name.encode()), names[0])
+    for (_, names), node in zip(shared, store.get_each([paths.topic_id(id_) for id_, _ in shared]), strict=True):
+        original = node.data if isinstance(node, Versioned) else b""
+        first = next((name for name in names if name.encode() == original), names[0])
         for name in names:
             if name != first:
                 tell(paths.CorruptMetadata(paths.topic(name), f"has the id of topic {first}: it is a copy of its node"))
@@ -177,19 +191,22 @@ def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAs
 
 
 def _partitions(
+    topic: TopicName,
     assignment: paths.TopicAssignment,
-    nodes: Iterator[tuple[TopicPartition, Versioned | None]],
+    states: Mapping[TopicPartition, Versioned | StoreUnauthorized | None],
+    closed: Mapping[TopicPartition, int],
     decoded: dict[bytes, PartitionState],
 ) -> tuple[PartitionState, ...]:
-    """``nodes``: the partitions' states, taken from in order. ``decoded``: what values mean, apart from what does not
-    stand in them: many partitions have the same.
-    """
+    """``decoded``: what values mean, apart from what does not stand in them: many partitions have the same."""
     partitions = []
-    for index, (replicas, (tp, found)) in enumerate(zip(assignment.replicas, nodes)):  # noqa: B905 (nodes go on)
-        alike = None if found is None else decoded.get(found.data)
-        if found is None:
-            partition = PartitionState(replicas)
-        elif alike is not None:  # not by dataclasses.replace, which costs three times as much
+    for index, replicas in enumerate(assignment.replicas):
+        tp = TopicPartition(topic, PartitionIndex(index))
+        found = states[tp]
+        if found is None or isinstance(found, StoreUnauthorized):
+            partition = PartitionState(replicas, version=closed.get(tp, -1))
+        elif (
+            alike := decoded.get(found.data)
+        ) is not None:  # not by dataclasses.replace, which costs three times as much
             partition = PartitionState(
                 replicas,
                 leader=alike.leader,
