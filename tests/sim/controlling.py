@@ -82,6 +82,11 @@ class Controlling:
         return self._machine.is_active
 
     @property
+    def is_busy(self) -> bool:
+        """It waits for the store: what it reads may be of before and after what others write meanwhile."""
+        return self._thread.busy
+
+    @property
     def state(self) -> ClusterState:
         """The cluster as it knows it."""
         return self._machine.state

@@ -96,8 +96,11 @@ class SimGroups:
         self.world.ensemble.multi([Create(nodes[0]), Create(nodes[1], self._topic())], 0)
 
     def recreate(self, after_ms: int) -> None:
-        """The topic is deleted as a controller does it, and made anew."""
-        if not self.checker.is_there:
+        """The topic is deleted as a controller does it, and made anew: not while another one reads what there is."""
+        if not self.checker.is_there or self.world.is_healed:
+            return
+        if self._is_read():
+            self.engine.at(LOOK_MS, self._admin, partial(self.recreate, after_ms))
             return
         self.engine.note(f"{TOPIC} is deleted")
         for node in (paths.topic_id(self.topic_id), paths.topic(TOPIC)):
@@ -106,7 +109,13 @@ class SimGroups:
         self.partitions = [*PARTITIONS]
         self.engine.at(after_ms, self._admin, self._made_anew)
 
+    def _is_read(self) -> bool:
+        return any(broker.controlling.is_busy for broker in self.world.brokers.values() if broker.process.alive)
+
     def _made_anew(self) -> None:
+        if self._is_read():
+            self.engine.at(LOOK_MS, self._admin, self._made_anew)
+            return
         self.engine.note(f"{TOPIC} is made anew")
         self.checker.made_anew()
         self._make_topic()

@@ -336,7 +336,14 @@ PLANTED = {
         ),
         _planted("hw-without-pending-union", ACKED, partition=ForgettingPartition),
         _planted(
-            "registration-race", ONE_LEADER, INCARNATION, ACKED, MATCHING, PROGRESS, registration=RacingRegistration
+            "registration-race",
+            ONE_LEADER,
+            INCARNATION,
+            ACKED,
+            MATCHING,
+            ONCE,
+            PROGRESS,
+            registration=RacingRegistration,
         ),
         _planted("unchecked-writes", FENCED, INCARNATION, controller=partial(controller, writes=UncheckedWrites)),
         _planted("no-lease", ENDS, lease=EndlessLease),
