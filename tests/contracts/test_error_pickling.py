@@ -19,6 +19,7 @@ from raylog.coordination.store import NoNode, StoreError
 from raylog.protocol.errors import CorruptMessage, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.rows import Record
+from raylog.spark.values import MalformedValue
 
 SOURCES = sorted((Path(__file__).parents[2] / "packages").glob("*/src/raylog/**/*.py"))
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
@@ -32,6 +33,7 @@ ARGUMENTS: dict[type[RaylogError], tuple[Any, ...]] = {
     CorruptMetadata: ("/brokers", "is odd"),
     DataLoss: ("gone", [OffsetRange(TP, Offset(1), Offset(5))]),
     StoreError: ("no node", "/a/b", 3),
+    MalformedValue: ("no JSON", TP, 7),
 }
 """For those that take more than a message."""
 
