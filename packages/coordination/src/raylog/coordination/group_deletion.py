@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from raylog.coordination import group_paths
 from raylog.coordination.node_json import CorruptMetadata
@@ -20,7 +21,7 @@ from raylog.coordination.trees import delete_tree, nodes_below
 from raylog.coordination.unreadable import tell
 from raylog.protocol.ids import GroupId
 
-__all__ = ["finish_deletion", "is_registration", "persistent_members"]
+__all__ = ["finish_deletion", "is_registration", "read_registry"]
 
 _OURS = re.compile(r"|/(ids|state|claim|(assignment|owners|offsets)(/[^/]+)?|(owners|offsets)/[^/]+/\d+)")
 """Below the two nodes of a group; members are looked at apart."""
@@ -37,11 +38,22 @@ def is_registration(node: str, stat: Stat | None) -> bool:
     return stat is not None and bool(stat.ephemeral_owner)
 
 
-def persistent_members(store: MetadataStore, group: GroupId) -> list[str]:
-    """Nodes among those of the members that are no registration."""
+class Registry(NamedTuple):
+    """The nodes below that of a group's members."""
+
+    registrations: list[str]
+    others: list[str]
+    """Persistent ones, of other programs."""
+
+
+def read_registry(store: MetadataStore, group: GroupId) -> Registry:
+    """Two round trips, one where there is nothing."""
     nodes = [f"{group_paths.members(group)}/{name}" for name in store.children(group_paths.members(group))]
-    found = zip(nodes, store.exists_many(nodes) if nodes else (), strict=True)
-    return [node for node, stat in found if stat is not None and not is_registration(node, stat)]
+    found = Registry([], [])
+    for node, stat in zip(nodes, store.exists_many(nodes) if nodes else (), strict=True):
+        if stat is not None:
+            (found.registrations if is_registration(node, stat) else found.others).append(node)
+    return found
 
 
 def finish_deletion(store: MetadataStore, group: GroupId, version: int) -> None:
@@ -64,7 +76,7 @@ def _clear(store: MetadataStore, group: GroupId, mark: Check) -> None:
     consumer, members, node = group_paths.consumer(group), group_paths.members(group), mark.path
     _tell_foreign(group, [*nodes_below(store, consumer), *nodes_below(store, node)])
     whole = [f"{consumer}/{name}" for name in store.children(consumer)]
-    whole = [*filter(members.__ne__, whole), *persistent_members(store, group)]
+    whole = [*filter(members.__ne__, whole), *read_registry(store, group).others]
     for path in [*whole, *(f"{node}/{name}" for name in store.children(node))]:
         delete_tree(store, path, [mark])
     for path in (members, consumer, group_paths.empty(group)):

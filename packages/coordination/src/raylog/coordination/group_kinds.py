@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raylog.coordination import group_paths
-from raylog.coordination.group_deletion import finish_deletion, persistent_members
+from raylog.coordination.group_deletion import finish_deletion, read_registry
 from raylog.coordination.group_model import GroupKind as GroupKind
 from raylog.coordination.node_json import Reading, load
 from raylog.coordination.offset_nodes import partitions_below
@@ -44,6 +44,11 @@ class SettledKind(NamedTuple):
     kind: GroupKind
     version: int
     """Of the group's node, for :meth:`check`."""
+
+    @property
+    def is_deleted(self) -> bool:
+        """There is no such group any more."""
+        return self.kind is GroupKind.DELETED
 
     def check(self, group: GroupId) -> Check:
         """Fails with BadVersion or NoNode once the group is of another kind, or deleted."""
@@ -88,7 +93,7 @@ def settle_kind(store: MetadataStore, group: GroupId, kind: GroupKind) -> Settle
                 if kind is GroupKind.ACTORS:
                     _mend_registry(store, group, settled)
                 return settled
-            elif settled.kind is GroupKind.DELETED:
+            elif settled.is_deleted:
                 finish_deletion(store, group, settled.version)
             elif settled.kind is GroupKind.ACTORS:
                 _from_actors(store, group, found)
@@ -115,11 +120,12 @@ def mark_deleted(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
             in_use = owner
             break
         found = store.get(node)
-        if found is not None and (settled := decode_settled(group, found)) and settled.kind is GroupKind.DELETED:
+        settled = decode_settled(group, found)
+        if settled is not None and settled.is_deleted:
             return settled
         becomes = _becomes(group, found, GroupKind.DELETED)
         try:
-            store.multi([*guards, *becomes, *no_members(store, group)])
+            store.multi([*guards, *becomes, *_no_members(store, group, read_registry(store, group).others)])
             return SettledKind(GroupKind.DELETED, len(becomes) - 1 if found is None else found.version + len(becomes))
         except (BadVersion, NoNode, NodeExists, NotEmpty) as error:
             if error.index < len(guards):
@@ -143,19 +149,19 @@ def vacancy(store: MetadataStore, group: GroupId, settled: SettledKind) -> Seque
 
     For whoever wants to commit offsets of the group without being in it: raises UnknownMemberId when members are.
     """
-    registered = store.children(group_paths.members(group))
-    if len(registered) > len(persistent_members(store, group)):
+    registry = read_registry(store, group)
+    if registry.registrations:
         raise UnknownMemberId(f"group {group} has members, which are actors: only they commit its offsets")
-    return settled.check(group), *no_members(store, group)
+    return settled.check(group), *_no_members(store, group, registry.others)
 
 
-def no_members(store: MetadataStore, group: GroupId) -> Sequence[Op]:
+def _no_members(store: MetadataStore, group: GroupId, others: Sequence[str]) -> Sequence[Op]:
     """Operations that fail while an actor is registered, and change nothing.
 
-    A node's version does not tell whether it has children; but a node that has some cannot be deleted. What is no
-    registration is made anew with it.
+    A node's version does not tell whether it has children; but a node that has some cannot be deleted. ``others``, what
+    is no registration, are made anew with it.
     """
-    registry, others = group_paths.members(group), persistent_members(store, group)
+    registry = group_paths.members(group)
     found = zip(others, store.get_many(others) if others else (), strict=True)
     there = [(node, each) for node, each in found if each is not None]
     return (
@@ -196,7 +202,9 @@ def _mend_registry(store: MetadataStore, group: GroupId, settled: SettledKind) -
 def _from_actors(store: MetadataStore, group: GroupId, found: Versioned | None) -> None:
     store.ensure(group_paths.members(group))
     try:
-        store.multi([*_becomes(group, found, GroupKind.CLIENTS), *no_members(store, group)])
+        store.multi(
+            [*_becomes(group, found, GroupKind.CLIENTS), *_no_members(store, group, read_registry(store, group).others)]
+        )
     except NotEmpty as error:
         raise InconsistentGroupProtocol(
             f"group {group} is one of actors (Consumer(group_id=…), raylog.client.group), and some are in it: a Kafka "

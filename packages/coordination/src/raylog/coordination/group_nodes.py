@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from raylog.coordination import group_paths
 from raylog.coordination.group_deletion import finish_deletion
-from raylog.coordination.group_kinds import GroupKind, SettledKind, decode_settled, mark_deleted
+from raylog.coordination.group_kinds import decode_settled, mark_deleted
 from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op, StoreError
 from raylog.coordination.unreadable import readable, skipping
 from raylog.protocol.ids import GroupId, TopicName
@@ -59,15 +59,16 @@ def delete_group(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
         log.warning("group %s is deleted, and some of its nodes are left for later: %s", group, error)
 
 
-def deleted_groups(store: MetadataStore) -> dict[GroupId, SettledKind]:
+def deleted_groups(store: MetadataStore) -> list[GroupId]:
     """Those that are deleted and not removed to the end."""
     groups = group_ids(store)
     found = zip(groups, store.get_each([group_paths.group(group) for group in groups]), strict=True)
-    deleted = {}
+    deleted = []
     for group, node in found:
         with skipping():
-            if (settled := decode_settled(group, readable(node))) is not None and settled.kind is GroupKind.DELETED:
-                deleted[group] = settled
+            settled = decode_settled(group, readable(node))
+            if settled is not None and settled.is_deleted:
+                deleted.append(group)
     return deleted
 
 

@@ -64,20 +64,20 @@ def describe_old(store: MetadataStore, group: GroupId) -> DescribedGroup:
 
 def registered_names(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId, list[str] | CorruptMetadata]:
     """The names of the nodes of those that are registered in each of the groups, in two round trips."""
-    names: dict[GroupId, list[str] | CorruptMetadata] = {}
+    registered: dict[GroupId, list[str]] = {}
+    unreadable: dict[GroupId, CorruptMetadata] = {}
+    nodes: list[tuple[GroupId, str, str]] = []
     for group, found in zip(groups, store.children_each([group_paths.members(each) for each in groups]), strict=True):
         try:
-            names[group] = readable(found)
+            nodes += ((group, name, f"{group_paths.members(group)}/{name}") for name in readable(found))
+            registered[group] = []
         except CorruptMetadata as error:
-            names[group] = error
-    listed = {group: each for group, each in names.items() if not isinstance(each, CorruptMetadata)}
-    nodes = [(group, name, f"{group_paths.members(group)}/{name}") for group, each in listed.items() for name in each]
+            unreadable[group] = error
     stats = store.exists_many([node for *_, node in nodes]) if nodes else []
-    names |= {group: [] for group in listed}
     for (group, name, node), stat in zip(nodes, stats, strict=True):
-        registered = names[group]
-        if is_registration(node, stat) and not isinstance(registered, CorruptMetadata):
-            registered.append(name)
+        if is_registration(node, stat):
+            registered[group].append(name)
+    names: dict[GroupId, list[str] | CorruptMetadata] = {**registered, **unreadable}
     return names
 
 

@@ -206,7 +206,8 @@ class GroupCoordinator:
     ) -> Mapping[TopicPartition, CommittedOffset | RaylogError]:
         with self._holder.enter(group) as entry:
             self._holder.check_coordinates(entry, group)
-            if entry.held is None and _is_deleted(read_kind(self._store, group)):
+            kind = read_kind(self._store, group) if entry.held is None else None
+            if kind is not None and kind.is_deleted:
                 return {}
         with store_answers():
             found = self._offsets.read(group, partitions, topics)
@@ -303,8 +304,7 @@ class GroupCoordinator:
         """What the multi of a commit must check; raises what is wrong with who commits."""
         if self._holder.hold(entry, group, make=False) is None:
             kind = read_kind(self._store, group)
-            is_none = _is_deleted(kind) or (kind is None and not group_nodes.exists(self._store, group))
-            if not who.is_outside and is_none:
+            if not who.is_outside and not self._is_there(group, kind):
                 raise GroupIdNotFound(f"there is no group {group}: join it, or commit without a generation")
             if who.is_outside and kind is not None and kind.kind is GroupKind.ACTORS:
                 return vacancy(self._store, group, kind)
@@ -360,15 +360,19 @@ class GroupCoordinator:
     def _finish_deletion(self, entry: Entry, group: GroupId) -> None:
         self._holder.check_coordinates(entry, group)
         kind = read_kind(self._store, group)
-        if kind is not None and _is_deleted(kind):
+        if kind is not None and kind.is_deleted:
             finish_deletion(self._store, group, kind.version)
+
+    def _is_there(self, group: GroupId, kind: SettledKind | None) -> bool:
+        """One of old tools has no kind."""
+        return group_nodes.exists(self._store, group) if kind is None else not kind.is_deleted
 
     def _describe(self, entry: Entry, group: GroupId) -> DescribedGroup:
         if entry.held is not None and not entry.held.was_taken():
             return describe_machine(entry.held.machine)
         self._holder.check_coordinates(entry, group)
         kind = read_kind(self._store, group)
-        if _is_deleted(kind) or (kind is None and not group_nodes.exists(self._store, group)):
+        if not self._is_there(group, kind):
             raise GroupIdNotFound(f"there is no group {group}")
         if kind is None:
             return describe_old(self._store, group)
@@ -376,7 +380,3 @@ class GroupCoordinator:
             return describe_actors(self._store, group, self._cluster().topics)
         stored = read_group(self._store, group)
         return describe_machine(ClassicGroup(group, GroupRules(), stored, self._now_ms()))
-
-
-def _is_deleted(kind: SettledKind | None) -> bool:
-    return kind is not None and kind.kind is GroupKind.DELETED
