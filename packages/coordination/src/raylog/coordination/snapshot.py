@@ -204,26 +204,31 @@ def _partitions(
         found = states[tp]
         if found is None or isinstance(found, StoreUnauthorized):
             partition = PartitionState(replicas, version=closed.get(tp, -1))
-        elif (
-            alike := decoded.get(found.data)
-        ) is not None:  # not by dataclasses.replace, which costs three times as much
-            partition = PartitionState(
-                replicas,
-                leader=alike.leader,
-                leader_epoch=alike.leader_epoch,
-                isr=alike.isr,
-                controller_epoch=alike.controller_epoch,
-                version=found.version,
-                elr=alike.elr,
-                incarnations=alike.incarnations,
-            )
         else:
-            partition = PartitionState(replicas, version=found.version)
-            with skipping():
-                partition = paths.decode_partition_state(tp, found.data, found.version, replicas)
-                decoded[found.data] = partition
+            partition = _decoded(tp, found, replicas, decoded)
         if index in assignment.adding or index in assignment.removing:
             adding, removing = assignment.adding.get(index, ()), assignment.removing.get(index, ())
             partition = replace(partition, adding=adding, removing=removing)
         partitions.append(partition)
     return tuple(partitions)
+
+
+def _decoded(
+    tp: TopicPartition, found: Versioned, replicas: tuple[BrokerId, ...], decoded: dict[bytes, PartitionState]
+) -> PartitionState:
+    alike = decoded.get(found.data)
+    if alike is None:
+        alike = PartitionState(replicas, version=found.version)
+        with skipping():
+            alike = decoded[found.data] = paths.decode_partition_state(tp, found.data, found.version, replicas)
+        return alike
+    return PartitionState(  # not by dataclasses.replace, which costs three times as much
+        replicas,
+        leader=alike.leader,
+        leader_epoch=alike.leader_epoch,
+        isr=alike.isr,
+        controller_epoch=alike.controller_epoch,
+        version=found.version,
+        elr=alike.elr,
+        incarnations=alike.incarnations,
+    )
