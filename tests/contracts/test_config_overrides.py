@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import pytest
 
 from kit.stores import OpenStore
+from kit.topics import stored_configs
 from raylog.coordination import configs, paths
 from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import NodeChange, NodeEvent, NoNode, StoreEvent
@@ -52,6 +53,8 @@ def test_writers_at_once_never_undo_each_other(open_store: OpenStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(configs.broker_configs(stores[0], "1")) == {f"{n}.{i}" for n in range(WRITERS) for i in range(EACH)}
+    assert set(stored_configs(stores[0], paths.broker_config("1"))) == {
+        f"{n}.{i}" for n in range(WRITERS) for i in range(EACH)
+    }
     [change] = configs.read_changes(stores[0]).changes
     assert len(change.configs) == WRITERS * EACH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import uuid4
 
 from raylog.coordination import paths
@@ -48,3 +48,9 @@ def forget_offsets(
     """Whatever was committed for them."""
     seen = offsets.look(group, list(partitions))
     offsets.forget(group, seen, seen.partitions, guards)
+
+
+def stored_configs(store: MetadataStore, path: str) -> Mapping[str, str]:
+    """The overrides of a topic or a broker, as they are in the node at ``path``."""
+    found = store.get(path)
+    return paths.decode_config(path, found.data) if found is not None and found.data else {}

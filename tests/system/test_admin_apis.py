@@ -12,12 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from kit import kafka_apis
 from kit.cluster import InProcessCluster
+from kit.topics import stored_configs
 from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.broker import Broker
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS
 from raylog.broker.handlers import TABLE
-from raylog.coordination import configs, paths
+from raylog.coordination import paths
 from raylog.protocol.ids import TopicName
 from raylog.protocol.records import Record, encode_batch
 
@@ -145,7 +146,7 @@ def test_without_the_store_a_change_is_refused_and_nothing_changes(tmp_path: Pat
         result = alter(cluster.brokers[0], TOPIC, "t", flush_ms="1")
         assert (result.error_code, "did not confirm" in result.error_message) == (ErrorCode.request_timed_out, True)
         cluster.stores[0].resume()
-        assert configs.topic_configs(cluster.stores[0], TopicName("t")) == {}
+        assert stored_configs(cluster.stores[0], paths.topic_config(TopicName("t"))) == {}
 
 
 def test_a_notice_of_another_program_is_heard_and_one_that_is_rubbish_does_no_harm(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.topics import stored_configs
 from kit.waiting import wait_until
 from kit.wire import request
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS, SEGMENT_BYTES
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, Operation, Resource
 from raylog.broker.ports import StoredConfigs
-from raylog.coordination import configs, paths
+from raylog.coordination import paths
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.registration import ensure_cluster
@@ -384,7 +385,7 @@ def test_a_change_returns_once_this_broker_knows_it(node: Node) -> None:
         target=port.alter_topic, args=("t", lambda old: {"flush.ms": "1"}), kwargs={"validate_only": False}
     )
     changing.start()
-    wait_until(lambda: configs.topic_configs(store, TopicName("t")), 30, "it is written")
+    wait_until(lambda: stored_configs(store, paths.topic_config(TopicName("t"))), 30, "it is written")
     changing.join(0.1)
     assert changing.is_alive(), "the controller has not told yet"
     node.create_topic("t", config={"flush.ms": "1"})

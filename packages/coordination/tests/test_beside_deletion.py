@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from kit.stores import Meddled
-from kit.topics import forget_offsets, put_topic, replace_topic
+from kit.topics import forget_offsets, put_topic, replace_topic, stored_configs
 from raylog.coordination import configs, group_paths, paths
 from raylog.coordination.group_events import Register, Registered
 from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind
@@ -161,7 +161,7 @@ def test_overrides_read_of_a_topic_are_not_given_to_the_next_of_its_name() -> No
         configs.alter_topic_configs(store, FLIGHTS, lambda old: {**old, "flush.ms": "5"})
         if not store.met:
             break
-        found = configs.topic_configs(other, FLIGHTS)
+        found = stored_configs(other, paths.topic_config(FLIGHTS))
         assert found in ({}, {"flush.ms": "5"})
         other.set(node, paths.encode_config({"retention.ms": "1000"}))
     assert 3 < at < MOST_CALLS - 1

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from kit.topics import stored_configs
 from raylog.coordination import configs, paths, snapshot
 from raylog.coordination.election import Mandate, campaign, current_controller, resign
 from raylog.coordination.lease import Lease
@@ -167,7 +168,7 @@ def test_overrides_are_changed_and_told_of(tree: MemoryTree) -> None:
         configs.ConfigChange(None, "7", {"num.partitions": "4"}),
     )
     assert taken(store) == ()
-    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "1", "flush.ms": "2"}
+    assert stored_configs(store, paths.topic_config(FLIGHTS)) == {"retention.ms": "1", "flush.ms": "2"}
     assert snapshot.load(store).state.broker_configs == {
         "<default>": {"num.partitions": "3"},
         "7": {"num.partitions": "4"},
@@ -187,7 +188,7 @@ def test_two_who_change_overrides_at_once_both_have_their_way(tree: MemoryTree) 
 
     configs.alter_topic_configs(store, FLIGHTS, change)
     assert seen == [{}, {"retention.ms": "1"}]
-    assert configs.topic_configs(store, FLIGHTS) == {"retention.ms": "1", "flush.ms": "2"}
+    assert stored_configs(store, paths.topic_config(FLIGHTS)) == {"retention.ms": "1", "flush.ms": "2"}
 
 
 def test_a_change_that_changes_nothing_or_is_refused_leaves_no_notice(tree: MemoryTree) -> None:
@@ -207,7 +208,7 @@ def test_overrides_of_a_topic_that_is_not_there_are_refused(tree: MemoryTree) ->
     with pytest.raises(NoNode):
         configs.alter_topic_configs(store, FLIGHTS, replaced_by(retention_ms="1"))
     assert taken(store) == ()
-    assert configs.topic_configs(store, FLIGHTS) == {}
+    assert stored_configs(store, paths.topic_config(FLIGHTS)) == {}
 
 
 def test_a_notice_that_nobody_can_read_is_dropped_and_the_others_are_taken(tree: MemoryTree) -> None:

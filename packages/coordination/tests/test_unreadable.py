@@ -11,7 +11,7 @@ import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from kit.stores import Closed, close_node
-from kit.topics import put_topic
+from kit.topics import put_topic, stored_configs
 from raylog.coordination import configs, election, group_paths, paths, snapshot, unreadable
 from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
 from raylog.coordination.group_kinds import GroupKind, settle_kind
@@ -322,7 +322,7 @@ def test_damaged_overrides_stay_as_they_were_known(cluster: ControlledCluster) -
     assert overrides(cluster) == (KEEP, {"log.retention.ms": "9"})
     known = cluster.controller.state.topics[FLIGHTS].configs
     configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: {**old, "flush.ms": "5"}, known)
-    assert configs.topic_configs(cluster.store, FLIGHTS) == {**KEEP, "flush.ms": "5"}
+    assert stored_configs(cluster.store, paths.topic_config(FLIGHTS)) == {**KEEP, "flush.ms": "5"}
 
 
 def test_damaged_overrides_that_were_never_known_delete_nothing(cluster: ControlledCluster) -> None:
@@ -334,13 +334,13 @@ def test_damaged_overrides_that_were_never_known_delete_nothing(cluster: Control
     nothing = {"retention.ms": "-1", "retention.bytes": "-1"}
     assert overrides(cluster) == (nothing, {f"log.{name}": value for name, value in nothing.items()})
     configs.alter_topic_configs(cluster.store, FLIGHTS, lambda old: old)
-    assert configs.topic_configs(cluster.store, FLIGHTS) == nothing, "what cannot be read is written anew"
+    assert stored_configs(cluster.store, paths.topic_config(FLIGHTS)) == nothing, "what cannot be read is written anew"
 
 
 def test_config_left_by_a_former_topic_hinders_no_new_one(cluster: ControlledCluster) -> None:
     plant(cluster, "/config/topics/new/child", b"x")
     created(cluster, topic("new", configs={"retention.ms": "5"}))
-    assert configs.topic_configs(cluster.store, TopicName("new")) == {"retention.ms": "5"}
+    assert stored_configs(cluster.store, paths.topic_config(TopicName("new"))) == {"retention.ms": "5"}
 
 
 def test_reloads_back_off_while_writes_fail(cluster: ControlledCluster) -> None:

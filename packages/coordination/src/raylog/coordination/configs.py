@@ -64,21 +64,6 @@ class ConfigChange(NamedTuple):
     configs: Mapping[str, str]
 
 
-def topic_configs(store: MetadataReader, topic: TopicName) -> Mapping[str, str]:
-    """The topic's overrides, as text. Raises CorruptMetadata."""
-    return _read(store, paths.topic_config(topic))
-
-
-def broker_configs(store: MetadataReader, broker: str) -> Mapping[str, str]:
-    """The overrides of a broker (its id as text), or of all (DEFAULT_BROKER). Raises CorruptMetadata."""
-    return _read(store, paths.broker_config(broker))
-
-
-def _read(store: MetadataReader, path: str) -> Mapping[str, str]:
-    found = store.get(path)
-    return {} if found is None else _decoded(path, found.data)
-
-
 def _decoded(path: str, data: bytes) -> Mapping[str, str]:
     return paths.decode_config(path, data) if data else {}
 
