@@ -7,7 +7,7 @@ What cannot be understood is left out and told (``unreadable``): a broker is tak
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ class Snapshot(NamedTuple):
     """Topics whose deletion was asked for and is not complete."""
     ids: Mapping[TopicId, TopicName]
     """The nodes of topics' ids (``topic_ids``), with the names of the topics that they were made for."""
+
+
+_State = tuple[TopicPartition, Versioned | StoreUnauthorized | None]
+"""A partition, and what was read of its state's node."""
 
 
 class _Topics(NamedTuple):
@@ -154,21 +158,20 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
         for name, assignment in assignments.items()
         for index in range(len(assignment.replicas))
     ]
-    states = dict(zip(tps, store.get_each([paths.partition_state(tp) for tp in tps]), strict=True))
-    closed = _closed(store, states)
+    states = store.get_each([paths.partition_state(tp) for tp in tps])
+    closed = _closed(store, zip(tps, states, strict=True))
+    nodes = zip(tps, states, strict=True)
     decoded: dict[bytes, PartitionState] = {}
     topics = {}
     for name, assignment in assignments.items():
-        partitions = _partitions(name, assignment, states, closed, decoded)
+        partitions = _partitions(assignment, nodes, closed, decoded)
         topics[name] = TopicState(name, assignment.topic_id, partitions, overrides.get(name, {}))
     return _Topics(topics, frozenset(unreadable))
 
 
-def _closed(
-    store: MetadataReader, states: Mapping[TopicPartition, Versioned | StoreUnauthorized | None]
-) -> Mapping[TopicPartition, int]:
+def _closed(store: MetadataReader, states: Iterable[_State]) -> Mapping[TopicPartition, int]:
     """The versions of the states that may not be read, which are told."""
-    closed = [(tp, found) for tp, found in states.items() if isinstance(found, StoreUnauthorized)]
+    closed = [(tp, found) for tp, found in states if isinstance(found, StoreUnauthorized)]
     for _, error in closed:
         tell(for_good(error))
     stats = store.exists_many([paths.partition_state(tp) for tp, _ in closed]) if closed else []
@@ -191,17 +194,16 @@ def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAs
 
 
 def _partitions(
-    topic: TopicName,
     assignment: paths.TopicAssignment,
-    states: Mapping[TopicPartition, Versioned | StoreUnauthorized | None],
+    states: Iterator[_State],
     closed: Mapping[TopicPartition, int],
     decoded: dict[bytes, PartitionState],
 ) -> tuple[PartitionState, ...]:
-    """``decoded``: what values mean, apart from what does not stand in them: many partitions have the same."""
+    """``states``: taken from in order. ``decoded``: what values mean, apart from what does not stand in them: many
+    partitions have the same.
+    """
     partitions = []
-    for index, replicas in enumerate(assignment.replicas):
-        tp = TopicPartition(topic, PartitionIndex(index))
-        found = states[tp]
+    for index, (replicas, (tp, found)) in enumerate(zip(assignment.replicas, states)):  # noqa: B905 (states go on)
         if found is None or isinstance(found, StoreUnauthorized):
             partition = PartitionState(replicas, version=closed.get(tp, -1))
         else:
