@@ -261,7 +261,7 @@ class MemberThread:
                 self.changes.tell(began, self._tenure)
                 return None
             case core.Cease(tp):
-                return self._cease(tp)
+                return self._cease(tp) if tp in self._tenures else None  # dropped while another was given up
             case core.Drop(tp):
                 self._drop(tp)
                 return None
@@ -306,8 +306,8 @@ class MemberThread:
         self.changes.tell(Dropped(tp), self._tenures.pop(tp))
 
     def _leave(self) -> None:
-        for tp in tuple(self._ceasing):
-            self._do(self._quiet_by_itself(tp))
+        while self._ceasing:  # giving one up may drop others
+            self._do(self._quiet_by_itself(min(self._ceasing)))
         self._do(core.Leave())
 
     def _session_changed(self, event: SessionEvent) -> None:

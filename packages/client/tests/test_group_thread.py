@@ -1,0 +1,135 @@
+"""The thread of a group's member, turned by hand, over registries in memory."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kit.group_members import GROUP, TOPIC, make_topic, tps
+from raylog.client.group_changes import Began, Ceased, Change, Dropped
+from raylog.client.group_ports import MemberPorts
+from raylog.client.group_requests import GoodBye
+from raylog.client.group_thread import MemberThread
+from raylog.coordination.assignors import Assignor
+from raylog.coordination.clocks import wall_ms
+from raylog.coordination.group import Member
+from raylog.coordination.group_events import Evict
+from raylog.coordination.group_model import Registered
+from raylog.coordination.group_registry import GroupRegistry
+from raylog.coordination.loops import Loop, Loops
+from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.memory_tree import MemoryTree
+from raylog.protocol.ids import MemberId
+
+WANTS = Registered(frozenset({TOPIC}), None)
+
+
+class Inbox(queue.SimpleQueue[Any]):
+    """Nobody waits on it."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return self.get_nowait()
+
+
+class ByHand(Loops):
+    """Of a thread that never runs: the test calls its steps."""
+
+    step: Callable[[], bool]
+
+    def loop(self, name: str, step: Callable[[], bool], **more: Any) -> Loop:
+        self.step = step
+        return super().loop(name, step, **more)
+
+    def inbox(self) -> queue.SimpleQueue[Any]:
+        return Inbox()
+
+
+class Unwatched:
+    """The liveness connections of a member whose peers never die."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def watch(self, peers: object) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Joined:
+    """A member with its thread."""
+
+    def __init__(self, tree: MemoryTree, name: str) -> None:
+        self.id = MemberId(name)
+        self.store = MemoryStore(tree)
+        self.store.start()
+        loops = ByHand()
+        self.thread = MemberThread(
+            self.store,
+            GROUP,
+            Member(self.id, Assignor.STICKY, lambda: 0.0),
+            WANTS,
+            60_000,
+            lambda: None,
+            loops,
+            MemberPorts(liveness=Unwatched),
+        )
+        self.step = loops.step
+
+    def heard(self) -> list[Change]:
+        """What its user is told."""
+        return self.thread.changes.take()
+
+    def begin(self, count: int) -> None:
+        """Turn until it has nothing more to do, and so many partitions."""
+        for _ in range(20):
+            assert self.step()
+        assert len(self.thread.owned) == count
+
+    def is_evicted(self) -> None:
+        """Another member takes it for dead; the news of that come behind what it was asked to do before."""
+        elected = GroupRegistry(self.store, GROUP, MemberId("elected"), WANTS, Inbox(), wall_ms)
+        elected.carry_out(Evict(self.id))
+
+    def end(self) -> None:
+        """Turn until the membership is over."""
+        for _ in range(20):
+            if not self.step():
+                return
+        raise AssertionError("the membership goes on")
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    tree = MemoryTree()
+    with MemoryStore(tree) as store:
+        make_topic(store, 4)
+    return tree
+
+
+def test_member_evicted_while_it_gives_up_all_leaves(tree: MemoryTree) -> None:
+    """That the first is not its own any more makes it look: the others are dropped before their turn has come."""
+    member = Joined(tree, "a")
+    member.begin(4)
+    assert [*map(type, member.heard())] == [Began] * 4
+    member.thread.post(GoodBye({}, {}))
+    member.is_evicted()
+    member.end()
+    assert (member.thread.has_left, member.thread.failure) == (True, None)
+    assert {change.tp for change in member.heard() if isinstance(change, Dropped)} == {*tps(1, 2, 3)}
+
+
+def test_member_evicted_before_its_user_is_done_leaves(tree: MemoryTree) -> None:
+    """The same for what has to cease, since the group has another member, when its user leaves without a word."""
+    member, other = Joined(tree, "a"), Joined(tree, "b")
+    member.begin(4)
+    member.heard()
+    other.begin(0)
+    member.begin(2)
+    assert [*map(type, member.heard())] == [Ceased] * 2
+    member.thread.post(GoodBye({}, {}))
+    member.is_evicted()
+    member.end()
+    assert (member.thread.has_left, member.thread.failure) == (True, None)
+    other.begin(4)
