@@ -92,6 +92,30 @@ def test_every_acks_and_compression(cluster: InProcessCluster, acks: str, compre
     )
 
 
+@pytest.mark.parametrize(("compression", "levels"), [("gzip", (1, 6, 9)), ("lz4", (9, 3, 12)), ("zstd", (-50, 3, 19))])
+def test_batches_have_the_level_of_the_settings(
+    cluster: InProcessCluster, compression: str, levels: Sequence[int]
+) -> None:
+    """From rows and from columns: the more of a level, the smaller they are."""
+    chance = random.Random(1)
+    values = [b"%d" % chance.randrange(1000) for _ in range(4_000)]
+    for level in levels:
+        config = {f"compression_{compression}_level": level, "compression_type": compression, "batch_size": 1 << 20}
+        with Producer(cluster.bootstrap_servers, linger_ms=60_000, delivery_timeout_ms=120_000, **config) as producer:
+            for value in values:
+                producer.send("t", value, partition=0, timestamp=1)
+            producer.flush(20)
+            producer.send_batch("t", values, timestamps=[1] * len(values), partition=1).result(20)
+    for partition in (0, 1):
+        with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", partition)])
+            sizes: list[int] = []
+            while len(sizes) < len(levels):
+                for batches in consumer.poll_batches(10_000).values():
+                    sizes += [header.size for _, header in batches.visible()]
+        assert sizes == sorted(set(sizes), reverse=True)
+
+
 def test_records_that_can_never_be_sent_are_refused_at_once(cluster: InProcessCluster) -> None:
     with Producer(cluster.bootstrap_servers, max_block_ms=5_000) as producer:
         with pytest.raises(MessageTooLarge, match=r"max\.request\.size"):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raylog.client.accumulator import Batch
+from raylog.client.config_compression import Compression
 from raylog.client.producer_state import Identity
-from raylog.protocol.compression import Codec
 from raylog.protocol.errors import NetworkException, RaylogError
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
@@ -17,19 +17,21 @@ from raylog.protocol.wire import NodeEndpoint
 PRODUCE_VERSION = 10
 
 
-def encode(batch: Batch[Any], identity: Identity, codec: Codec) -> bytes:
+def encode(batch: Batch[Any], identity: Identity, compression: Compression) -> bytes:
     """The batch as ``identity`` sends it, under its sequence."""
     if batch.encoded is not None:
         return frame_batch(
             *batch.encoded[1:],
-            codec=codec,
+            codec=compression.codec,
+            level=compression.level,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=batch.sequence,
         )
     return encode_batch(
         batch.records,
-        codec=codec,
+        codec=compression.codec,
+        level=compression.level,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=batch.sequence,

@@ -18,7 +18,8 @@ from ray.exceptions import RayError
 from ray.util import list_named_actors
 
 from raylog.client.admin import Admin
-from raylog.client.config import ACKS, COMPRESSION_TYPE
+from raylog.client.config import ACKS
+from raylog.client.config_compression import COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
 from raylog.client.config_texts import setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.protocol.errors import InvalidConfig
@@ -123,13 +124,6 @@ BATCH_SIZE = client_setting(
     unit="bytes",
     check=at_least(1),
 )
-COMPRESSION_TYPE = client_setting(
-    "compression.type",
-    ValueType.STRING,
-    "none",
-    "How batches are compressed.",
-    check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
-)
 MAX_IN_FLIGHT = client_setting(
     "max.in.flight.requests.per.connection",
     ValueType.INT,
@@ -191,7 +185,7 @@ PRODUCER_SETTINGS = SettingsTable(
         ENABLE_IDEMPOTENCE,
         LINGER_MS,
         BATCH_SIZE,
-        COMPRESSION_TYPE,
+        *COMPRESSION_SETTINGS,
         MAX_IN_FLIGHT,
         DELIVERY_TIMEOUT_MS,
         RETRIES,
@@ -244,6 +238,7 @@ def producer_guarantees(settings: Settings) -> tuple[int, bool]:
         )
     if settings[DELIVERY_TIMEOUT_MS] < settings[LINGER_MS]:
         raise InvalidConfig("delivery.timeout.ms must be at least linger.ms, or every batch expires before it is sent")
+    compression(settings)  # raises for levels that do not fit
     if settings[BATCH_SIZE] > settings[BUFFER_MEMORY]:
         raise InvalidConfig("batch.size must be at most buffer.memory, or no batch could ever begin")
     return acks, idempotent

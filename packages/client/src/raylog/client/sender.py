@@ -16,7 +16,6 @@ from typing import NamedTuple
 from raylog.client.accumulator import Accumulator, Batch, BatchState
 from raylog.client.batch_bytes import PRODUCE_VERSION, encode, read_produced
 from raylog.client.config import (
-    COMPRESSION_TYPE,
     DELIVERY_TIMEOUT_MS,
     MAX_IN_FLIGHT,
     MAX_REQUEST_SIZE,
@@ -26,13 +25,13 @@ from raylog.client.config import (
     RETRY_BACKOFF_MS,
     producer_guarantees,
 )
+from raylog.client.config_compression import compression
 from raylog.client.connection import Address, Reply
 from raylog.client.delivery import BatchOutcome
 from raylog.client.identity import IdentityKeeper
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.producer_state import NO_IDENTITY, Continuation, PartitionState, RetryPolicy
 from raylog.coordination.clocks import monotonic_ms
-from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     DuplicateSequence,
     InvalidRecord,
@@ -98,7 +97,7 @@ class Sender:
         self._accumulator = accumulator
         self._lock = lock
         self._tell_news = tell_news
-        self._codec = Codec.from_name(settings[COMPRESSION_TYPE])
+        self._compression = compression(settings)
         self._max_request_size = settings[MAX_REQUEST_SIZE]
         self._max_in_flight = settings[MAX_IN_FLIGHT]
         self._delivery_timeout_ms = settings[DELIVERY_TIMEOUT_MS]
@@ -266,7 +265,7 @@ class Sender:
         sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
         for batch in plan.batches:
             try:
-                data = encode(batch, self._states[batch.tp].identity or NO_IDENTITY, self._codec)
+                data = encode(batch, self._states[batch.tp].identity or NO_IDENTITY, self._compression)
             except Exception as error:  # noqa: BLE001 (it is told, and concerns this batch alone)
                 self._settle([(batch, _unfit(str(batch.tp), error))])
                 continue
