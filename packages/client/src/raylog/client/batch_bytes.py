@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from raylog.client.accumulator import Batch
 from raylog.client.config_compression import Compression
 from raylog.client.producer_state import Identity
-from raylog.protocol.errors import NetworkException, RaylogError
+from raylog.protocol.errors import InvalidRecord, NetworkException, RaylogError, exception_for
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import encode_batch, frame_batch
 from raylog.protocol.wire import NodeEndpoint
+
+log = logging.getLogger(__name__)
 
 PRODUCE_VERSION = 10
 
@@ -60,3 +64,19 @@ def read_produced(
                     answers[TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition))] = partition
     lost = NetworkException(str(problem or "the broker's answer leaves out a partition"))
     return {tp: answers.get(tp, lost) for tp in sent}, endpoints
+
+
+def error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | None:
+    """What the broker refused the batch with; None when it took it."""
+    if result.error_code == 0:
+        return None
+    return exception_for(result.error_code, f"{tp}: {result.error_message or 'the broker refused a batch'}")
+
+
+def unfit(what: str, error: Exception) -> RaylogError:
+    """The error for records that could not be put into bytes."""
+    if isinstance(error, RaylogError):
+        return error
+    with suppress(Exception):
+        log.error("%s: records could not be written into a request", what, exc_info=error)
+    return InvalidRecord(f"{what}: the records could not be written into a request: {error!r}")

@@ -69,6 +69,10 @@ class Request(NamedTuple):
     deadline_ms: int
     timeout_ms: int
 
+    def latency_ms(self, now_ms: int) -> int:
+        """How long ago it was sent."""
+        return now_ms - self.deadline_ms + self.timeout_ms
+
 
 class Reply(NamedTuple):
     """An answer's frame (without its length, valid until the next poll), or why there will be none."""

@@ -317,6 +317,7 @@ class Consumer(ConsumerCore):
             listener,
             self._user,
             network.metadata,
+            self._fetcher.counts,
             network.pool.wakeup,
             self._new_admin,
         )

@@ -108,10 +108,11 @@ class ConsumerCore:
     def current_lag(self, topic: str, partition: int) -> int | None:
         """How many offsets the position is behind the end of what can be read, as the last answer told it; None while
         either is not known. Asks nobody."""
-        place = self._place(topic, partition)
-        if place.position is None or place.end is None:
-            return None
-        return max(0, place.end - place.position)
+        return self._place(topic, partition).lag
+
+    def metrics(self) -> dict[str, float]:
+        """What this consumer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""
+        return self._fetcher.metrics()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are being read."""
@@ -289,7 +290,7 @@ class ConsumerCore:
         try:
             return take()
         except RaylogError as error:
-            self._fetcher.complain(buffer.place.tp, error)
+            self._fetcher.complaints.add(buffer.place.tp, error)
             return None
         finally:
             for gap in gaps:
@@ -337,7 +338,7 @@ class ConsumerCore:
         told, self._told = self._told, False
         if told and self._has_data():
             return
-        error = self._fetcher.next_error()
+        error = self._fetcher.complaints.next()
         if error is not None:
             self._told = True
             raise error

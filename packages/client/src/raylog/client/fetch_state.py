@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns
+from raylog.client.metrics import FetchCounts
 from raylog.client.read_errors import CorruptBatch, RecordDeserializationError, unreadable
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
@@ -85,6 +86,7 @@ class PartitionBuffer:
     __slots__ = (
         "_behind",
         "_check_crcs",
+        "_counts",
         "_key",
         "_records",
         "_rows",
@@ -98,7 +100,16 @@ class PartitionBuffer:
         "valid_for",
     )
 
-    def __init__(self, place: Place, key: Deserializer | None, value: Deserializer | None, *, check_crcs: bool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        key: Deserializer | None,
+        value: Deserializer | None,
+        *,
+        check_crcs: bool,
+        counts: FetchCounts | None = None,
+    ) -> None:
+        """``counts``: where to add what is read."""
         self.place = place
         self.generation = place.generation
         self.fetch_offset = place.position if place.position is not None else -1
@@ -118,6 +129,7 @@ class PartitionBuffer:
         self._key = key
         self._value = value
         self._check_crcs = check_crcs
+        self._counts = counts or FetchCounts()
 
     def wants_more(self) -> bool:
         """True when the next answer should be fetched now."""
@@ -177,6 +189,8 @@ class PartitionBuffer:
                 self.place.position, self.place.epoch = behind, chunk.epoch
                 if chunk.damage is None:
                     self.chunks.popleft()
+                for _, header in batches.visible():
+                    self._counts.consumed(header.record_count, header.size)
                 return batches
             self._check_end(chunk)
             self.chunks.popleft()
@@ -198,6 +212,7 @@ class PartitionBuffer:
             if portion.is_last:
                 self.chunks.popleft()
             if found is not None and len(found):
+                self._counts.consumed(len(found), sum(header.size for header, _ in portion.bodies))
                 return found
         return None
 
@@ -307,6 +322,7 @@ class PartitionBuffer:
                 if records and records[0].offset < position:
                     records = [record for record in records if record.offset >= position]
             if records:
+                self._counts.consumed(len(records), header.size)
                 self._rows, self._records, self._behind = [], records, header.next_offset
                 self._timestamp_type = int(header.timestamp_type)
                 return True

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from raylog.client.complaints import Complaints
 from raylog.client.config import METADATA_MAX_AGE_MS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from raylog.client.connection import Address, Reply
 from raylog.client.consumer_config import (
@@ -25,6 +26,7 @@ from raylog.client.consumer_config import (
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.metrics import FetchCounts
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.offset_searches import OffsetSearches
 from raylog.client.read_replicas import ReadReplicas
@@ -71,16 +73,8 @@ class _Fetch(NamedTuple):
     of_replica: set[TopicPartition]
 
 
-class _Complaint(NamedTuple):
-    """What the user must be told; of a place, as long as it is where it was."""
-
-    error: RaylogError
-    place: Place | None
-    generation: int
-
-
 class Fetcher:
-    """Fills :attr:`buffers`, in the order in which they take turns; the user is told of :meth:`next_error`."""
+    """Fills :attr:`buffers`, in the order in which they take turns; the user is told of :attr:`complaints`."""
 
     def __init__(
         self,
@@ -91,7 +85,8 @@ class Fetcher:
         value: Deserializer | None,
     ) -> None:
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
-        self._complaints: deque[_Complaint] = deque()
+        self.complaints = Complaints(subscription)
+        self.counts = FetchCounts()
         self._replies: deque[Reply] = deque()
         """Answers that are still to be taken in; one is left when an interrupt ends that."""
         self._network = network
@@ -112,9 +107,9 @@ class Fetcher:
         self._fetching: set[Address] = set()
         self._sessions: dict[Address, FetchSession] = {}
         self._searches = OffsetSearches(
-            network, subscription, self._leader, self._rests, self._rest, self.complain, self._isolation_level
+            network, subscription, self._leader, self._rests, self._rest, self.complaints.add, self._isolation_level
         )
-        self._epochs = EpochChecks(network, subscription, self.buffers, self.complain, self._rest)
+        self._epochs = EpochChecks(network, subscription, self.buffers, self.complaints.add, self._rest)
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
         self._missing: dict[str, int] = {}
@@ -127,7 +122,7 @@ class Fetcher:
         self._keep_buffers()
         blocked = self._searches.ask(now_ms)
         blocked |= self._fetch(now_ms)
-        again_ms = 0 if self._complaints else CONNECT_POLL_MS if blocked else _IDLE_MS
+        again_ms = 0 if self.complaints else CONNECT_POLL_MS if blocked else _IDLE_MS
         before = self._network.metadata.view
         if not self._replies:
             self._replies.extend(self._network.poll(min(timeout_ms, again_ms)))
@@ -139,25 +134,10 @@ class Fetcher:
             return 0  # there may be more to ask for now
         return self._network.wait_ms(again_ms)
 
-    def complain(self, tp: TopicPartition | None, error: RaylogError) -> None:
-        """The user must be told; once until he was, and no more once he has read on elsewhere. None: of no one
-        partition."""
-        place = None if tp is None else self._subscription.get(tp)
-        new = _Complaint(error, place, 0 if place is None else place.generation)
-        if not any(str(known.error) == str(error) and known[1:] == new[1:] for known in self._complaints):
-            self._complaints.append(new)
-
-    def has_error(self) -> bool:
-        """Whether :meth:`next_error` may have one."""
-        return bool(self._complaints)
-
-    def next_error(self) -> RaylogError | None:
-        """The oldest that the user was not told; None when there is none."""
-        while self._complaints:
-            error, place, generation = self._complaints.popleft()
-            if place is None or place.generation == generation:
-                return error
-        return None
+    def metrics(self) -> dict[str, float]:
+        """What was counted, and how far the places are behind; from any thread."""
+        counted = self.counts.read((place.lag for place in self._subscription), monotonic_ms())
+        return {**self._network.pool.metrics(), **counted}
 
     def turn(self, buffer: PartitionBuffer) -> None:
         """``buffer`` was served: the others come first now."""
@@ -176,7 +156,9 @@ class Fetcher:
             if place.position is None:
                 self.buffers.pop(place.tp, None)
             elif buffer is None or buffer.place is not place or buffer.generation != place.generation:
-                self.buffers[place.tp] = PartitionBuffer(place, *self._deserializers, check_crcs=self._check_crcs)
+                self.buffers[place.tp] = PartitionBuffer(
+                    place, *self._deserializers, check_crcs=self._check_crcs, counts=self.counts
+                )
 
     def _leader(self, tp: TopicPartition, now_ms: int) -> Address | None:
         """Where to ask for the partition. Tells the user of a topic that is gone, again and again."""
@@ -189,7 +171,7 @@ class Fetcher:
             self._missing.pop(tp.topic, None)
         elif now_ms - self._missing.setdefault(tp.topic, now_ms) >= _MISSING_GRACE_MS:
             self._missing[tp.topic] = now_ms
-            self.complain(
+            self.complaints.add(
                 tp, UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
             )
         return address
@@ -309,6 +291,8 @@ class Fetcher:
         try:
             if reply.error is not None:
                 raise reply.error
+            now_ms = monotonic_ms()
+            self.counts.fetched(len(reply.frame), reply.request.latency_ms(now_ms), now_ms)
             _, response = parse_fetch_response(FETCH_VERSION, reply.frame)
             if response.error_code:
                 raise exception_for(response.error_code, f"fetching from {fetch.address}")
@@ -322,7 +306,7 @@ class Fetcher:
                 self._replicas.failed(tp, monotonic_ms())
             self._network.metadata.need_update()
             if not is_retriable(error):
-                self.complain(None, error)
+                self.complaints.add(None, error)
             return
         session.answered(
             response.session_id,
@@ -347,7 +331,7 @@ class Fetcher:
                     else:
                         self._take_partition(buffer, place, fetched, response.node_endpoints)
                 except RaylogError as error:
-                    self.complain(tp, error)
+                    self.complaints.add(tp, error)
                     self._rest(tp)
 
     def _take_partition(

@@ -18,6 +18,7 @@ from raylog.client.group_changes import Change
 from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
+from raylog.client.metrics import FetchCounts
 from raylog.client.results import ConsumerRecord
 from raylog.client.subscription import Place
 from raylog.coordination.clocks import monotonic_ms, wall_ms
@@ -103,6 +104,7 @@ class GroupReader:
         listener: RebalanceListener,
         user: OneUser,
         metadata: Metadata,
+        counts: FetchCounts,
         wake: Callable[[], None],
         left: Callable[[], None],
         *,
@@ -118,6 +120,7 @@ class GroupReader:
         self._listener = listener
         self._user = user
         self._metadata = metadata
+        self._counts = counts
         self._wake = wake
         self._left = left
         self._clock = clock
@@ -172,7 +175,7 @@ class GroupReader:
             return
         self.member.commit(wanted)
         self._settle()
-        self._core.committed(wanted)
+        self._came_through(wanted)
 
     def commit_async(self, offsets: Offsets | None) -> Future[None]:
         """As :meth:`commit`, without waiting."""
@@ -209,7 +212,8 @@ class GroupReader:
             if commit and self._core.auto_commit:
                 positions = _stamped(self._core.positions())
         finally:
-            self.member.leave(timeout_s, positions)
+            if self.member.leave(timeout_s, positions) and positions:
+                self._counts.commits += 1
             self._left()
 
     def check_no_listener(self, what: str) -> None:
@@ -313,7 +317,11 @@ class GroupReader:
         while self._committing and self._committing[0][0].done():
             future, offsets = self._committing.popleft()
             if not future.cancelled() and future.exception() is None:
-                self._core.committed(offsets)
+                self._came_through(offsets)
+
+    def _came_through(self, offsets: Offsets) -> None:
+        self._counts.commits += 1
+        self._core.committed(offsets)
 
     def _tell_failure(self, future: Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:

@@ -27,6 +27,7 @@ from raylog.client.group_consumer_core import GroupCore
 from raylog.client.group_member import GroupMember
 from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
+from raylog.client.metrics import FetchCounts
 from raylog.client.registry import zookeeper_auth
 from raylog.client.results import BrokerDescription
 from raylog.client.subscription import Subscription
@@ -74,6 +75,7 @@ def join_group(
     listener: RebalanceListener,
     user: OneUser,
     metadata: Metadata,
+    counts: FetchCounts,
     wake: Callable[[], None],
     new_admin: Callable[[], Admin],
 ) -> GroupReader:
@@ -133,7 +135,7 @@ def join_group(
                 f"group {group}: no ZooKeeper answers at {found.zookeeper}, {found.source}: {error}"
             ) from error
         return GroupReader(
-            group, topics, join, core, RegistryOffsetStore(store), listener, user, metadata, wake, store.close
+            group, topics, join, core, RegistryOffsetStore(store), listener, user, metadata, counts, wake, store.close
         )
     except BaseException:
         store.close()

@@ -24,6 +24,7 @@ from raylog.client.connection_config import (
     RECONNECT_BACKOFF_MS,
 )
 from raylog.client.metadata import backoff_ms
+from raylog.client.metrics import NetworkCounts
 from raylog.client.resolver import Candidate, LookUp, Resolver, system_look_up
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import NetworkException, RaylogError
@@ -68,6 +69,7 @@ class Pool:
         self._lost: list[Reply] = []
         self._written: list[Connection] = []
         """Connections with something to write that no poll has tried to write yet."""
+        self.counts = NetworkCounts()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
@@ -151,15 +153,17 @@ class Pool:
         """
         connection = self._connections[address]
         connection.check_version(api_key, version)
+        frame = build(connection.next_correlation_id())
         connection.send(
             api_key,
             version,
-            build(connection.next_correlation_id()),
+            frame,
             context,
             now_ms=monotonic_ms(),
             timeout_ms=timeout_ms or self._timeout_ms,
             expects_reply=expects_reply,
         )
+        self.counts.sent(sum(map(len, frame)))
         self._written.append(connection)
 
     def poll(self, timeout_ms: float) -> list[Reply]:
@@ -178,6 +182,8 @@ class Pool:
             else:
                 self._serve(key.data, events, replies)
         now_ms = monotonic_ms()
+        for reply in replies:
+            self.counts.answered(len(reply.frame), reply.request.latency_ms(now_ms), now_ms)
         for connection in list(self._connections.values()):
             overdue = connection.expired(now_ms)
             if overdue is not None:
@@ -203,6 +209,11 @@ class Pool:
                 timeout_ms = min(timeout_ms, max(0, deadline_ms - now_ms))
         return timeout_ms
 
+    def metrics(self) -> dict[str, float]:
+        """What was counted; from any thread."""
+        ready = [c for c in list(self._connections.values()) if c.state is State.READY]
+        return self.counts.read((len(connection.in_flight) for connection in ready), monotonic_ms())
+
     def wakeup(self) -> None:
         """Make a poll that is waiting, or the next one, return at once. From any thread."""
         if not self._woken:
@@ -216,6 +227,7 @@ class Pool:
         """Close all connections and forget what was sent: no answer comes."""
         for connection in self._connections.values():
             self._selector.unregister(connection.socket)
+            self._count_end(connection)
             connection.close(NetworkException(f"{connection.address}: the connection was given up"))
         self._connections.clear()
         self._written.clear()
@@ -224,6 +236,7 @@ class Pool:
     def close(self) -> None:
         """Close all connections; requests that wait for answers get none."""
         for connection in self._connections.values():
+            self._count_end(connection)
             connection.close(NetworkException("the client was closed"))
         self._connections.clear()
         self._selector.close()
@@ -287,6 +300,7 @@ class Pool:
         if before is not State.READY and connection.state is State.READY:
             self._failures.pop(connection.address, None)
             self._targets[connection.address] = connection.target
+            self.counts.made += 1
         self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
@@ -302,6 +316,7 @@ class Pool:
             self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
             return
         del self._connections[connection.address]
+        self._count_end(connection)
         self._lost += connection.close(error)
         self._note_failure(connection.address, error, None if was_ready else connection.target)
 
@@ -311,6 +326,9 @@ class Pool:
         in_a_row = 1 if before is None else before.in_a_row + 1
         pause_ms = self._jittered(backoff_ms(in_a_row, *self._backoff))
         self._failures[address] = _Failures(in_a_row, monotonic_ms() + pause_ms, error, target)
+
+    def _count_end(self, connection: Connection) -> None:
+        self.counts.closed += connection.state is State.READY
 
     def _jittered(self, time_ms: int) -> int:
         """Up to a fifth more or less, so that clients do not come back all at once (KIP-144, KIP-601)."""

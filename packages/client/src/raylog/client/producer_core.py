@@ -127,6 +127,12 @@ class ProducerCore:
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
         self._fork = ForkGuard("producer", self._routes.clear)
 
+    def metrics(self) -> dict[str, float]:
+        """What this producer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""
+        accumulator = self._accumulator
+        counted = self._sender.counts.read(accumulator.buffer_memory, accumulator.free_memory, monotonic_ms())
+        return {**self._network.pool.metrics(), **counted}
+
     def _send(
         self,
         topic: str,

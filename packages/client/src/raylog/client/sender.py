@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from threading import Condition
 from typing import NamedTuple
 
 from raylog.client.accumulator import Accumulator, Batch, BatchState
-from raylog.client.batch_bytes import PRODUCE_VERSION, encode, read_produced
+from raylog.client.batch_bytes import PRODUCE_VERSION, encode, error_of, read_produced, unfit
 from raylog.client.config import (
     DELIVERY_TIMEOUT_MS,
     MAX_IN_FLIGHT,
@@ -29,19 +28,18 @@ from raylog.client.config_compression import compression
 from raylog.client.connection import Address, Reply
 from raylog.client.delivery import BatchOutcome
 from raylog.client.identity import IdentityKeeper
+from raylog.client.metrics import SendCounts
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.producer_state import NO_IDENTITY, Continuation, PartitionState, RetryPolicy
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
     DuplicateSequence,
-    InvalidRecord,
     MessageTooLarge,
     NetworkException,
     RaylogError,
     RecordListTooLarge,
     RequestTimedOut,
     UnsupportedVersion,
-    exception_for,
     is_retriable,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, TopicName, TopicPartition
@@ -110,6 +108,7 @@ class Sender:
         self._identities = IdentityKeeper(network, self._backoff)
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
+        self.counts = SendCounts()
         self.wakes_at_ms = 0
         """When the next step is due by itself; who needs it earlier wakes the pool."""
 
@@ -263,14 +262,16 @@ class Sender:
     def _send(self, plan: _Plan) -> None:
         by_topic: dict[str, list[PartitionRecords]] = {}
         sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
+        sizes: list[int] = []
         for batch in plan.batches:
             try:
                 data = encode(batch, self._states[batch.tp].identity or NO_IDENTITY, self._compression)
             except Exception as error:  # noqa: BLE001 (it is told, and concerns this batch alone)
-                self._settle([(batch, _unfit(str(batch.tp), error))])
+                self._settle([(batch, unfit(str(batch.tp), error))])
                 continue
             by_topic.setdefault(batch.tp.topic, []).append(PartitionRecords(batch.tp.partition, data))
             sent[batch.tp] = batch
+            sizes.append(len(data))
         if not sent:
             return
         request = ProduceRequest(
@@ -295,9 +296,10 @@ class Sender:
                 expects_reply=self._acks != 0,
             )
         except Exception as error:  # noqa: BLE001 (it is told, and concerns these batches alone)
-            failure = _unfit(f"a request to {plan.address}", error)
+            failure = unfit(f"a request to {plan.address}", error)
             self._settle([(batch, failure) for batch in sent.values()])
             return
+        self.counts.requested(sum(batch.count for batch in sent.values()), sizes, monotonic_ms())
         if self._acks == 0:
             self._settle([(batch, ProducedPartition(tp.partition)) for tp, batch in sent.items()])
 
@@ -319,7 +321,7 @@ class Sender:
                 return  # all were told that they have failed
             for batch, result in results:
                 state = self._states[batch.tp]
-                error = result if isinstance(result, RaylogError) else _error_of(batch.tp, result)
+                error = result if isinstance(result, RaylogError) else error_of(batch.tp, result)
                 if error is None or isinstance(error, DuplicateSequence):
                     state.succeeded(batch)
                     base_offset, append_time = -1, -1
@@ -335,6 +337,7 @@ class Sender:
                     if is_retriable(error) and metadata.view.leader_of(batch.tp)[1] <= batch.leader_epoch:
                         metadata.need_update()
                     if state.failed(batch, error, now_ms):
+                        self.counts.retried += batch.count
                         continue
                     done = _Settled(batch, -1, -1, error)
                 self._accumulator.release(batch)
@@ -348,6 +351,7 @@ class Sender:
         if batch.tp.topic not in self._halved:  # else it was told
             self._halved.add(batch.tp.topic)
             log.warning("%s; its records are sent in smaller ones: set a smaller batch.size", batch.last_error)
+        self.counts.split += 1
         self._states[batch.tp].split(batch, self._accumulator.split(batch, batch.outcome.split))
 
     def _tell(self, settled: list[_Settled]) -> None:
@@ -355,6 +359,7 @@ class Sender:
             if error is None:
                 batch.outcome.succeed(base_offset, append_time)
                 continue
+            self.counts.failed += batch.count
             batch.outcome.fail(error)
             if self._continues is not None and self.fatal is None:
                 self._fail_all(error)  # what comes behind this batch has no place any more
@@ -378,18 +383,3 @@ class Sender:
                 for state in self._states.values():
                     if state.identity is None:
                         state.identify(identity)
-
-
-def _error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | None:
-    if result.error_code == 0:
-        return None
-    return exception_for(result.error_code, f"{tp}: {result.error_message or 'the broker refused a batch'}")
-
-
-def _unfit(what: str, error: Exception) -> RaylogError:
-    """The error for records that could not be put into bytes."""
-    if isinstance(error, RaylogError):
-        return error
-    with suppress(Exception):
-        log.error("%s: records could not be written into a request", what, exc_info=error)
-    return InvalidRecord(f"{what}: the records could not be written into a request: {error!r}")

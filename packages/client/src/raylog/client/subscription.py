@@ -53,6 +53,12 @@ class Place:
         self._bounds: dict[int, int] = {}
         self._truncated: LogTruncated | None = None
 
+    @property
+    def lag(self) -> int | None:
+        """How many offsets the position is behind the end; None while either is not known."""
+        position, end = self.position, self.end
+        return None if position is None or end is None else max(0, end - position)
+
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Read on from ``offset``, with ``epoch`` that of the batch before it; -1: not known."""
         self._jump(offset, None, epoch)
@@ -142,7 +148,8 @@ class Subscription:
         return self._reset() if callable(self._reset) else self._reset
 
     def __iter__(self) -> Iterator[Place]:
-        return iter(self._places.values())
+        """The places of now: they may come and go meanwhile."""
+        return iter(list(self._places.values()))
 
     def __contains__(self, tp: TopicPartition) -> bool:
         return tp in self._places

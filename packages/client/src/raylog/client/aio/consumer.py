@@ -179,7 +179,7 @@ class AsyncConsumer(ConsumerCore):
             if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
                 await self._readable(0)  # a backlog must not keep the loop from its other tasks
-            while not self._has_data() and not self._fetcher.has_error():
+            while not self._has_data() and not self._fetcher.complaints:
                 left_ms = (deadline - time.monotonic()) * 1_000
                 await self._exchange(max(0.0, left_ms))
                 if left_ms <= 0:
@@ -188,7 +188,7 @@ class AsyncConsumer(ConsumerCore):
     async def _exchange(self, timeout_ms: float) -> None:
         """One round: send and take in what there is, and wait for more unless something came."""
         again_ms = self._fetcher.exchange(0)
-        if not self._has_data() and not self._fetcher.has_error():
+        if not self._has_data() and not self._fetcher.complaints:
             await self._readable(min(timeout_ms, again_ms))
 
     async def _readable(self, timeout_ms: float) -> None:
