@@ -205,3 +205,17 @@ def test_a_hint_moves_the_leader_when_it_is_newer_and_somewhere() -> None:
     assert metadata.view.led["t"] == (0,)
     metadata.on_response(answer((1, 5), (1, 5)), 0)
     assert metadata.view.leader_of(tp(0)) == (2, 6), "a broker that lags does not take it back"
+
+
+def test_an_id_that_was_replaced_is_never_taken_again() -> None:
+    metadata, newer, newest = Metadata(["t"]), uuid.UUID(int=8), uuid.UUID(int=9)
+    for topic_id in (ID, newer, ID, newest, newer, ID):
+        metadata.on_response(answer((1, 0), topic_id=topic_id), 0)
+    assert metadata.view.topics["t"].topic_id == newest
+    assert metadata.due_in_ms(1_000) == 0  # the broker that lags is asked again
+    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 0)
+    assert "t" not in metadata.view.topics
+    metadata.on_response(answer((1, 0), topic_id=newer), 0)
+    assert "t" not in metadata.view.topics
+    metadata.on_response(answer((2, 0), topic_id=newest), 0)  # it is not known that it was deleted
+    assert metadata.view.leader_of(tp(0)) == (2, 0)

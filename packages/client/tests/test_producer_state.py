@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,9 @@ from raylog.protocol.errors import (
     NotLeaderOrFollower,
     OutOfOrderSequence,
     RaylogError,
+    UnknownTopicId,
 )
-from raylog.protocol.ids import LeaderEpoch, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import LeaderEpoch, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Record
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -275,6 +277,50 @@ def test_without_idempotence_there_are_no_sequences() -> None:
     assert [send(state, batch(name)).sequence for name in range(3)] == [-1, -1, -1]
 
 
+OLD, NEW = (TopicId(UUID(int=number)) for number in (1, 2))
+
+
+def test_a_topic_made_anew_begins_with_one_batch_under_sequence_0() -> None:
+    state = machine()
+    assert state.turn_to(OLD)
+    first, second, third = pipelined(state, 3)
+    assert not state.turn_to(NEW)  # answers of the topic before are awaited
+    for gone in (first, second, third):
+        assert state.failed(gone, UnknownTopicId("gone"), 0)
+    assert state.turn_to(NEW)
+    assert state.topic_id == NEW
+    assert send(state) is first
+    assert state.sendable(batch(9), 0, EPOCH) is None
+    state.succeeded(first)
+    assert [b.sequence for b in (first, second, third)] == [0, 2, 4]
+    assert state.identity == Identity(1_000, 0)
+
+
+def test_a_topic_made_anew_waits_for_no_backoff_and_has_no_gap() -> None:
+    state = PartitionState(TP, idempotent=True, policy=RetryPolicy(10, 100, 1_000, 5))
+    state.identify(Identity(1, 0))
+    assert state.turn_to(OLD)
+    refused, second = pipelined(state, 2)
+    assert not state.failed(refused, InvalidRecord("no"), 0)
+    assert state.failed(second, UnknownTopicId("gone"), 0)
+    assert state.sendable(None, 0, EPOCH) is None
+    assert state.turn_to(NEW)
+    assert send(state) is second
+    state.succeeded(second)
+    assert send(state, batch(3)).sequence == 2
+
+
+def test_a_continued_producer_keeps_its_numbers_in_a_topic_made_anew() -> None:
+    state = continued(40)
+    assert state.turn_to(OLD)
+    state.succeeded(send(state, batch(0)))
+    first = send(state, batch(1))
+    assert state.failed(first, UnknownTopicId("gone"), 0)
+    assert state.turn_to(NEW)
+    assert send(state).sequence == first.sequence == 42
+    assert state.sendable(batch(2), 0, EPOCH) is None  # one first: the log takes any number as its first
+
+
 @dataclass
 class ModelBroker:
     """One partition as a broker keeps it: a log of records' names, and the last five batches of each producer."""
@@ -282,11 +328,25 @@ class ModelBroker:
     log: list[int] = field(default_factory=list)
     limit: int = 1_000
     """How many records a batch may have."""
+    topic_id: TopicId = OLD
+    former: list[list[int]] = field(default_factory=list)
+    """The logs of the topics before."""
     epoch: int = -1
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=5))
 
-    def append(self, names: Sequence[int], epoch: int, sequence: int) -> RaylogError | None:
+    def renew(self) -> None:
+        """The topic is deleted and made anew."""
+        self.topic_id = TopicId(UUID(int=self.topic_id.int + 1))
+        self.former.append(self.log)
+        self.log, self.epoch = [], -1
+        self.recent.clear()
+
+    def append(
+        self, names: Sequence[int], epoch: int, sequence: int, topic_id: TopicId | None = None
+    ) -> RaylogError | None:
         count = len(names)
+        if topic_id not in (None, self.topic_id):
+            return UnknownTopicId("another topic")
         if count > self.limit:
             return MessageTooLarge("too large")
         if epoch < self.epoch:
@@ -321,9 +381,10 @@ def test_no_record_is_there_twice_or_out_of_order_whatever_is_lost(data: st.Data
     for name in range(data.draw(st.integers(1, 12))):
         waiting.append(batch(name, records=1 + name % 4))
         waiting[-1].records = [Record(b"%d" % next(names)) for _ in waiting[-1].records]
-    wire: deque[tuple[Batch[int], int, int]] = deque()
+    wire: deque[tuple[Batch[int], int, int, TopicId]] = deque()
     answers: deque[tuple[Batch[int], RaylogError | None]] = deque()
     succeeded: list[int] = []
+    known = broker.topic_id
 
     def settle(settled: Batch[int], error: RaylogError | None) -> None:
         if error is None or isinstance(error, DuplicateSequence):
@@ -339,18 +400,22 @@ def test_no_record_is_there_twice_or_out_of_order_whatever_is_lost(data: st.Data
         else:
             state.failed(settled, error, 0)
 
+    def sendable() -> Batch[int] | None:
+        return state.sendable(waiting[0] if waiting else None, 0, EPOCH) if state.turn_to(known) else None
+
     def step(action: str) -> None:
+        nonlocal known
         if action == "send":
-            sent = state.sendable(waiting[0] if waiting else None, 0, EPOCH)
+            sent = sendable()
             if sent is not None:
                 if waiting and sent is waiting[0]:
                     waiting.popleft()
                 state.sent(sent, EPOCH)
                 assert state.identity is not None
-                wire.append((sent, state.identity.epoch, sent.sequence))
+                wire.append((sent, state.identity.epoch, sent.sequence, state.topic_id))
         elif action == "arrive" and wire:
-            arrived, epoch, sequence = wire.popleft()
-            answers.append((arrived, broker.append(names_of(arrived), epoch, sequence)))
+            arrived, epoch, sequence, topic_id = wire.popleft()
+            answers.append((arrived, broker.append(names_of(arrived), epoch, sequence, topic_id)))
         elif action == "refuse" and wire:
             answers.append((wire.popleft()[0], NotLeaderOrFollower("moved")))
         elif action == "answer" and answers:
@@ -363,10 +428,14 @@ def test_no_record_is_there_twice_or_out_of_order_whatever_is_lost(data: st.Data
                 settle(gone, NetworkException("the connection died"))
         elif action == "expire" and state.outstanding:
             state.expire(state.outstanding[0])
+        elif action == "renew":
+            broker.renew()
+        elif action == "learn":
+            known = broker.topic_id
 
     def enabled() -> list[str]:
-        able = []
-        if state.sendable(waiting[0] if waiting else None, 0, EPOCH) is not None:
+        able = ["renew" if known == broker.topic_id else "learn"]
+        if sendable() is not None:
             able.append("send")
         if wire:
             able += ["arrive", "arrive", "refuse"]
@@ -378,17 +447,19 @@ def test_no_record_is_there_twice_or_out_of_order_whatever_is_lost(data: st.Data
             able.append("expire")
         return able
 
-    for choice in data.draw(st.lists(st.integers(0, 5), min_size=20, max_size=80)):
+    for choice in data.draw(st.lists(st.integers(0, 6), min_size=20, max_size=80)):
         able = enabled()
         if able:
             step(able[choice % len(able)])
     for _ in range(600):  # the faults are over: everything gets through
-        for action in ("send", "arrive", "answer"):
+        for action in ("learn", "send", "arrive", "answer"):
             step(action)
     assert not waiting
     assert not state.outstanding
-    assert broker.log == sorted(set(broker.log))
-    assert set(succeeded) <= set(broker.log)
+    logs = [*broker.former, broker.log]
+    for log in logs:
+        assert log == sorted(set(log))
+    assert set(succeeded) <= set().union(*logs)
 
 
 def test_the_model_itself_refuses_gaps_and_answers_duplicates() -> None:
@@ -397,4 +468,8 @@ def test_the_model_itself_refuses_gaps_and_answers_duplicates() -> None:
     assert broker.append([0, 1], 0, 0) is None
     assert isinstance(broker.append([4], 0, 4), OutOfOrderSequence)
     assert isinstance(broker.append([2, 3, 4], 0, 2), MessageTooLarge)
-    assert broker.log == [0, 1]
+    broker.renew()
+    assert isinstance(broker.append([2], 0, 2, OLD), UnknownTopicId)
+    assert broker.append([2], 0, 2, broker.topic_id) is None
+    assert broker.former == [[0, 1]]
+    assert broker.log == [2]

@@ -33,7 +33,7 @@ class SilentNetwork:
         self.requests = 0
         self.resets = 0
         self.metadata = SimpleNamespace(
-            view=SimpleNamespace(version=1, errors={}, leader_of=lambda _: (0, 0)), need_update=lambda: None
+            view=SimpleNamespace(version=1, errors={}, topics={}, leader_of=lambda _: (0, 0)), need_update=lambda: None
         )
         self.pool = self
         self.client_id = "c"

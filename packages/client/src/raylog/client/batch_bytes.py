@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from raylog.client.accumulator import Batch
 from raylog.client.config_compression import Compression
 from raylog.client.producer_state import Identity
 from raylog.protocol.errors import InvalidRecord, NetworkException, RaylogError, exception_for
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import encode_batch, frame_batch
 from raylog.protocol.wire import NodeEndpoint
 
 log = logging.getLogger(__name__)
 
-PRODUCE_VERSION = 10
+PRODUCE_VERSION = 13
+"""Topics by their ids (KIP-516): what was meant for a topic that is gone never gets into another of its name."""
+
+
+class Sent(NamedTuple):
+    """What a request carried, and which topics its ids are."""
+
+    batches: Mapping[TopicPartition, Batch[Any]]
+    names: Mapping[TopicId, TopicName]
 
 
 def encode(batch: Batch[Any], identity: Identity, compression: Compression) -> bytes:
@@ -43,7 +51,7 @@ def encode(batch: Batch[Any], identity: Identity, compression: Compression) -> b
 
 
 def read_produced(
-    frame: memoryview, problem: RaylogError | None, sent: Iterable[TopicPartition]
+    frame: memoryview, problem: RaylogError | None, sent: Sent
 ) -> tuple[dict[TopicPartition, ProducedPartition | RaylogError], Sequence[NodeEndpoint]]:
     """What the broker says of each partition that was ``sent`` there, and where other brokers listen.
 
@@ -60,10 +68,11 @@ def read_produced(
         else:
             endpoints = response.node_endpoints
             for topic in response.topics:
+                name = sent.names.get(TopicId(topic.topic_id), TopicName(""))
                 for partition in topic.partitions:
-                    answers[TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition))] = partition
+                    answers[TopicPartition(name, PartitionIndex(partition.partition))] = partition
     lost = NetworkException(str(problem or "the broker's answer leaves out a partition"))
-    return {tp: answers.get(tp, lost) for tp in sent}, endpoints
+    return {tp: answers.get(tp, lost) for tp in sent.batches}, endpoints
 
 
 def error_of(tp: TopicPartition, result: ProducedPartition) -> RaylogError | None:

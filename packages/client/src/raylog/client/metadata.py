@@ -2,11 +2,12 @@
 
 One owner updates it from Metadata responses (version 12); everyone else reads :attr:`Metadata.view`, which is
 replaced whole, never changed. A leader epoch lower than the known one comes from a broker that lags, and its
-leader is not taken (KIP-320).
+leader is not taken (KIP-320). Neither is a topic's id that was replaced by another one (KIP-516).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +35,8 @@ from raylog.protocol.ids import (
 )
 
 ALL_TOPICS: frozenset[str] | None = None
+_FORMER_IDS = 8
+"""Of a topic that is made anew over and over, so many are known to be former ones; brokers do not lag by more."""
 
 
 def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
@@ -83,6 +86,8 @@ class Metadata:
         allow_auto_create: bool = False,
     ) -> None:
         self.view = ClusterView()
+        self._former: dict[str, deque[TopicId]] = {}
+        """The ids of topics that were made anew since."""
         self._wanted = None if topics is None else dict.fromkeys(topics, 0)
         """When each was used last. The owner reads it while others add to it: copy it to go through it."""
         self._awaited: dict[str, None] = dict.fromkeys(self._wanted or ())
@@ -206,7 +211,16 @@ class Metadata:
                 else:
                     incomplete |= entry.error_code.retriable
                 continue
-            topics[name] = topic = _topic(entry, before.topics.get(name))
+            known = before.topics.get(name)
+            topic = _topic(entry, known)
+            if topic.topic_id in self._former.get(name, ()):
+                incomplete = True
+                if known is not None:
+                    topics[name] = known
+                continue
+            if known is not None and topic.topic_id != known.topic_id:
+                self._former.setdefault(name, deque(maxlen=_FORMER_IDS)).append(known.topic_id)
+            topics[name] = topic
             incomplete |= any(partition.leader < 0 for partition in topic.partitions)
         self.view = ClusterView(
             cluster_id=response.cluster_id or "",

@@ -26,8 +26,12 @@ Example: 5 and 6 and 7 are in flight; the connection dies; 5's time is up, its r
 again, as 6. "acknowledged": 5 had arrived, and so did 6; go on with 7. "Out of order": 5 never arrived, so
 neither 6 nor 7 did; both are sent as 0 and 1 of the next epoch.
 
+A topic that was deleted and made anew is another log. Records go to a topic's id (KIP-516), so none that was sent to
+the one before can be in this one: what is outstanding goes there as if it had never been sent.
+
 A producer that goes on as another one (a :class:`Continuation`) must number its records as that one did, or the same
-record would be there under two numbers. It never takes the next epoch: its first gap is its end.
+record would be there under two numbers. It never takes the next epoch: its first gap is its end; and it keeps its
+numbers in a topic made anew.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from raylog.protocol.errors import (
     UnknownProducerId,
     is_retriable,
 )
-from raylog.protocol.ids import LeaderEpoch, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
 
 MAX_EPOCH = 32_767
 _NOT_IN_SEQUENCE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
@@ -98,6 +102,7 @@ class PartitionState:
         "_retry_at_ms",
         "identity",
         "outstanding",
+        "topic_id",
         "tp",
     )
 
@@ -108,6 +113,8 @@ class PartitionState:
         self.outstanding: list[Batch[Any]] = []
         self.identity: Identity | None = None if idempotent else NO_IDENTITY
         """None while an idempotent producer has no id to send with."""
+        self.topic_id: TopicId = NO_TOPIC_ID
+        """The topic that the outstanding batches were sent to."""
         self._idempotent = idempotent
         self._policy = policy
         self._in_flight = 0
@@ -136,6 +143,21 @@ class PartitionState:
         self._gap = False
         for batch in self.outstanding:
             self._assign(batch)
+
+    def turn_to(self, topic_id: TopicId) -> bool:
+        """Send to the topic of that id, which the name means now and never meant before another one. False while
+        answers from the one before are awaited."""
+        if topic_id == self.topic_id:
+            return True
+        if self._in_flight:
+            return False
+        is_first, self.topic_id = self.topic_id == NO_TOPIC_ID, topic_id
+        if not is_first:
+            self._retry_at_ms = 0
+            self._acknowledged = not self._idempotent
+            if self._idempotent and not self._continued and self.identity is not None:
+                self.identify(self.identity)
+        return True
 
     def sendable(self, fresh: Batch[Any] | None, now_ms: int, leader_epoch: LeaderEpoch) -> Batch[Any] | None:
         """The batch to send now to the leader of ``leader_epoch``: one to retry, or ``fresh``, the oldest one never

@@ -13,7 +13,7 @@ from threading import Condition
 from typing import NamedTuple
 
 from raylog.client.accumulator import Accumulator, Batch, BatchState
-from raylog.client.batch_bytes import PRODUCE_VERSION, encode, error_of, read_produced, unfit
+from raylog.client.batch_bytes import PRODUCE_VERSION, Sent, encode, error_of, read_produced, unfit
 from raylog.client.config import (
     DELIVERY_TIMEOUT_MS,
     MAX_IN_FLIGHT,
@@ -42,7 +42,7 @@ from raylog.protocol.errors import (
     UnsupportedVersion,
     is_retriable,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, TopicName, TopicPartition
+from raylog.protocol.ids import TopicId, TopicName, TopicPartition
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
@@ -188,10 +188,14 @@ class Sender:
     def _drain_once(self, now_ms: int, slots: dict[Address, int], wait_ms: int) -> tuple[list[_Plan], int]:
         """At most one request per broker that has slots left, and one batch per partition."""
         requests: dict[Address, _Plan] = {}
+        view = self._network.metadata.view
         for state in self._candidates():
             fresh = self._accumulator.ready(state.tp, now_ms)
-            _, leader_epoch = self._network.metadata.view.leader_of(state.tp)
-            batch = state.sendable(fresh, now_ms, leader_epoch)
+            _, leader_epoch = view.leader_of(state.tp)
+            topic = view.topics.get(state.tp.topic)
+            batch = None
+            if topic is None or state.turn_to(topic.topic_id):
+                batch = state.sendable(fresh, now_ms, leader_epoch)
             if batch is None:
                 wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
                 continue
@@ -260,16 +264,18 @@ class Sender:
             settled.append(_Settled(batch, -1, -1, error))
 
     def _send(self, plan: _Plan) -> None:
-        by_topic: dict[str, list[PartitionRecords]] = {}
+        by_topic: dict[tuple[TopicName, TopicId], list[PartitionRecords]] = {}
         sent: dict[TopicPartition, Batch[BatchOutcome]] = {}
         sizes: list[int] = []
         for batch in plan.batches:
+            state = self._states[batch.tp]
             try:
-                data = encode(batch, self._states[batch.tp].identity or NO_IDENTITY, self._compression)
+                data = encode(batch, state.identity or NO_IDENTITY, self._compression)
             except Exception as error:  # noqa: BLE001 (it is told, and concerns this batch alone)
                 self._settle([(batch, unfit(str(batch.tp), error))])
                 continue
-            by_topic.setdefault(batch.tp.topic, []).append(PartitionRecords(batch.tp.partition, data))
+            name, index = batch.tp
+            by_topic.setdefault((name, state.topic_id), []).append(PartitionRecords(index, data))
             sent[batch.tp] = batch
             sizes.append(len(data))
         if not sent:
@@ -278,7 +284,7 @@ class Sender:
             None,
             self._acks,
             self._request_timeout_ms,
-            [TopicRecords(topic, NO_TOPIC_ID, partitions) for topic, partitions in by_topic.items()],
+            [TopicRecords(name, topic_id, partitions) for (name, topic_id), partitions in by_topic.items()],
         )
         try:
             self._network.pool.send(
@@ -291,7 +297,7 @@ class Sender:
                     correlation_id=correlation_id,
                     client_id=self._network.pool.client_id,
                 ),
-                sent,
+                Sent(sent, {topic_id: name for name, topic_id in by_topic}),
                 timeout_ms=self._request_timeout_ms,
                 expects_reply=self._acks != 0,
             )
@@ -304,13 +310,13 @@ class Sender:
             self._settle([(batch, ProducedPartition(tp.partition)) for tp, batch in sent.items()])
 
     def _take_produced(self, reply: Reply) -> None:
-        sent: dict[TopicPartition, Batch[BatchOutcome]] = reply.request.context
+        sent: Sent = reply.request.context
         answers, endpoints = read_produced(reply.frame, reply.error, sent)
         for tp, answer in answers.items():
             if isinstance(answer, ProducedPartition) and answer.leader_id >= 0:
                 # The broker doesn't lead the partition and says who does: go there at once.
                 self._network.take_hint(tp, answer.leader_id, answer.leader_epoch, endpoints)
-        self._settle([(sent[tp], answer) for tp, answer in answers.items()])
+        self._settle([(sent.batches[tp], answer) for tp, answer in answers.items()])
 
     def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
         """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""

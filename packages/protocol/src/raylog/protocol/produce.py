@@ -44,9 +44,10 @@ _LEADER = struct.Struct(">ii")
 
 # One topic with one partition, in a flexible version: array lengths are one too high, tagged fields are none.
 _SINGLE_HEAD = struct.Struct(">BhiBB")  # transactional id, acks, timeout, topics, length of the name
+_SINGLE_HEAD_WITH_ID = struct.Struct(">BhiB16s")  # transactional id, acks, timeout, topics, id of the topic
 _SINGLE_PARTITION = struct.Struct(">Bi")  # partitions, index
 _NO_TAGS = b"\0\0\0"  # of the partition, the topic and the request
-_SINGLE_REPLY_HEAD = struct.Struct(">iBBB")  # correlation id, tags, topics, length of the name
+_SINGLE_REPLY_HEAD = struct.Struct(">iBB")  # correlation id, tags, topics
 # Partitions, index, error, base offset, append time, log start; record errors, message, tags, tags; throttle, tags.
 _SINGLE_REPLY = struct.Struct(">BihqqqBBBBiB")
 
@@ -122,7 +123,7 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     version that is not between 3 and 13.
     """
     check_version("Produce", version, MIN_VERSION, MAX_VERSION)
-    if FIRST_FLEXIBLE <= version < FIRST_TOPIC_ID and (single := _parse_single(memoryview(body))) is not None:
+    if version >= FIRST_FLEXIBLE and (single := _parse_single(version, memoryview(body))) is not None:
         return single
     reader = Reader(body, flexible=version >= FIRST_FLEXIBLE)
 
@@ -139,18 +140,26 @@ def parse_produce_request(version: int, body: Buffer) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _parse_single(body: memoryview) -> ProduceRequest | None:
-    """One batch for one partition in versions 9 to 12, which is what producers send all day, without a detour.
+def _parse_single(version: int, body: memoryview) -> ProduceRequest | None:
+    """One batch for one partition in versions from 9 on, which is what producers send all day, without a detour.
 
     None for everything else, malformed requests too: the general way tells what is wrong with them.
     """
+    name, topic_id = "", ZERO_UUID
     try:
-        transactional_id, acks, timeout_ms, topics, name_size = _SINGLE_HEAD.unpack_from(body)
-        at = _SINGLE_HEAD.size + name_size - 1
+        if version >= FIRST_TOPIC_ID:
+            transactional_id, acks, timeout_ms, topics, id_bytes = _SINGLE_HEAD_WITH_ID.unpack_from(body)
+            at = _SINGLE_HEAD_WITH_ID.size
+            topic_id = UUID(bytes=id_bytes)
+        else:
+            transactional_id, acks, timeout_ms, topics, name_size = _SINGLE_HEAD.unpack_from(body)
+            at = _SINGLE_HEAD.size + name_size - 1
+            if not 1 < name_size < 128:
+                return None
+            name = str(body[_SINGLE_HEAD.size : at], "utf-8")
         partitions, index = _SINGLE_PARTITION.unpack_from(body, at)
-        if transactional_id != 0 or topics != 2 or not 1 < name_size < 128 or partitions != 2:
+        if transactional_id != 0 or topics != 2 or partitions != 2:
             return None
-        name = str(body[_SINGLE_HEAD.size : at], "utf-8")
         at += _SINGLE_PARTITION.size
         size = shift = 0
         while (byte := body[at]) & 0x80:
@@ -165,7 +174,7 @@ def _parse_single(body: memoryview) -> ProduceRequest | None:
         part = PartitionRecords(index, body[at + 1 : end])
     except (struct.error, IndexError, UnicodeDecodeError):
         return None
-    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, ZERO_UUID, [part])])
+    return ProduceRequest(None, acks, timeout_ms, [TopicRecords(name, topic_id, [part])])
 
 
 def encode_produce_request(
@@ -195,8 +204,8 @@ def encode_produce_request(
 def encode_produce_response(version: int, correlation_id: int, response: ProduceResponse) -> bytes:
     """The response with its header, without a length before it. Raises UnsupportedVersion."""
     check_version("Produce", version, MIN_VERSION, MAX_VERSION)
-    if FIRST_FLEXIBLE <= version < FIRST_TOPIC_ID and len(response.topics) == 1 and not response.node_endpoints:
-        single = _encode_single(correlation_id, response)
+    if version >= FIRST_FLEXIBLE and len(response.topics) == 1 and not response.node_endpoints:
+        single = _encode_single(version, correlation_id, response)
         if single is not None:
             return single
     writer = Writer(flexible=version >= FIRST_FLEXIBLE)
@@ -229,18 +238,24 @@ def encode_produce_response(version: int, correlation_id: int, response: Produce
     return b"".join(writer.parts())
 
 
-def _encode_single(correlation_id: int, response: ProduceResponse) -> bytes | None:
+def _encode_single(version: int, correlation_id: int, response: ProduceResponse) -> bytes | None:
     """The answer to a request as in :func:`_parse_single` when there is no error to tell; else None."""
     topic = response.topics[0]
     if len(topic.partitions) != 1:
         return None
     part = topic.partitions[0]
-    name = topic.name.encode()
-    if part.error_code or part.record_errors or part.error_message is not None or len(name) > 126:
+    if version >= FIRST_TOPIC_ID:
+        name = topic.topic_id.bytes
+    else:
+        name = topic.name.encode()
+        if len(name) > 126:
+            return None
+        name = bytes([len(name) + 1]) + name
+    if part.error_code or part.record_errors or part.error_message is not None:
         return None
     if part.leader_id != -1 or part.leader_epoch != -1:
         return None
-    head = _SINGLE_REPLY_HEAD.pack(correlation_id, 0, 2, len(name) + 1)
+    head = _SINGLE_REPLY_HEAD.pack(correlation_id, 0, 2)
     offsets = (part.base_offset, part.log_append_time, part.log_start_offset)
     return head + name + _SINGLE_REPLY.pack(2, part.partition, 0, *offsets, 1, 0, 0, 0, response.throttle_ms, 0)
 
