@@ -63,6 +63,15 @@ THREADS = {
 }
 """Where threads are made, and why there."""
 MAKES_THREADS = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}
+LOGGERS = {
+    "protocol/logs": "the one logger, which never raises",
+    "broker/events": "the broker's, of the same kind",
+    "broker/actor": "sets kazoo's level",
+    "broker/ray_driver": "sets Ray's level",
+    "coordination/zk_store": "keeps kazoo from writing to stderr",
+    "coordination/zk_auth": "keeps passwords out of kazoo's lines",
+}
+"""Where a logger of ``logging`` is taken, and why there."""
 FILE_ACCESS = {
     r"\._file\b": {"broker/storage/segment", "broker/storage/held", "broker/storage/room"},
     r"fs\.open\(": {"broker/storage/files", "broker/storage/segment", "broker/storage/index"},
@@ -131,6 +140,11 @@ def makes_threads(path: Path) -> bool:
 def test_threads_are_made_in_few_places() -> None:
     """A thread made elsewhere may end by an exception, and nobody says so."""
     assert {module_of(path) for path in SOURCES if makes_threads(path)} == set(THREADS)
+
+
+def test_log_lines_are_written_in_one_way() -> None:
+    """A line that cannot be written would end the thread that tells of an error."""
+    assert {module_of(path) for path in SOURCES if "getLogger(" in path.read_text()} == set(LOGGERS)
 
 
 @pytest.mark.parametrize("pattern", FILE_ACCESS)

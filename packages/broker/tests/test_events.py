@@ -70,3 +70,12 @@ def test_an_exception_brings_its_traceback_and_the_line_its_broker(caplog: pytes
     first, *traceback = line_formatter("7").format(caplog.records[0]).splitlines()
     assert first.endswith(" ERROR broker=7 raylog.test met a defect client=127.0.0.1:9")
     assert traceback[-1] == "ValueError: odd"
+
+
+def test_a_field_that_cannot_be_told_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    log.error("e", field=Mute(), topic="caf\udce9")
+    assert caplog.messages == [r'e field="(Mute cannot be told: its __str__ raised ValueError)" topic="caf\\udce9"']

@@ -28,12 +28,13 @@ from raylog.broker.cluster_file import BrokerFile, actor_name
 from raylog.broker.config import BROKER_RACK, BROKER_SETTINGS, ZOOKEEPER_SESSION_TIMEOUT_MS
 from raylog.broker.events import EventLog, LoopEvents, line_formatter
 from raylog.broker.metrics import Kind, Metric, Sample
-from raylog.coordination.loops import Loops, told
+from raylog.coordination.loops import Loops
 from raylog.coordination.peer_control import BrokerDied
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.records import Batches
+from raylog.protocol.texts import told
 
 __all__ = ["BrokerActor", "RayPeerControl", "broker_actor_class"]
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
+
+from raylog.protocol.logs import write
+from raylog.protocol.texts import says, told
 
 __all__ = ["EventLog", "LoopEvents", "line_formatter"]
 
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
-_CALLER = 3
-"""Frames from the logging call to the code that logs: what %(filename)s names."""
 
 
 class EventLog:
@@ -42,14 +44,12 @@ class EventLog:
 
     def exception(self, event: str, /, **fields: object) -> None:
         """An exception that nobody expected, with its traceback; for use in an ``except`` clause."""
-        self._log(logging.ERROR, event, fields, with_traceback=True)
+        self._log(logging.ERROR, event, fields, sys.exception())
 
-    def _log(self, level: int, event: str, fields: dict[str, object], *, with_traceback: bool = False) -> None:
+    def _log(self, level: int, event: str, fields: dict[str, object], error: BaseException | None = None) -> None:
         if self._logger.isEnabledFor(level):
             line = " ".join((event, *(f"{name}={_text(value)}" for name, value in fields.items())))
-            self._logger.log(
-                level, line, exc_info=with_traceback, stacklevel=_CALLER, extra={"event": event, "fields": fields}
-            )
+            write(self._logger, level, line, (), error, extra={"event": event, "fields": fields}, frames=2)
 
 
 class LoopEvents:
@@ -59,7 +59,7 @@ class LoopEvents:
 
     def failed(self, loop: str, error: BaseException, in_a_row: int) -> None:
         """It is tried again."""
-        self._events.exception("thread failed, trying again", loop=loop, failures=in_a_row, reason=repr(error))
+        self._events.exception("thread failed, trying again", loop=loop, failures=in_a_row, reason=told(error))
 
     def recovered(self, loop: str, failures: int) -> None:
         """It works again."""
@@ -68,7 +68,7 @@ class LoopEvents:
     def gone(self, loop: str, error: BaseException, vital: bool) -> None:
         """It has ended."""
         consequence = "the broker must not serve without it" if vital else "the broker serves without it"
-        self._events.exception("thread has ended", loop=loop, consequence=consequence, reason=repr(error))
+        self._events.exception("thread has ended", loop=loop, consequence=consequence, reason=told(error))
 
 
 def line_formatter(broker: str) -> logging.Formatter:
@@ -79,5 +79,5 @@ def line_formatter(broker: str) -> logging.Formatter:
 
 
 def _text(value: object) -> str:
-    text = str(value)
+    text = says(value)
     return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text, ensure_ascii=False)

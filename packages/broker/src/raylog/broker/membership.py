@@ -13,7 +13,7 @@ from typing import Protocol
 from raylog.broker.events import EventLog
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.lease import Lease
-from raylog.coordination.loops import Loops, told
+from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.paths import encode_topic_id
 from raylog.coordination.registration import BrokerRegistration
@@ -27,6 +27,7 @@ from raylog.coordination.store import (
 )
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError
 from raylog.protocol.ids import BrokerEpoch, MonotonicMs
+from raylog.protocol.texts import told
 
 __all__ = ["Membership"]
 

@@ -7,7 +7,6 @@ in one group; they share the partitions like any members.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from re import Pattern
@@ -25,8 +24,9 @@ from raylog.client.group_runner import MemberStatus, State
 from raylog.client.serde import Deserializer
 from raylog.protocol.errors import InvalidConfig, RaylogError, RequestTimedOut
 from raylog.protocol.ids import Offset, TopicPartition
+from raylog.protocol.logs import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -250,8 +250,11 @@ def _report(answer: Any) -> MemberReport:
 
 def _raise_failure(name: str, reports: Iterable[MemberReport]) -> None:
     for report in reports:
-        if report.status.state is State.FAILED:
-            raise RaylogError(f"group {name}: the actor in process {report.pid} has failed: {report.status.trouble}")
+        state, trouble = report.status.state, report.status.trouble
+        if state is State.FAILED:
+            raise RaylogError(f"group {name}: the actor in process {report.pid} has failed: {trouble}")
+        if state is State.STOPPED:
+            raise RaylogError(f"group {name}: the actor in process {report.pid} has stopped, and handles nothing")
 
 
 def _is_true(answer: Any) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from raylog.client.accumulator import Batch
@@ -12,11 +10,13 @@ from raylog.client.config_compression import Compression
 from raylog.client.producer_state import Identity
 from raylog.protocol.errors import InvalidRecord, NetworkException, RaylogError, exception_for
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import encode_batch, frame_batch
+from raylog.protocol.texts import told
 from raylog.protocol.wire import NodeEndpoint
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 PRODUCE_VERSION = 13
 """Topics by their ids (KIP-516): what was meant for a topic that is gone never gets into another of its name."""
@@ -86,6 +86,5 @@ def unfit(what: str, error: Exception) -> RaylogError:
     """The error for records that could not be put into bytes."""
     if isinstance(error, RaylogError):
         return error
-    with suppress(Exception):
-        log.error("%s: records could not be written into a request", what, exc_info=error)
-    return InvalidRecord(f"{what}: the records could not be written into a request: {error!r}")
+    log.error("%s: records could not be written into a request", what, exc_info=error)
+    return InvalidRecord(f"{what}: the records could not be written into a request: {told(error)}")

@@ -51,7 +51,10 @@ class ConsumerActor:
 
     def describe(self) -> MemberReport:
         """What it does, and where."""
+        has_ended = not self._thread.is_alive  # asked first: behind its end the status is the last one
         status = self._runner.status
+        if has_ended:
+            status = status.of_ended()
         handling_s = time.monotonic() - status.handling_since if status.handling is not None else 0.0
         return MemberReport(status, ray.get_runtime_context().get_node_id(), os.getpid(), handling_s)
 

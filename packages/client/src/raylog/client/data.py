@@ -5,7 +5,6 @@ Reading and writing run as Ray tasks, near the brokers; a stream is read by the 
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +37,7 @@ from raylog.client.producer import Producer
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT, RangeReading
 from raylog.protocol.ids import Offset, TopicPartition
+from raylog.protocol.logs import Logger
 
 __all__ = ["TableStream", "read", "stream", "write"]
 
@@ -45,7 +45,7 @@ OFFSETS_PER_TASK = 1_000_000
 """What one read task takes at most, unless the caller says how many blocks he wants: so much is read again where a node
 dies, and a large partition occupies more than one CPU."""
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def read(

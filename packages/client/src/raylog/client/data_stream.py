@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,13 +20,14 @@ from raylog.client.offset_ranges import DataLoss
 from raylog.client.read_errors import LogTruncated, PositionLost
 from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId, UnknownTopicOrPartition
 from raylog.protocol.ids import TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 
 _POLL_MS = 500
 _LOOK_S = 1.0
 
 _ACCEPT = "or accept the loss with fail_on_data_loss=False"
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class TableStream:

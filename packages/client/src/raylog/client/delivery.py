@@ -6,18 +6,17 @@ event or callback list exists per record.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from threading import Event, Lock, local
 from typing import NamedTuple
 
 from raylog.client.results import RecordMetadata
 from raylog.protocol.errors import InvalidRequest, RaylogError
+from raylog.protocol.logs import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 _thread = local()
@@ -140,8 +139,7 @@ class BatchOutcome:
         except BaseException as error:
             if not isinstance(error, Exception) and not _is_delivering():
                 raise  # it is to end the thread of the user's that this is
-            with suppress(Exception):
-                log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+            log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def wait(self, timeout_s: float | None) -> None:
         """Return once the outcome is known; TimeoutError after ``timeout_s``."""

@@ -8,7 +8,6 @@ diverge, and fetching from the position would skip, or silently repeat, what oth
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
@@ -30,9 +29,10 @@ from raylog.client.read_errors import LogTruncated
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import RaylogError, UnsupportedVersion, exception_for, is_retriable
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.messages import decode_response
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class EpochEnd(NamedTuple):

@@ -8,7 +8,6 @@ producers that were made in them. A process that is killed, or ends by ``os._exi
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import time
 from collections import Counter
@@ -19,10 +18,11 @@ from typing import Protocol
 
 from raylog.client.accumulator import Batch
 from raylog.client.delivery import BatchOutcome
+from raylog.protocol.logs import Logger
 
 __all__ = ["EXIT_FLUSH_S", "Unclosed", "close_all", "forget", "remember"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 EXIT_FLUSH_S = 30.0
 """How long the end of a process waits at most for records to be delivered, by all its producers together."""

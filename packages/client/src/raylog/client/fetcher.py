@@ -6,7 +6,6 @@ back. One fetch per broker is under way at a time; while the user reads one answ
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,10 +52,11 @@ from raylog.protocol.fetch import (
     parse_fetch_response,
 )
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire import NodeEndpoint
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 FETCH_VERSION = 12
 _IDLE_MS = 60_000

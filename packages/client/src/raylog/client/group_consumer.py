@@ -6,7 +6,6 @@ wakes a poll that waits; see ``group_consumer_core`` for when it is taken up.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,8 +25,9 @@ from raylog.coordination.offsets import CommittedOffset, OffsetStore
 from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import InvalidRequest, RequestTimedOut
 from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 _LEAST_MS = 100
 _MOST_MS = 1_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -40,9 +39,10 @@ from raylog.coordination.topic_patterns import pattern_text
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGroupId
 from raylog.protocol.ids import GroupId, TopicName
+from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 Topics = frozenset[TopicName] | Pattern[str]
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import traceback
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from raylog.client.group_batches import HandlerBatch
+from raylog.client.delivery import Delivery
+from raylog.client.group_batches import HandlerBatch, RawRecord
 from raylog.client.producer import Producer
-from raylog.protocol.ids import GroupId
+from raylog.protocol.errors import MessageTooLarge, RecordListTooLarge
+from raylog.protocol.ids import GroupId, TopicPartition
+from raylog.protocol.logs import Logger
+from raylog.protocol.texts import safe_text, says, traced
+
+log = Logger(__name__)
 
 SETTLE_S = 60.0
 """How long a dead letter may take to be acknowledged. The member is not polled meanwhile: far below
 max.poll.interval.ms."""
+MAX_LETTER = 32 << 20
+"""Bytes: below that the topic's max.message.bytes alone says how large a letter may be."""
 PREFIX = "__connect.errors."
-MOST_TEXT = 10_000
-"""Characters of a message or a stack trace; the rest is cut off, or a letter might grow too large to be sent."""
+LEFT_OUT = "__raylog.errors.left.out"
+TOO_LARGE = (MessageTooLarge, RecordListTooLarge)
+Headers = dict[str, str]
 
 
 class DeadLetters(Protocol):
@@ -32,6 +41,10 @@ class DeadLetterTopic:
     These have Kafka Connect's names: ``__connect.errors.topic``, ``.partition``, ``.offset``, ``.connector.name`` (the
     group), ``.exception.class.name``, ``.exception.message``, ``.exception.stacktrace``; all are text. A record that is
     refused again after a crash is sent again.
+
+    What is larger with them than the topic's max.message.bytes goes without message and stack trace. What is too large
+    even so goes without its own key, value and headers, and ``__raylog.errors.left.out`` says how large they were; the
+    record lies where the headers say, for as long as its topic keeps it.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, group: GroupId) -> None:
@@ -43,35 +56,62 @@ class DeadLetterTopic:
     def send(self, batch: HandlerBatch, error: Exception) -> None:
         """See :class:`DeadLetters`."""
         if self._producer is None:  # most groups never need one
-            self._producer = Producer(self._servers, delivery_timeout_ms=int(SETTLE_S * 1_000))
-        told = _told(error)
-        deliveries = []
-        for raw in batch.raw():
-            origin = {
-                "topic": batch.tp.topic,
-                "partition": str(batch.tp.partition),
-                "offset": str(raw.offset),
-                "connector.name": self._group,
-            }
-            headers = [(PREFIX + name, text.encode()) for name, text in (origin | told).items()]
-            timestamp = raw.timestamp if raw.timestamp >= 0 else None
-            deliveries.append(
-                self._producer.send(
-                    self._topic, raw.value, raw.key, headers=[*raw.headers, *headers], timestamp=timestamp
-                )
+            self._producer = Producer(
+                self._servers,
+                delivery_timeout_ms=int(SETTLE_S * 1_000),
+                max_request_size=MAX_LETTER,
+                buffer_memory=MAX_LETTER,
             )
-        for delivery in deliveries:
+        producer, kind = self._producer, type(error)
+        short = {"connector.name": self._group, "exception.class.name": f"{kind.__module__}.{kind.__qualname__}"}
+        full = short | {"exception.message": says(error), "exception.stacktrace": traced(error)}
+
+        def whole(raw: RawRecord) -> Delivery:
+            return self._letter(producer, batch.tp, raw, full)
+
+        def without_trace(raw: RawRecord) -> Delivery:
+            return self._letter(producer, batch.tp, raw, short)
+
+        def without_record(raw: RawRecord) -> Delivery:
+            size = len(raw.key or b"") + len(raw.value or b"")
+            log.error(
+                "%s, offset %d: the record (%d bytes) is too large for dead-letter topic %s, which gets its place "
+                "alone; raise that topic's max.message.bytes",
+                batch.tp, raw.offset, size, self._topic,
+            )  # fmt: skip
+            left_out = f"key and value of {size} bytes, {len(raw.headers)} headers"
+            bare = raw._replace(key=None, value=None, headers=[(LEFT_OUT, left_out.encode())])
+            return self._letter(producer, batch.tp, bare, full)
+
+        left = list(batch.raw())
+        for write in (whole, without_trace):
+            left = _too_large(left, write)
+        for delivery in [without_record(raw) for raw in left]:
             delivery.result(SETTLE_S)
 
     def close(self) -> None:
         if self._producer is not None:
             self._producer.close()
 
+    def _letter(self, producer: Producer, tp: TopicPartition, raw: RawRecord, told: Headers) -> Delivery:
+        place = {"topic": tp.topic, "partition": str(tp.partition), "offset": str(raw.offset)}
+        headers = [(PREFIX + name, safe_text(text, len(text)).encode()) for name, text in (place | told).items()]
+        timestamp = raw.timestamp if raw.timestamp >= 0 else None
+        return producer.send(self._topic, raw.value, raw.key, headers=[*raw.headers, *headers], timestamp=timestamp)
 
-def _told(error: Exception) -> dict[str, str]:
-    kind = type(error)
-    return {
-        "exception.class.name": f"{kind.__module__}.{kind.__qualname__}",
-        "exception.message": str(error)[:MOST_TEXT],
-        "exception.stacktrace": "".join(traceback.format_exception(error))[-MOST_TEXT:],
-    }
+
+def _too_large(records: Iterable[RawRecord], write: Callable[[RawRecord], Delivery]) -> list[RawRecord]:
+    """Write letters for these, and wait for them; those whose letters are too large. Raises other errors."""
+    found: list[RawRecord] = []
+    under_way: list[tuple[RawRecord, Delivery]] = []
+    for raw in records:
+        try:
+            under_way.append((raw, write(raw)))
+        except TOO_LARGE:
+            found.append(raw)
+    for raw, delivery in under_way:
+        try:
+            delivery.result(SETTLE_S)
+        except TOO_LARGE:
+            found.append(raw)
+    return found

@@ -6,10 +6,8 @@ partitions that come and go. Other threads wish it to stop and read :attr:`Handl
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from threading import Event
@@ -27,8 +25,10 @@ from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import StoreUnavailable
 from raylog.protocol.errors import BrokerNotAvailable, CorruptMessage, RaylogError, is_retriable
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, MemberId, Offset, TopicPartition
+from raylog.protocol.logs import Logger
+from raylog.protocol.texts import told
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 REOPEN_FIRST_S = 0.25
 REOPEN_MOST_S = 10.0
@@ -62,6 +62,13 @@ class MemberStatus:
     handling: TopicPartition | None = None
     handling_since: float = 0.0
     """Monotonic, seconds: when the handler was called that has not returned yet."""
+
+    def of_ended(self) -> MemberStatus:
+        """What holds once the member's thread has ended, even where it could not say so any more."""
+        if self.state in (State.FAILED, State.STOPPED):
+            return self
+        trouble = self.trouble or "its thread has ended; see the log of its process"
+        return replace(self, state=State.FAILED, trouble=trouble, owned=frozenset(), positions={}, handling=None)
 
 
 class HandlerRunner:
@@ -101,17 +108,35 @@ class HandlerRunner:
 
     def run(self) -> None:
         """Take part until stopped, or until something that does not pass: ``status`` tells what. Never raises."""
-        error: BaseException | None
+        error = self._ended_by()
+        state = State.STOPPED if error is None else State.FAILED
+        self.status = replace(
+            self.status,
+            state=state,
+            trouble=_told(error),
+            owned=frozenset(),
+            positions={},
+            handling=None,
+            handling_since=0.0,
+        )
+
+    def _ended_by(self) -> BaseException | None:
+        """The first error of all; None when it was stopped and all is closed."""
+        closing: list[Callable[[], None]] = [] if self.dead_letters is None else [self.dead_letters.close]
         try:
-            with ExitStack() as stack:
-                if self.dead_letters is not None:
-                    stack.callback(self.dead_letters.close)
-                error = self._run(stack.enter_context(closing(UserHandler(self._handler))))
+            handler = UserHandler(self._handler)
+            closing.insert(0, handler.close)
+            error: BaseException | None = self._run(handler)
         except BaseException as failure:  # also a handler's sys.exit(): it must not go unseen in its thread
             log.exception("a member of the group ends")
             error = failure
-        state = State.STOPPED if error is None else State.FAILED
-        self.status = replace(self.status, state=state, trouble=told(error), owned=frozenset(), positions={})
+        for close in closing:
+            try:
+                close()
+            except BaseException as failure:
+                log.exception("a member of the group could not be closed in good order")
+                error = error or failure
+        return error
 
     def _run(self, handler: UserHandler) -> Exception | None:
         """Why it ended: None as was wished, else the error of the handler or of the dead-letter topic."""
@@ -125,7 +150,7 @@ class HandlerRunner:
                 pause_s = REOPEN_FIRST_S if self.status.state is State.RUNNING else min(2 * pause_s, REOPEN_MOST_S)
                 log.warning("a member leaves the group and comes again in %.2g s: %s", pause_s, error)
                 self.status = MemberStatus(
-                    trouble=told(error), counts=self.status.counts, last_error=self.status.last_error
+                    trouble=_told(error), counts=self.status.counts, last_error=self.status.last_error
                 )
                 self.stopping.wait(pause_s)
         return None
@@ -147,24 +172,40 @@ class _Membership(RebalanceListener):
     def run(self) -> Exception | None:
         """Why it ended: see HandlerRunner. Raises what the consumer raises."""
         try:
-            while True:
-                if self._runner.stopping.is_set():
-                    self._core.stop()
-                decision = self._core.next(monotonic_ms(), self._may_deliver)
-                self._tell(decision)
-                match decision:
-                    case Poll(timeout_ms, paused):
-                        self._poll(timeout_ms, paused)
-                    case Handle(batch):
-                        self._handle(batch)
-                    case Commit(offsets):
-                        self._commit(offsets)
-                    case Bury(batch, error):
-                        self._bury(batch, error)
-                    case Stop(error):
-                        return error
-        finally:
+            error = self._take_part()
+        except BaseException:
+            self._close_quietly()
+            raise
+        if error is None:
             self._consumer.close()
+        else:
+            self._close_quietly()
+        return error
+
+    def _take_part(self) -> Exception | None:
+        while True:
+            if self._runner.stopping.is_set():
+                self._core.stop()
+            decision = self._core.next(monotonic_ms(), self._may_deliver)
+            self._tell(decision)
+            match decision:
+                case Poll(timeout_ms, paused):
+                    self._poll(timeout_ms, paused)
+                case Handle(batch):
+                    self._handle(batch)
+                case Commit(offsets):
+                    self._commit(offsets)
+                case Bury(batch, error):
+                    self._bury(batch, error)
+                case Stop(error):
+                    return error
+
+    def _close_quietly(self) -> None:
+        """An error is being told already, which this one must not hide."""
+        try:
+            self._consumer.close()
+        except Exception:
+            log.exception("a member of the group could not leave it in good order")
 
     def _may_deliver(self, tp: TopicPartition) -> bool:
         return self._consumer.may_deliver(*tp)
@@ -211,8 +252,11 @@ class _Membership(RebalanceListener):
         assert self._runner.dead_letters is not None
         try:
             self._runner.dead_letters.send(batch, error)
-        except (RaylogError, TimeoutError) as failure:
-            log.error("%s: a refused record did not get to the dead-letter topic: %s", batch.tp, failure)
+        except Exception as failure:
+            log.exception(
+                "%s: a refused record did not get to the dead-letter topic; the member stops in front of offset %d",
+                batch.tp, batch.first_offset,
+            )  # fmt: skip
             self._core.bury_failed(failure)
         else:
             self._core.buried()
@@ -280,9 +324,8 @@ def _passes(error: RaylogError) -> bool:
     return is_retriable(error) or isinstance(error, BrokerNotAvailable | StoreUnavailable)
 
 
-def told(error: BaseException | None) -> str:
-    """One line: the error's class and what it says."""
-    return "" if error is None else f"{type(error).__name__}: {error}"
+def _told(error: BaseException | None) -> str:
+    return "" if error is None else told(error)
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

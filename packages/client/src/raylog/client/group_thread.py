@@ -10,7 +10,6 @@ hands nothing more out, though it has not heard yet that another owns what it ha
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections import deque
@@ -30,10 +29,10 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
 from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicPartition
+from raylog.protocol.logs import Logger
+from raylog.protocol.texts import told
 
-__all__ = ["MemberThread"]
-
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 RENEWALS_PER_SESSION = 10
 
@@ -166,7 +165,7 @@ class MemberThread:
     def _failed(self, error: Exception) -> None:
         """A defect: nobody knows what the machine has left half done, so the membership ends, and its user hears it."""
         self._loop.stop()
-        self._fail(RaylogError(f"member {self._id} of group {self._group} has failed: {error!r}"))
+        self._fail(RaylogError(f"member {self._id} of group {self._group} has failed: {told(error)}"))
 
     def _fail(self, error: RaylogError) -> None:
         """Hold up nobody who should have what was ours: sign off, or else end the session."""

@@ -5,7 +5,6 @@ One thread owns a Network, as it owns the pool in it. Producer, consumer and adm
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import cast
 
@@ -27,11 +26,12 @@ from raylog.client.results import BrokerDescription
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire import NodeEndpoint
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 _METADATA_CONTEXT = object()
 CONNECT_POLL_MS = 50

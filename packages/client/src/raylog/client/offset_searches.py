@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,8 +11,9 @@ from raylog.client.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.subscription import Place, Subscription
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError, is_retriable
 from raylog.protocol.ids import TopicPartition
+from raylog.protocol.logs import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class OffsetQuestion(NamedTuple):

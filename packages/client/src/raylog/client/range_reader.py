@@ -5,7 +5,6 @@ It runs in executors and workers, and so imports neither pyspark nor Ray.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from raylog.protocol.batch_header import BatchHeader
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import OffsetOutOfRange, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import NO_TOPIC_ID, Offset, TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.records import Batches
 
 POLL_TIMEOUT_MS = 1_000
@@ -40,7 +40,7 @@ LOSS_HINT = (
     "or accept the loss with failOnDataLoss=False (fail_on_data_loss outside Spark)"
 )
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

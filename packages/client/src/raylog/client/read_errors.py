@@ -13,6 +13,7 @@ from raylog.protocol.batch_header import BatchHeader
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.rows import Record
+from raylog.protocol.texts import told
 
 
 class WakeupError(RaylogError):
@@ -34,7 +35,7 @@ class RecordDeserializationError(InvalidRecord):
         error: Exception,
     ) -> None:
         super().__init__(
-            f"{tp} offset {record.offset}: the {origin} cannot be deserialized: {_told(error)}; seek to offset "
+            f"{tp} offset {record.offset}: the {origin} cannot be deserialized: {told(error)}; seek to offset "
             f"{record.offset + 1} to go on behind the record"
         )
         self.tp = tp
@@ -105,11 +106,3 @@ def unreadable(tp: TopicPartition, header: BatchHeader, error: RaylogError) -> R
     if isinstance(error, CorruptMessage):
         return CorruptBatch(tp, header.base_offset, header.next_offset, error)
     return type(error)(f"{tp}, batch at offset {header.base_offset}: {error}")
-
-
-def _told(error: Exception) -> str:
-    """What a user's error says; it may fail at that."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 (it is the user's, and another error is being told)
-        return type(error).__name__

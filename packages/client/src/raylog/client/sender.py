@@ -7,7 +7,6 @@ deliveries (whose callbacks may send again) happen outside it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from threading import Condition
 from typing import NamedTuple
@@ -43,6 +42,7 @@ from raylog.protocol.errors import (
     is_retriable,
 )
 from raylog.protocol.ids import TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
@@ -53,7 +53,7 @@ from raylog.protocol.produce import (
 )
 from raylog.protocol.settings import Settings
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 _IDLE_MS = 60_000
 _TOO_LARGE = (MessageTooLarge, RecordListTooLarge)

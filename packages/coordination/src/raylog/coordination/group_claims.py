@@ -12,7 +12,6 @@ keep everybody from the partition as long as this process lives.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -45,10 +44,11 @@ from raylog.coordination.topic_ids import TopicGone, check_topic
 from raylog.coordination.unreadable import tell
 from raylog.protocol.errors import IllegalGeneration, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import NO_TOPIC_ID, GroupId, MemberId, MonotonicMs, TopicId, TopicPartition
+from raylog.protocol.logs import Logger
 
 __all__ = ["GroupClaims"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 REFUSED_TOLD_AFTER_MS = 5_000
 """More than the time between two tries."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
 
 from raylog.coordination import group_paths
@@ -11,8 +10,9 @@ from raylog.coordination.group_kinds import decode_settled, mark_deleted
 from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op, StoreError
 from raylog.coordination.unreadable import readable, skipping
 from raylog.protocol.ids import GroupId, TopicName
+from raylog.protocol.logs import Logger
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def group_ids(store: MetadataStore) -> list[GroupId]:

@@ -14,7 +14,6 @@ there and writes the assignment, and the share of each member whose share has ch
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
@@ -61,10 +60,11 @@ from raylog.coordination.store import (
     size_of,
 )
 from raylog.protocol.ids import GroupId, MemberId, TimestampMs, TopicPartition
+from raylog.protocol.logs import Logger
 
 __all__ = ["GroupRegistry", "StoreEffect", "greeting_of"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict
 

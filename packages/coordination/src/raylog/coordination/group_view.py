@@ -9,7 +9,6 @@ or nothing, and those next to it a list of names.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.coordination import group_paths, paths
@@ -22,10 +21,11 @@ from raylog.coordination.topic_patterns import matching_topics
 from raylog.coordination.unreadable import readable, skipping, tell
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 
 __all__ = ["GroupView"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 _NOT_SEEN = MemberId("")
 

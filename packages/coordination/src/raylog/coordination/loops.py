@@ -11,7 +11,6 @@ its owner hears of it and ends what depends on it.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -19,9 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["LogReports", "Loop", "LoopReports", "Loops", "told"]
+__all__ = ["LogReports", "Loop", "LoopReports", "Loops"]
+from raylog.protocol.logs import Logger
+from raylog.protocol.texts import told
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 FAILING_FOR_S = 60.0
@@ -304,8 +305,3 @@ class Loops:
             tell(self._reports)
         except Exception:
             log.exception("what became of a thread could not be reported")
-
-
-def told(error: BaseException) -> str:
-    """An error in one line: its class and what it says."""
-    return f"{type(error).__name__}: {error}"

@@ -10,7 +10,6 @@ the process's, and so is this list; ``collecting`` gives the calling thread one 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,10 +18,11 @@ from typing import TypeVar
 
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import NoChildrenForEphemerals, StoreUnauthorized
+from raylog.protocol.logs import Logger
 
 __all__ = ["UnreadableNodes", "advice_for", "collecting", "for_good", "readable", "skipping", "tell", "told_count"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 T = TypeVar("T")
 

@@ -6,15 +6,15 @@ expiry. Only what the client offers is used, so this module does not import kazo
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
 from raylog.coordination.loops import Loop, Loops
+from raylog.protocol.logs import Logger
 
 __all__ = ["ConnectionRestart"]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class ConnectionRestart:

@@ -7,7 +7,6 @@ are there and by nothing else, so offsets and data can't come apart.
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, se
 from raylog.client.range_reader import RangeReading
 from raylog.coordination.loops import Loops
 from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.spark.export_files import (
     Disk,
     ExportedFile,
@@ -44,7 +44,7 @@ from raylog.spark.shipping import shipped
 MAX_RECORDS_PER_FILE = 1_000_000
 PROGRESS_EVERY_S = 0.25
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 OnProgress = Callable[[int, int], object]
 """Called with the records and the bytes of files that were published since the last call."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,10 +17,11 @@ import pyarrow.compute as pc
 from raylog.client.offset_ranges import OffsetRange
 from raylog.client.range_reader import RangeReading, read_range
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.spark.columns import to_spark
 from raylog.spark.values import ParseMode, ValueDecoding, decode_values
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

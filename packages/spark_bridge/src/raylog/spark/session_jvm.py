@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -17,6 +16,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
+
+from raylog.protocol.logs import Logger
 
 JVM_GONE_TIMEOUT_S = 30.0
 
@@ -54,7 +55,7 @@ logger.ui.level = error
 """
 """The driver's log4j2: Spark's own, without the two warnings of every start on which nobody can act."""
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def spark_configs(scratch: str, address: str, overrides: Mapping[str, str]) -> dict[str, str]:

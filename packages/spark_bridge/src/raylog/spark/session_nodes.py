@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raylog.protocol.logs import Logger
 from raylog.spark.session_plan import NodeReport, SparkNotStarted, major_version
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 TASK_TIMEOUT_S = 60.0
 NOTE = "application"
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def ray_session() -> Path:

@@ -7,7 +7,6 @@ done. What is done with each batch so that its records are there once all the sa
 
 from __future__ import annotations
 
-import logging
 import re
 from os import PathLike, fspath
 from typing import Any
@@ -17,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from raylog.client import connect
 from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.logs import Logger
 from raylog.spark.shipping import shipped
 from raylog.spark.sink_batch import Staged, Written, write_batch
 from raylog.spark.sink_files import HadoopFiles
@@ -27,7 +27,7 @@ from raylog.spark.sink_topics import BrokerTopics, ProducerNames
 from raylog.spark.write_options import WriteOptions, write_options
 from raylog.spark.writes import records_of, total_of
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 _GLOB = re.compile(r"[\[\]{}*?,\\]")
 _NEVER_SPLIT = str(1 << 44)

@@ -5,7 +5,6 @@ The driver asks the brokers for offsets and plans ranges; executors fetch these 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,11 @@ from raylog.client.admin import Admin
 from raylog.client.offset_ranges import DataLoss, resolve, split
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT
+from raylog.protocol.logs import Logger
 from raylog.spark.frames import frame_plan, range_frame
 from raylog.spark.options import read_options
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def read(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Set
 from threading import Lock
@@ -14,6 +13,7 @@ from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offs
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, TopicId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.spark.options import ReadOptions
 from raylog.spark.stream_offsets import Positions, Seen
 
@@ -29,7 +29,7 @@ COMMIT_TIMEOUT_MS = 2_000
 COMMIT_AGAIN_S = 10.0
 """After a commit that failed."""
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class StreamBrokers:

@@ -12,7 +12,6 @@ org.apache.spark.sql.connector.read.streaming SupportsTriggerAvailableNow and Re
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from raylog.client.range_planner import select
 from raylog.client.range_reader import LOSS_HINT
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
+from raylog.protocol.logs import Logger
 from raylog.spark.frames import FramePlan, frame_plan, range_frame
 from raylog.spark.options import ReadOptions, read_options
 from raylog.spark.scala_objects import scala_object
@@ -48,7 +48,7 @@ from raylog.spark.stream_offsets import (
 LOOK_EVERY_S = 0.1
 """How often brokers are asked when there is nothing new; Spark would every 10 ms."""
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 def stream(
