@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
 from raylog.client.config_texts import setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
+from raylog.client.partitioner import KEY_HASHES
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import (
     Scope,
@@ -173,10 +174,12 @@ MAX_REQUEST_SIZE = client_setting(
 PARTITIONER = client_setting(
     "partitioner",
     ValueType.STRING,
-    "murmur2",
-    "murmur2: by the key's hash, as Java's clients; without a key a batch at a time, at random. "
-    "roundrobin: one record after the other, whatever the key.",
-    check=one_of("murmur2", "roundrobin"),
+    "murmur2_random",
+    "murmur2_random: by the key's hash, as Java's clients; without a key a batch at a time, at random. By other "
+    "hashes, as librdkafka's clients: consistent_random (CRC32; an empty key is none), fnv1a_random; and murmur2, "
+    "consistent, fnv1a, which put all records without a key into one partition. Whatever the key: roundrobin, one "
+    "record after the other, and random.",
+    check=one_of(*KEY_HASHES, "roundrobin", "random"),
 )
 PRODUCER_SETTINGS = SettingsTable(
     (

@@ -1,16 +1,19 @@
 """◆ Which partition a record goes to.
 
 A key's hash is Kafka's murmur2, so that every client of a topic, in any language, puts a key into the same
-partition. Records without a key stick to one partition for a batch's worth of bytes and then move to another
-(KIP-480, KIP-794): that fills batches, which choosing per record does not.
+partition; librdkafka's other hashes are there for topics that its clients write. Records without a key stick to one
+partition for a batch's worth of bytes and then move to another (KIP-480, KIP-794): that fills batches, which choosing
+per record does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import unpack_from
+from typing import NamedTuple
+from zlib import crc32
 
-__all__ = ["KeyPartitioner", "StickyPartitioner", "murmur2"]
+__all__ = ["KEY_HASHES", "KeyHash", "KeyPartitioner", "StickyPartitioner", "fnv1a", "murmur2"]
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -32,24 +35,58 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
+def fnv1a(data: bytes) -> int:
+    """FNV-1a of ``data``, as librdkafka and Sarama have it: 32 bits, the absolute value of the signed number."""
+    h = 0x811C9DC5
+    for byte in data:
+        h = (h ^ byte) * 0x01000193 & _MASK
+    return min(h, (1 << 32) - h)
+
+
+def _murmur2(key: bytes) -> int:
+    """Kafka's ``toPositive(murmur2(key))``."""
+    return murmur2(key) & 0x7FFFFFFF
+
+
+class KeyHash(NamedTuple):
+    """A partitioner that goes by the key: its hash, and the key whose hash decides where there is none, and where it
+    is empty. None: nothing decides, and the record goes where others without a key go."""
+
+    of: Callable[[bytes], int]
+    null: bytes | None
+    empty: bytes | None
+
+
+KEY_HASHES: Mapping[str, KeyHash] = {
+    "murmur2_random": KeyHash(_murmur2, None, b""),
+    "murmur2": KeyHash(_murmur2, b"", b""),
+    "consistent_random": KeyHash(crc32, None, None),
+    "consistent": KeyHash(crc32, b"", b""),
+    "fnv1a_random": KeyHash(fnv1a, None, b""),
+    "fnv1a": KeyHash(fnv1a, b"", b""),
+}
+"""By their names in librdkafka. Java's default is murmur2_random."""
+
+
 class KeyPartitioner:
     """Partition by key. Hashes of recent keys are kept: keys tend to come back, and the hash is pure
     Python."""
 
-    def __init__(self, kept_keys: int = 65_536) -> None:
+    def __init__(self, hash_of: Callable[[bytes], int] = _murmur2, kept_keys: int = 65_536) -> None:
+        self._hash_of = hash_of
         self._hashes: dict[bytes, int] = {}
         self._kept = kept_keys
 
     def partition(self, key: bytes, partition_count: int) -> int:
-        """Kafka's ``toPositive(murmur2(key)) % partitions``."""
+        """The remainder of the key's hash by the number of partitions."""
         try:
             return self._hashes[key] % partition_count
         except KeyError:
             pass
         if len(self._hashes) >= self._kept:
             self._hashes.clear()
-        positive = self._hashes[key] = murmur2(key) & 0x7FFFFFFF
-        return positive % partition_count
+        hashed = self._hashes[key] = self._hash_of(key)
+        return hashed % partition_count
 
 
 class StickyPartitioner:

@@ -35,10 +35,10 @@ from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
 from raylog.client.network import Network
-from raylog.client.partitioner import KeyPartitioner, StickyPartitioner
+from raylog.client.partitioner import KEY_HASHES, KeyPartitioner, StickyPartitioner
 from raylog.client.producer_state import Continuation
 from raylog.client.record_values import Headers, checked_headers, partition_index, serialized, timestamp_ms
-from raylog.client.row_partitions import partitions_by_key
+from raylog.client.row_partitions import hashed_keys, partitions_by_key
 from raylog.client.sender import Sender
 from raylog.client.serde import Serializer, serializer
 from raylog.coordination.clocks import monotonic_ms, wall_ms
@@ -102,7 +102,12 @@ class ProducerCore:
         self._largest = min(settings[MAX_REQUEST_SIZE], settings[BUFFER_MEMORY]) - HEADER_SIZE
         self._batch_size = settings[BATCH_SIZE]
         self._own_partitioner = partitioner if callable(partitioner) else None
-        self._by_key = settings[PARTITIONER] == "murmur2" and self._own_partitioner is None
+        by_key = None if self._own_partitioner is not None else KEY_HASHES.get(settings[PARTITIONER])
+        self._keys = None if by_key is None else KeyPartitioner(by_key.of)
+        self._null_key, self._empty_key = (None, None) if by_key is None else by_key[1:]
+        """Whose hash decides for those; None: they are spread."""
+        self._at_random = self._own_partitioner is None and settings[PARTITIONER] == "random"
+        self._chance = np.random.default_rng()
         # A serializer that was asked for also sees bytes; the default leaves them as they are.
         self._packs_key_bytes, self._packs_value_bytes = key_serializer is not None, value_serializer is not None
         self._columns = ColumnValues(
@@ -111,7 +116,6 @@ class ProducerCore:
             packs_key_bytes=self._packs_key_bytes,
             packs_value_bytes=self._packs_value_bytes,
         )
-        self._keys = KeyPartitioner()
         self._routes: dict[str, _Route] = {}
         self._lock = Condition()
         self._accumulator: Accumulator[BatchOutcome] = Accumulator(
@@ -184,8 +188,9 @@ class ProducerCore:
         wake = False
         with self._lock:
             if partition is None:
-                if key is not None and self._by_key:
-                    partition = self._keys.partition(key, route.count)
+                hashed = key or (self._null_key if key is None else self._empty_key)
+                if hashed is not None and self._keys is not None:
+                    partition = self._keys.partition(hashed, route.count)
                 else:
                     partition = self._spread(topic, route, key, size)
             tp = route.tps[partition]
@@ -230,15 +235,18 @@ class ProducerCore:
             keys = rows.keys.to_pylist()
             pairs = zip(keys, sizes.tolist(), strict=True)
             return np.array([self._spread(topic, route, key, size) for key, size in pairs], np.int64)
-        if not self._by_key:
+        if self._at_random:
+            return self._chance.choice(route.led or route.count, len(sizes))
+        if self._keys is None:
             first = route.next + 1
             route.next = (route.next + len(sizes)) % route.count
             return np.arange(first, first + len(sizes)) % route.count
-        if rows.keys.null_count == len(sizes):
+        keys = hashed_keys(rows.keys, self._null_key, self._empty_key)
+        if keys.null_count == len(sizes):
             return None
-        nulls = int(sizes[rows.keys.is_null().to_numpy(zero_copy_only=False)].sum())
+        nulls = int(sizes[keys.is_null().to_numpy(zero_copy_only=False)].sum())
         elsewhere = self._spread(topic, route, None, nulls) if nulls else 0
-        return partitions_by_key(rows.keys, self._keys, route.count, elsewhere)
+        return partitions_by_key(keys, self._keys, route.count, elsewhere)
 
     def _add_encoded(self, topic: str, encoded: EncodedRecords, delivery: BatchDelivery) -> None:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
@@ -266,7 +274,7 @@ class ProducerCore:
 
     def _spread(self, topic: str, route: _Route, key: bytes | None, size: int) -> int:
         """The partition of a record whose key's hash doesn't decide."""
-        if self._by_key:
+        if self._keys is not None:
             return route.sticky.partition(size, route.led, route.count)
         if self._own_partitioner is not None:
             chosen = self._own_partitioner(key, range(route.count), route.led)
@@ -275,6 +283,8 @@ class ProducerCore:
                     f"the partitioner chose {chosen!r} for {topic}, which has partitions 0 to {route.count - 1}"
                 )
             return chosen
+        if self._at_random:
+            return random.choice(route.led or range(route.count))
         route.next = (route.next + 1) % route.count
         return route.next
 

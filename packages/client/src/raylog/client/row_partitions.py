@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raylog.client.columns import Integers
 from raylog.client.partitioner import KeyPartitioner
@@ -22,6 +23,13 @@ def partitions_by_key(keys: pa.Array, hashes: KeyPartitioner, count: int, keyles
     if keys.null_count:
         chosen = np.where(keys.is_null().to_numpy(zero_copy_only=False), keyless, chosen)
     return chosen
+
+
+def hashed_keys(keys: pa.Array, null: bytes | None, empty: bytes | None) -> pa.Array:
+    """The keys whose hashes decide, see KeyHash: null where nothing does."""
+    if null is not None:
+        return keys.fill_null(null)
+    return keys if empty is not None else pc.if_else(pc.equal(pc.binary_length(keys), 0), None, keys)
 
 
 def settled_partitions(
