@@ -588,3 +588,21 @@ def test_idle_partitions_are_left_to_a_fetch_session(tmp_path: Path, slots: str)
                 assert records[0].value == b"after a new connection"
             sessions = cluster.brokers[0]._parts.server._ports.fetch_sessions  # type: ignore[union-attr]
             wait_until(lambda: len(sessions) == 0, 10, "the consumer has ended its session")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_reading_creates_a_topic_only_where_that_is_allowed(tmp_path: Path, allowed: bool) -> None:
+    with InProcessCluster(tmp_path, brokers=1, config={"auto.create.topics.enable": "true"}) as brokers:
+        servers = brokers.bootstrap_servers
+        with Consumer(servers, allow_auto_create_topics=allowed) as consumer, Admin(servers) as admin:
+            if not allowed:
+                with pytest.raises(UnknownTopicOrPartition):
+                    consumer.subscribe("new")
+                assert admin.list_topics() == []
+                return
+            consumer.subscribe("new")
+            assert consumer.assignment() == {("new", 0)}
+            assert admin.delete_topics(["new"]) == {"new": None}
+            with pytest.raises(UnknownTopicOrPartition):
+                wait_until(lambda: consumer.poll(100) == "never", 20, "the consumer was told")
+            assert admin.list_topics() == []

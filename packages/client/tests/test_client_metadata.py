@@ -138,7 +138,7 @@ def test_a_producer_creates_what_is_waited_for_and_nothing_else() -> None:
 
 
 def test_a_producer_forgets_a_deleted_topic_until_it_is_sent_to() -> None:
-    metadata = Metadata(max_age_ms=1_000, backoff_ms=100, allow_auto_create=True)
+    metadata = Metadata(max_age_ms=1_000, max_idle_ms=60_000, backoff_ms=100, allow_auto_create=True)
     metadata.want(["t"], 0)
     metadata.request(0)
     metadata.on_response(answer((1, 0)), 0)
@@ -219,3 +219,17 @@ def test_an_id_that_was_replaced_is_never_taken_again() -> None:
     assert "t" not in metadata.view.topics
     metadata.on_response(answer((2, 0), topic_id=newest), 0)  # it is not known that it was deleted
     assert metadata.view.leader_of(tp(0)) == (2, 0)
+
+
+def test_a_reader_may_have_a_topic_created_but_not_one_that_was_deleted() -> None:
+    metadata = Metadata(allow_auto_create=True)
+    metadata.want(["t"])
+    assert metadata.request().allow_auto_topic_creation
+    metadata.on_response(answer((1, 0)), 0)
+    metadata.need_update()
+    assert not metadata.request(1_000).allow_auto_topic_creation
+    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 1_000)
+    assert isinstance(metadata.view.errors["t"], UnknownTopicOrPartition)
+    again = metadata.request(2_000)
+    assert not again.allow_auto_topic_creation
+    assert [topic.name for topic in again.topics or ()] == ["t"]  # it may come back

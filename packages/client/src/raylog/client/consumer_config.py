@@ -73,6 +73,14 @@ CLIENT_RACK = client_setting(
 CHECK_CRCS = client_setting(
     "check.crcs", ValueType.BOOLEAN, True, "Check every batch's checksum before its records are handed out."
 )
+ALLOW_AUTO_CREATE_TOPICS = client_setting(
+    "allow.auto.create.topics",
+    ValueType.BOOLEAN,
+    False,
+    "Whether brokers, where their auto.create.topics.enable says so, create a topic that this consumer is told to read "
+    "and that is not there. By default not, as in librdkafka: a misspelled name is an error. Java's default is true. "
+    "One that is deleted while it is read is not made anew in either case.",
+)
 ISOLATION_LEVEL = client_setting(
     "isolation.level",
     ValueType.STRING,
@@ -152,6 +160,7 @@ CONSUMER_SETTINGS = SettingsTable(
         FETCH_MAX_WAIT_MS,
         MAX_PARTITION_FETCH_BYTES,
         CHECK_CRCS,
+        ALLOW_AUTO_CREATE_TOPICS,
         ISOLATION_LEVEL,
         CLIENT_RACK,
         GROUP_ID,

@@ -22,7 +22,12 @@ from raylog.client.config import (
     REQUEST_TIMEOUT_MS,
     client_settings,
 )
-from raylog.client.consumer_config import CONSUMER_SETTINGS, MAX_POLL_RECORDS, offset_reset
+from raylog.client.consumer_config import (
+    ALLOW_AUTO_CREATE_TOPICS,
+    CONSUMER_SETTINGS,
+    MAX_POLL_RECORDS,
+    offset_reset,
+)
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
@@ -75,7 +80,7 @@ class ConsumerCore:
         self._timeout_s = settings[DEFAULT_API_TIMEOUT_MS] / 1_000
         self._max_poll_records = settings[MAX_POLL_RECORDS]
         self._subscription = Subscription(offset_reset(settings, wall_ms))
-        self._network = Network(settings)
+        self._network = Network(settings, allow_auto_create=settings[ALLOW_AUTO_CREATE_TOPICS])
         self._fetcher = Fetcher(settings, self._network, self._subscription, key, value)
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")

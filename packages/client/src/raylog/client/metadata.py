@@ -70,9 +70,9 @@ class ClusterView:
 class Metadata:
     """When to ask for metadata, and what came of it. ``topics`` None asks for all topics.
 
-    ``max_idle_ms``: topics that nobody used for so long are forgotten; None: never. A producer's, which may have topics
-    created (``allow_auto_create``), asks for those that somebody waits for alone, so that no other that was deleted is
-    made anew, and forgets those that turn out to be deleted.
+    ``max_idle_ms``: topics that nobody used for so long are forgotten, and those that turn out to be deleted; None:
+    none is, as a consumer's. Where it may have topics created (``allow_auto_create``), it asks for those that somebody
+    waits for alone, so that no other that was deleted is made anew.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Metadata:
             name = entry.name or ""
             if entry.error_code is not ErrorCode.none:
                 errors[name] = exception_for(entry.error_code.value, f"topic {name!r}")
-                if self._allow_auto_create and entry.error_code is ErrorCode.unknown_topic_or_partition:
+                if self._max_idle_ms is not None and entry.error_code is ErrorCode.unknown_topic_or_partition:
                     is_gone = True
                     self._forget(name)
                 else:
