@@ -53,6 +53,12 @@ class FrameProxy:
         self._lock = threading.Lock()
         self._closing = False
 
+    @property
+    def open_connections(self) -> int:
+        """How many clients are connected now."""
+        with self._lock:
+            return len(self._sockets) // 2
+
     def __enter__(self) -> Self:
         self._spawn(self._accept)
         return self

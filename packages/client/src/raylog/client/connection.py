@@ -104,7 +104,8 @@ class Connection:
         self.in_flight: deque[Request] = deque()
         self.error: RaylogError | None = None
         """Why it is closed, once it is."""
-        self.begun_ms = now_ms
+        self.begun_ms = self.used_ms = now_ms
+        """Since when it is being made, and when it was last read from or written to."""
         self._client_id = client_id
         self._setup_timeout_ms = setup_timeout_ms
         self._timeout_ms = timeout_ms
@@ -121,6 +122,11 @@ class Connection:
     def wants_write(self) -> bool:
         """True when the socket's becoming writable means something to do."""
         return self.state is State.CONNECTING or bool(self._out)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing is to be written and no answer awaited."""
+        return self.state is State.READY and not self._out and not self.in_flight
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`expired` becomes true; None while nothing is awaited."""
@@ -165,6 +171,7 @@ class Connection:
         expects_reply: bool = True,
     ) -> None:
         """Queue a whole frame, in parts, numbered by the last :meth:`next_correlation_id`; :meth:`flush` writes."""
+        self.used_ms = now_ms
         self._out.extend(memoryview(part).cast("B") for part in frame if len(part))
         if expects_reply:
             deadline_ms = now_ms + timeout_ms

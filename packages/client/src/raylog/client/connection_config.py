@@ -66,7 +66,18 @@ RECONNECT_BACKOFF_MAX_MS = Setting(
     unit="ms",
     check=at_least(0),
 )
+CONNECTIONS_MAX_IDLE_MS = Setting(
+    "connections.max.idle.ms",
+    ValueType.LONG,
+    540_000,
+    Scope.CLIENT,
+    "A connection on which nothing was sent or awaited for this time is closed, and made again when it is needed. 0, "
+    "as in librdkafka, or -1: never by the client.",
+    unit="ms",
+    check=at_least(-1),
+)
 CONNECTION_SETTINGS = (
+    CONNECTIONS_MAX_IDLE_MS,
     CLIENT_DNS_LOOKUP,
     BROKER_ADDRESS_FAMILY,
     CONNECTION_SETUP_TIMEOUT_MS,

@@ -20,6 +20,7 @@ from raylog.client.connection_config import (
     BROKER_ADDRESS_FAMILY,
     CONNECTION_SETUP_TIMEOUT_MAX_MS,
     CONNECTION_SETUP_TIMEOUT_MS,
+    CONNECTIONS_MAX_IDLE_MS,
     RECONNECT_BACKOFF_MAX_MS,
     RECONNECT_BACKOFF_MS,
 )
@@ -59,6 +60,7 @@ class Pool:
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS]
         self._backoff = (settings[RECONNECT_BACKOFF_MS], settings[RECONNECT_BACKOFF_MAX_MS])
         self._setup_timeout = (settings[CONNECTION_SETUP_TIMEOUT_MS], settings[CONNECTION_SETUP_TIMEOUT_MAX_MS])
+        self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
         self._chance = chance
         self._resolver = Resolver(_FAMILIES[settings[BROKER_ADDRESS_FAMILY]], self.wakeup, look_up)
         self._selector = selectors.DefaultSelector()
@@ -188,6 +190,8 @@ class Pool:
             overdue = connection.expired(now_ms)
             if overdue is not None:
                 self._fail(connection, overdue)
+            elif (idle_ends_ms := self._idle_ends_ms(connection)) is not None and now_ms >= idle_ends_ms:
+                self._end_idle(connection)
         if self._lost:
             replies += self._lost
             self._lost = []
@@ -205,6 +209,8 @@ class Pool:
         now_ms = monotonic_ms()
         for connection in self._connections.values():
             deadline_ms = connection.next_deadline_ms()
+            if deadline_ms is None:
+                deadline_ms = self._idle_ends_ms(connection)
             if deadline_ms is not None:
                 timeout_ms = min(timeout_ms, max(0, deadline_ms - now_ms))
         return timeout_ms
@@ -287,8 +293,20 @@ class Pool:
         failed = None if failures is None else failures.target
         return sorted(candidates, key=lambda candidate: (candidate.target == failed, candidate.target != worked))
 
+    def _idle_ends_ms(self, connection: Connection) -> int | None:
+        """When it is to be closed since nobody uses it; None while somebody does, or where that is not asked for."""
+        return connection.used_ms + self._max_idle_ms if self._max_idle_ms > 0 and connection.is_idle else None
+
+    def _end_idle(self, connection: Connection) -> None:
+        """No failure: it is made again as soon as somebody asks whether it is ready."""
+        del self._connections[connection.address]
+        self._selector.unregister(connection.socket)
+        self._count_end(connection)
+        connection.close(NetworkException(f"{connection.address}: idle for {self._max_idle_ms} ms"))
+
     def _serve(self, connection: Connection, events: int, replies: list[Reply]) -> None:
         before = connection.state
+        connection.used_ms = monotonic_ms()
         try:
             if events & selectors.EVENT_WRITE and connection.wants_write():
                 connection.on_writable(monotonic_ms())
