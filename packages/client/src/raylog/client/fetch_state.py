@@ -119,8 +119,8 @@ class PartitionBuffer:
         self.valid_for = -1
         """The leader epoch whose leader said that its log has that batch."""
         self.chunks: deque[_Chunk] = deque()
-        self._records: list[Record] = []
-        """Of the batch that is being read."""
+        self._records: list[Record] | list[ConsumerRecord] = []
+        """Of the batch that is being read; without deserializers these are the rows."""
         self._rows: list[ConsumerRecord] = []
         """As many of them, from the first on, as were deserialized."""
         self._behind = 0
@@ -284,9 +284,12 @@ class PartitionBuffer:
     def _next_index(self) -> int:
         """Which record of the batch that is being read comes next; their number when that was the last. The position
         is then behind the batch: compaction may have taken its last offsets."""
-        position = self.place.position or 0
-        index = bisect_left(self._records, position, key=_OFFSET)
-        if index == len(self._records) and position < self._behind:
+        position, records = self.place.position or 0, self._records
+        index = position - records[0].offset if records else 0
+        if 0 <= index < len(records) and records[index].offset == position:
+            return index  # none is missing before it, as in most batches
+        index = bisect_left(records, position, key=_OFFSET)
+        if index == len(records) and position < self._behind:
             self.place.position = self._behind
         return index
 
@@ -323,26 +326,30 @@ class PartitionBuffer:
                     records = [record for record in records if record.offset >= position]
             if records:
                 self._counts.consumed(len(records), header.size)
-                self._rows, self._records, self._behind = [], records, header.next_offset
                 self._timestamp_type = int(header.timestamp_type)
+                if self._key is None and self._value is None:
+                    self._rows = self._records = self._as_they_are(records)
+                else:
+                    self._rows, self._records = [], records
+                self._behind = header.next_offset
                 return True
             place.position = header.next_offset
         return False
+
+    def _as_they_are(self, records: list[Record]) -> list[ConsumerRecord]:
+        topic, partition = self.place.tp
+        new, kind, timestamp_type = tuple.__new__, ConsumerRecord, self._timestamp_type
+        return [
+            new(kind, (topic, partition, r.offset, r.timestamp, timestamp_type, r.key, r.value, r.headers))
+            for r in records
+        ]
 
     def _deserialize(self, start: int, end: int) -> None:
         """Have rows up to, without, ``end``, or up to a record that cannot be deserialized; raises
         RecordDeserializationError when that is the one at ``start``."""
         topic, partition = self.place.tp
-        new, kind, timestamp_type = tuple.__new__, ConsumerRecord, self._timestamp_type
-        rows, get_key, get_value = self._rows, self._key, self._value
-        records = self._records[len(rows) : end]
-        if get_key is None and get_value is None:
-            rows += [
-                new(kind, (topic, partition, r.offset, r.timestamp, timestamp_type, r.key, r.value, r.headers))
-                for r in records
-            ]
-            return
-        for r in records:
+        rows, get_key, get_value, timestamp_type = self._rows, self._key, self._value, self._timestamp_type
+        for r in self._records[len(rows) : end]:
             origin = "key"
             try:
                 key = r.key if get_key is None or r.key is None else get_key(r.key)
