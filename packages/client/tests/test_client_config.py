@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from raylog.client.config import (
+    ADMIN_SETTINGS,
     BOOTSTRAP_SERVERS,
     LINGER_MS,
     PRODUCER_SETTINGS,
@@ -15,6 +16,7 @@ from raylog.client.config_texts import parse_address
 from raylog.client.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID, offset_reset
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.settings import SettingsTable
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,24 @@ def test_keyword_arguments_are_kafkas_names_with_underscores() -> None:
 def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
         producer_guarantees(client_settings(PRODUCER_SETTINGS, "a:1", config))
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "reason"),
+    [
+        (CONSUMER_SETTINGS, "group_instance_id", r"group\.instance\.id is not here: .*no other member stops"),
+        (CONSUMER_SETTINGS, "ssl_truststore_location", r"ssl\.truststore\.location is not here: .*TLS"),
+        (CONSUMER_SETTINGS, "fetch.wait.max.ms", r"is librdkafka's name of fetch\.max\.wait\.ms"),
+        (PRODUCER_SETTINGS, "transactional_id", "there are no transactions"),
+        (PRODUCER_SETTINGS, "message.timeout.ms", r"is librdkafka's name of delivery\.timeout\.ms"),
+        (ADMIN_SETTINGS, "retries", r"default\.api\.timeout\.ms"),
+    ],
+)
+def test_a_setting_of_kafkas_that_is_not_here_is_refused_with_its_reason(
+    table: SettingsTable, name: str, reason: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=reason):
+        client_settings(table, "a:1", {name: "x"})
 
 
 def test_idempotence_gives_way_to_acks_that_exclude_it() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
+from raylog.client.config_kafka import reason_of
 from raylog.client.config_texts import setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.client.partitioner import KEY_HASHES
@@ -212,7 +213,10 @@ def client_settings(
     """
     texts: dict[str, str] = {}
     for name, value in (("bootstrap.servers", bootstrap_servers), *config.items()):
-        known = table[name.replace("_", ".")].name
+        dotted = name.replace("_", ".")
+        if dotted not in table and (reason := reason_of(dotted)):
+            raise InvalidConfig(f"{dotted} {reason}")
+        known = table[dotted].name
         if known in texts:
             raise InvalidConfig(f"{known} is given twice")
         if value is not None:
