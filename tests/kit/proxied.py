@@ -34,12 +34,18 @@ def behind_proxies(
 
 
 @contextmanager
-def proxied(root: Path) -> Iterator[tuple[InProcessCluster, FrameProxy, str]]:
-    """One broker that clients only know by the proxy's address, with a topic ``t`` of two partitions."""
+def proxied(root: Path, config: Mapping[str, str] | None = None) -> Iterator[tuple[InProcessCluster, FrameProxy, str]]:
+    """One broker that clients only know by the proxy's address, with a topic ``t`` of two partitions.
+
+    It creates no topics by itself, unless ``config``, settings of the broker, says so.
+    """
     with FrameProxy() as proxy:
-        advertised = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        listens = "PLAINTEXT://{}:{}".format(*proxy.target)
-        config = {"listeners": listens, "advertised.listeners": advertised, "auto.create.topics.enable": "false"}
-        with InProcessCluster(root, brokers=1, config=config) as cluster:
+        settings = {
+            "listeners": "PLAINTEXT://{}:{}".format(*proxy.target),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
+            "auto.create.topics.enable": "false",
+            **(config or {}),
+        }
+        with InProcessCluster(root, brokers=1, config=settings) as cluster:
             cluster.create_topic("t", partitions=2)
             yield cluster, proxy, f"127.0.0.1:{proxy.port}"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.proxied import proxied as behind_proxy
 from kit.proxy import Fate, FrameProxy
 from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
 from raylog.client.read_errors import PositionLost
@@ -60,15 +61,8 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[tuple[FrameProxy, str]]:
     """One broker behind a proxy, with a topic ``t`` of two partitions; the proxy and its address."""
-    with FrameProxy() as proxy:
-        config = {
-            "listeners": "PLAINTEXT://{}:{}".format(*proxy.target),
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
-            "auto.create.topics.enable": "false",
-        }
-        with InProcessCluster(tmp_path, config=config) as running:
-            running.create_topic("t", partitions=2)
-            yield proxy, f"127.0.0.1:{proxy.port}"
+    with behind_proxy(tmp_path) as (_, proxy, servers):
+        yield proxy, servers
 
 
 async def _first(consumer: AsyncConsumer) -> object:

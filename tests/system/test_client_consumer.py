@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.cluster import InProcessCluster
-from kit.proxy import FrameProxy
+from kit.proxied import proxied
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
 from raylog.client.columns import SCHEMA
@@ -560,34 +560,29 @@ def test_a_slow_reader_of_many_partitions_holds_no_more_than_fetch_max_bytes(clu
 @pytest.mark.parametrize("slots", ["1000", "0"])
 def test_idle_partitions_are_left_to_a_fetch_session(tmp_path: Path, slots: str) -> None:
     """A request names what changed; where the broker has no room for a session, everything, and it works as well."""
-    config = {"max.incremental.fetch.session.cache.slots": slots}
-    with FrameProxy() as proxy:
-        config["listeners"] = "PLAINTEXT://{}:{}".format(*proxy.target)
-        config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-        with InProcessCluster(tmp_path, config=config) as cluster:
-            cluster.create_topic("wide", partitions=60)
-            servers = f"127.0.0.1:{proxy.port}"
-            with (
-                Consumer(servers, ["wide"], **EARLIEST, fetch_max_wait_ms=20) as consumer,
-                Producer(servers, linger_ms=0) as producer,
-            ):
-                wait_until(lambda: consumer.poll(50) or proxy.requests[FETCH] > 5, 20, "idle fetches")
-                read = []
-                for number in (3, 45, 3):
-                    producer.send("wide", b"%d" % number, partition=number)
-                    (records,) = consumer.poll(10_000).values()
-                    read += [(record.partition, record.offset) for record in records]
-                assert read == [(3, 0), (45, 0), (3, 1)]
-                consumer.seek("wide", 45, 0)
-                assert len(consumer.poll(10_000)) == 1
-                few = slots != "0"
-                assert (proxy.last_bytes[FETCH] < 1_000) == few, "a full request has 25 bytes a partition"
-                proxy.cut()
-                producer.send("wide", b"after a new connection", partition=59)
-                (records,) = wait_until(lambda: consumer.poll(1_000), 20, "it goes on").values()
-                assert records[0].value == b"after a new connection"
-            sessions = cluster.brokers[0]._parts.server._ports.fetch_sessions  # type: ignore[union-attr]
-            wait_until(lambda: len(sessions) == 0, 10, "the consumer has ended its session")
+    with proxied(tmp_path, {"max.incremental.fetch.session.cache.slots": slots}) as (cluster, proxy, servers):
+        cluster.create_topic("wide", partitions=60)
+        with (
+            Consumer(servers, ["wide"], **EARLIEST, fetch_max_wait_ms=20) as consumer,
+            Producer(servers, linger_ms=0) as producer,
+        ):
+            wait_until(lambda: consumer.poll(50) or proxy.requests[FETCH] > 5, 20, "idle fetches")
+            read = []
+            for number in (3, 45, 3):
+                producer.send("wide", b"%d" % number, partition=number)
+                (records,) = consumer.poll(10_000).values()
+                read += [(record.partition, record.offset) for record in records]
+            assert read == [(3, 0), (45, 0), (3, 1)]
+            consumer.seek("wide", 45, 0)
+            assert len(consumer.poll(10_000)) == 1
+            few = slots != "0"
+            assert (proxy.last_bytes[FETCH] < 1_000) == few, "a full request has 25 bytes a partition"
+            proxy.cut()
+            producer.send("wide", b"after a new connection", partition=59)
+            (records,) = wait_until(lambda: consumer.poll(1_000), 20, "it goes on").values()
+            assert records[0].value == b"after a new connection"
+        sessions = cluster.brokers[0]._parts.server._ports.fetch_sessions  # type: ignore[union-attr]
+        wait_until(lambda: len(sessions) == 0, 10, "the consumer has ended its session")
 
 
 @pytest.mark.parametrize("allowed", [True, False])
