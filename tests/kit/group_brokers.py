@@ -10,10 +10,12 @@ from uuid import UUID
 from kit.node import register
 from kit.stores import Hanging
 from kit.topics import put_topic
+from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
 from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.held import read_group
 from raylog.coordination import paths
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.loops import Loops
@@ -92,6 +94,15 @@ class Brokers:
         self.skipped_ms += after_ms
         for broker in brokers:
             self.coordinators[broker].keeper.keep()
+
+    def lose_lease(self, broker: int) -> None:
+        """It lapses; until the broker has let go of all its groups."""
+        self.leases[broker] = False
+        wait_until(lambda: self.coordinators[broker].held_count == 0, WAIT_S, "it lets go")
+
+    def await_members_gone(self, broker: int, group: GroupId = GROUP) -> None:
+        """Until none is stored any more, as this broker reads the group."""
+        wait_until(lambda: not read_group(self.stores[broker], group).members, WAIT_S, "its member is given up")
 
     def register_anew(self, broker: int) -> None:
         """As membership does after a lost session."""

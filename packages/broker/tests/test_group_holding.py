@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import pytest
@@ -48,18 +48,6 @@ from raylog.protocol.ids import (
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
 READ = {TP: CommittedOffset(Offset(5))}
-
-
-@pytest.fixture
-def brokers() -> Iterator[Brokers]:
-    brokers = Brokers()
-    yield brokers
-    brokers.stop()
-
-
-@pytest.fixture
-def one(brokers: Brokers) -> GroupCoordinator:
-    return brokers.start(1)
 
 
 def commit(coordinator: GroupCoordinator, who: Identity) -> Mapping[TopicPartition, RaylogError | None]:
@@ -189,8 +177,7 @@ def test_the_groups_that_are_held_are_counted(brokers: Brokers, one: GroupCoordi
     member_of(one)
     one.describe(GROUP)
     assert one.held_count == 1
-    brokers.leases[1] = False
-    wait_until(lambda: one.held_count == 0, WAIT_S, "it lets go")
+    brokers.lose_lease(1)
 
 
 def test_a_session_ends_in_time_without_any_request(one: GroupCoordinator) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import thread_time
 
 import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.stores import close_node
-from kit.waiting import wait_until
 from raylog.broker.groups import keeper
 from raylog.broker.groups.classic_claims import choose_coordinator
 from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
-from raylog.broker.groups.held import read_claim, read_group
+from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.memory_store import MemoryStore
@@ -25,13 +24,6 @@ from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 
 READ = {TopicPartition(TopicName("t"), PartitionIndex(0)): CommittedOffset(Offset(5))}
-
-
-@pytest.fixture
-def brokers() -> Iterator[Brokers]:
-    brokers = Brokers()
-    yield brokers
-    brokers.stop()
 
 
 def group_of(chosen: int, *alive: int) -> GroupId:
@@ -69,7 +61,7 @@ def test_group_whose_coordinator_is_gone_becomes_empty_unasked(brokers: Brokers)
     brokers.kill(1)
     brokers.all_know(2)
     brokers.keep(2)
-    wait_until(lambda: not read_group(brokers.stores[2], group).members, WAIT_S, "its member is given up")
+    brokers.await_members_gone(2, group)
     assert read_claim(brokers.stores[2], group).claim == (2, 1)
 
 
@@ -115,7 +107,7 @@ def test_group_becomes_empty_unasked_after_restart_of_all(brokers: Brokers) -> N
     brokers.kill(1)
     brokers.start(1)
     brokers.keep(1)
-    wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
+    brokers.await_members_gone(1)
 
 
 def test_group_let_go_of_without_lease_is_held_again(brokers: Brokers) -> None:
@@ -123,13 +115,12 @@ def test_group_let_go_of_without_lease_is_held_again(brokers: Brokers) -> None:
     one = brokers.start(1)
     member_of(one, session_timeout_ms=200)
     brokers.keep(1)
-    brokers.leases[1] = False
-    wait_until(lambda: one.held_count == 0, WAIT_S, "it lets go")
+    brokers.lose_lease(1)
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     assert one.held_count == 0, "it may not act"
     brokers.leases[1] = True
     brokers.keep(1)
-    wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
+    brokers.await_members_gone(1)
 
 
 def test_group_let_go_of_is_held_again_with_next_pass(brokers: Brokers) -> None:
@@ -137,12 +128,11 @@ def test_group_let_go_of_is_held_again_with_next_pass(brokers: Brokers) -> None:
     one = brokers.start(1)
     member_of(one, session_timeout_ms=100)
     brokers.keep(1)
-    brokers.leases[1] = False
-    wait_until(lambda: one.held_count == 0, WAIT_S, "it lets go")
+    brokers.lose_lease(1)
     brokers.leases[1] = True
     brokers.keep(1)
     assert one.held_count == 1
-    wait_until(lambda: not read_group(brokers.stores[1], GROUP).members, WAIT_S, "its member is given up")
+    brokers.await_members_gone(1)
 
 
 def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Brokers) -> None:
@@ -153,11 +143,10 @@ def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Broker
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     member_of(one, group, session_timeout_ms=100)
-    brokers.leases[1] = False
-    wait_until(lambda: one.held_count == 0, WAIT_S, "the group is let go of")
+    brokers.lose_lease(1)
     brokers.leases[1] = True
     brokers.keep(1, after_ms=keeper.LOOK_MS)
-    wait_until(lambda: not read_group(brokers.stores[1], group).members, WAIT_S, "the member is gone")
+    brokers.await_members_gone(1, group)
 
 
 def test_group_moves_to_broker_that_comes_and_members_go_on(brokers: Brokers) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-import pytest
-
 from kit.group_brokers import GROUP, IDS, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
 from raylog.broker.groups.classic_messages import Identity, Sync
@@ -33,18 +31,6 @@ OTHERS = [GroupId(f"group {number}") for number in range(1_000)]
 
 def at(offset: int) -> dict[TopicPartition, CommittedOffset]:
     return {TP: CommittedOffset(Offset(offset))}
-
-
-@pytest.fixture
-def brokers() -> Iterator[Brokers]:
-    brokers = Brokers()
-    yield brokers
-    brokers.stop()
-
-
-@pytest.fixture
-def one(brokers: Brokers) -> GroupCoordinator:
-    return brokers.start(1)
 
 
 @contextmanager
