@@ -282,13 +282,19 @@ def test_a_log_without_a_topic_id_is_adopted(tmp_path: Path) -> None:
     shelf.dirs.close()
 
 
-def test_epoch_that_began_before_the_log_hides_no_wrong_one(tmp_path: Path) -> None:
-    shelf = open_shelf(tmp_path, topic=SMALL)
+def with_two_epochs(root: Path) -> Shelf:
+    """Of eight batches in epoch 0, and two in epoch 3."""
+    shelf = open_shelf(root, topic=SMALL)
     for n in range(8):
         append(shelf.partition, b"%d" % n)
     lead(shelf.partition, 3)
     append(shelf.partition, b"8")
     append(shelf.partition, b"9")
+    return shelf
+
+
+def test_epoch_that_began_before_the_log_hides_no_wrong_one(tmp_path: Path) -> None:
+    shelf = with_two_epochs(tmp_path)
     shelf.partition.delete_records(Offset(6))
     log = shelf.partition.log
     assert 0 < log.segments[0].base_offset <= 6
@@ -306,16 +312,11 @@ def test_epoch_that_began_before_the_log_hides_no_wrong_one(tmp_path: Path) -> N
     ids=["late", "early", "first missing", "last missing", "first too long", "one too many", "one too new"],
 )
 def test_epochs_that_the_batches_contradict_are_read_from_the_log(tmp_path: Path, rows: str) -> None:
-    shelf = open_shelf(tmp_path, topic=SMALL)
-    for n in range(8):
-        append(shelf.partition, b"%d" % n)
-    lead(shelf.partition, 3)
-    append(shelf.partition, b"8")
-    append(shelf.partition, b"9")
+    shelf = with_two_epochs(tmp_path)
     shelf.dirs.close()
     (shelf.directory / LEADER_EPOCHS).write_text(f"0\n{rows.count(chr(10))}\n{rows}")
     shelf = open_shelf(tmp_path, topic=SMALL, epoch=4)
-    assert shelf.partition.log.epochs.rows()[:2] == [(0, 0), (3, 8)]
+    assert shelf.partition.log.epochs.rows() == [(0, 0), (3, 8), (4, 10)]
     shelf.dirs.close()
 
 
