@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raylog.protocol.ids import NO_LEADER, BrokerId, TopicPartition
 
 from .engine import Violation
+from .fault import Fault
 from .invariants import State
 
 if TYPE_CHECKING:
@@ -48,25 +49,22 @@ CHOICES = {
 LENGTHS = (2_500, 4_000, 6_000, STAYS_MS, STAYS_MS, STAYS_MS)
 AFTER_MS = (0, 0, 1, 5, 20, 100, 400)
 
-Drawn = tuple[int, str, int, int, float, str, int]
-"""When, what, to whom, for how long, at which rate, at which moment, how much after it."""
 
-
-def draw(random: Random, begin: int, end: int, whom: tuple[int, ...], others: tuple[int, ...]) -> list[Drawn]:
+def draw(random: Random, begin: int, end: int, whom: tuple[int, ...], others: tuple[int, ...]) -> list[Fault]:
     """The plan of one run, often an empty one. ``whom``: who may be away; ``others``: whom faults strike meanwhile."""
     share = random.random()
     if share < SHARE_GONE:
-        return [(random.randint(end - 3_000, end), "gone", random.choice(whom), STAYS_MS, 0.0, "", 0)]
+        return [Fault(random.randint(end - 3_000, end), "gone", random.choice(whom), STAYS_MS)]
     if share > SHARE_GONE + SHARE_APART:
         return []
     at, who = random.randint(begin, end), random.choice(whom)
-    faults: list[Drawn] = [(at, "apart", who, random.choice(LENGTHS), random.choice((0.0, 0.1)), "", 0)]
+    faults = [Fault(at, "apart", who, random.choice(LENGTHS), rate=random.choice((0.0, 0.1)))]
     for _ in range(random.choice((0, 1, 1, 2, 4))):
         kind = random.choices([*CHOICES], [*CHOICES.values()])[0]
         moment, after = random.choice((("", 0), ("silent", random.choice(AFTER_MS))))
         strikes = at if moment else min(at + random.randint(0, 6_000), end)
         length = random.choice((200, 600, 1_500))
-        faults.append((strikes, kind, random.choice(others), length, 0.02, moment, after))
+        faults.append(Fault(strikes, kind, random.choice(others), length, 0, 0.02, moment, after))
     return faults
 
 

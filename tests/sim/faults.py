@@ -19,6 +19,7 @@ from typing import NamedTuple
 from raylog.protocol.ids import BrokerId
 
 from . import apart, foreign, group_faults
+from .fault import CONTROLLER, COORDINATOR, FOLLOWERS, ITS_LEADER, LEADERS, NAMES, SUBJECT, Fault
 from .world import MOMENTS, REPLICAS, Moment, World
 
 START_MS = 1_500
@@ -26,55 +27,6 @@ START_MS = 1_500
 HORIZON_MS = 14_000
 """After this nothing breaks any more."""
 FAULTS_MS = (START_MS, HORIZON_MS - 1)
-CONTROLLER = 0
-"""As a broker's number: the controller of that moment."""
-LEADERS = (-1, -2)
-"""The leaders of the first and the last partition."""
-FOLLOWERS = (-3, -4)
-"""The last replica of each of these that does not lead."""
-SUBJECT = -5
-"""Whom the moment is about; the controller without one."""
-ITS_LEADER = -6
-"""The leader of the partition that the moment is about."""
-COORDINATOR = -7
-"""The broker that coordinates the group of clients."""
-
-
-class Fault(NamedTuple):
-    """One thing that goes wrong. ``broker``, ``other``, ``rate`` mean what ``kind`` makes of them.
-
-    Brokers are numbers or roles (CONTROLLER, LEADERS, ...): who has the role when it begins. With a ``moment`` it
-    begins ``after`` milliseconds after the first such moment since ``at``.
-    """
-
-    at: int
-    kind: str
-    broker: int
-    length: int
-    other: int
-    rate: float
-    moment: str = ""
-    after: int = 0
-
-    def __str__(self) -> str:
-        when = f"{self.after} ms after {MOMENTS[self.moment]} next: " if self.moment else ""
-        return f"{self.at:>6} ms  {when}{DESCRIPTIONS[self.kind].format(**self._named())}"
-
-    def _named(self) -> dict[str, object]:
-        names = {"broker": NAMES.get(self.broker, self.broker), "other": NAMES.get(self.other, self.other)}
-        return self._asdict() | names
-
-
-NAMES = {
-    CONTROLLER: "<controller>",
-    LEADERS[0]: "<leader of the first>",
-    LEADERS[1]: "<leader of the last>",
-    FOLLOWERS[0]: "<follower of the first>",
-    FOLLOWERS[1]: "<follower of the last>",
-    SUBJECT: "<that one>",
-    ITS_LEADER: "<its leader>",
-    COORDINATOR: "<coordinator>",
-}
 
 DESCRIPTIONS = {
     "kill": "broker {broker} is killed, and starts again after {length} ms",
@@ -110,6 +62,14 @@ DESCRIPTIONS = {
     **foreign.DESCRIPTIONS,
     **group_faults.DESCRIPTIONS,
 }
+
+
+def describe(fault: Fault) -> str:
+    """When it strikes, and what it does, in words."""
+    names = {"broker": NAMES.get(fault.broker, fault.broker), "other": NAMES.get(fault.other, fault.other)}
+    when = f"{fault.after} ms after {MOMENTS[fault.moment]} next: " if fault.moment else ""
+    return f"{fault.at:>6} ms  {when}{DESCRIPTIONS[fault.kind].format(**(fault._asdict() | names))}"
+
 
 WEIGHTS = {
     "kill": 5,
@@ -216,8 +176,7 @@ def plan(random: Random, brokers: int) -> list[Fault]:
 
 def plan_groups(random: Random) -> list[Fault]:
     """What is added to it where there are consumer groups."""
-    drawn = group_faults.draw(random, *FAULTS_MS, SUBJECT, COORDINATOR)
-    return sorted(Fault(at, kind, who, length, 0, 0.0, moment, after) for at, kind, who, length, moment, after in drawn)
+    return group_faults.draw(random, *FAULTS_MS)
 
 
 def plan_more(random: Random, brokers: int, *, has_groups: bool) -> list[Fault]:
@@ -225,14 +184,8 @@ def plan_more(random: Random, brokers: int, *, has_groups: bool) -> list[Fault]:
     whom = (*range(1, brokers + 1), *LEADERS, *FOLLOWERS, *(COORDINATOR for _ in range(4 * has_groups)))
     strikes = (*whom, CONTROLLER, CONTROLLER, SUBJECT, SUBJECT)
     return [
-        *(
-            Fault(at, kind, who, length, 0, rate, moment, after)
-            for at, kind, who, length, rate, moment, after in apart.draw(random, *FAULTS_MS, whom, strikes)
-        ),
-        *(
-            Fault(at, kind, who, length, which, 0.0)
-            for at, kind, who, length, which in foreign.draw(random, *FAULTS_MS, whom)
-        ),
+        *apart.draw(random, *FAULTS_MS, whom, strikes),
+        *foreign.draw(random, *FAULTS_MS, whom),
         *_configs(random),
     ]
 
@@ -244,11 +197,9 @@ def _configs(random: Random) -> list[Fault]:
     faults = []
     for _ in range(random.choice((1, 2, 4))):
         at = random.randint(*FAULTS_MS)
-        faults.append(
-            Fault(at, random.choice(("hint", "hint", "pause", "zk")), CONTROLLER, random.choice(LONG), 0, 0.0)
-        )
+        faults.append(Fault(at, random.choice(("hint", "hint", "pause", "zk")), CONTROLLER, random.choice(LONG)))
         for moment in ("", "office", "office"):
-            faults.append(Fault(at, "config", CONTROLLER, 0, 0, 0.0, moment, random.choice(AFTER_MS)))
+            faults.append(Fault(at, "config", CONTROLLER, 0, moment=moment, after=random.choice(AFTER_MS)))
     return faults
 
 

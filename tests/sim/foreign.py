@@ -14,6 +14,7 @@ from raylog.coordination.store import Create, Op, Set
 from raylog.protocol.ids import BrokerId, MemberId, TimestampMs, TopicName, TopicPartition
 
 from .apart import STAYS_MS
+from .fault import Fault
 from .group_invariants import ACTORS, CLIENTS
 
 if TYPE_CHECKING:
@@ -32,21 +33,18 @@ COUNTS = (1, 2, 4)
 LENGTHS = (200, 1_500, 4_000)
 NOT_JSON = b"\xffnot what it was"
 
-Drawn = tuple[int, str, int, int, int]
-"""When, what, to whom, for how long, which one."""
 
-
-def draw(random: Random, begin: int, end: int, whom: Sequence[int]) -> list[Drawn]:
+def draw(random: Random, begin: int, end: int, whom: Sequence[int]) -> list[Fault]:
     """The plan of one run, often an empty one."""
     if random.random() > SHARE:
         return []
-    faults: list[Drawn] = []
+    faults: list[Fault] = []
     for _ in range(random.choice(COUNTS)):
         kind = random.choice(("foreign", "foreign", "orphan", "damage"))
         at, length = random.randint(begin, end), random.choice(LENGTHS)
-        faults.append((at, kind, random.choice(whom), length, random.randrange(100)))
+        faults.append(Fault(at, kind, random.choice(whom), length, random.randrange(100)))
     if random.random() < SHARE_GONE:
-        faults.append((random.randint(end - 3_000, end), "gone", random.choice(whom), STAYS_MS, 0))
+        faults.append(Fault(random.randint(end - 3_000, end), "gone", random.choice(whom), STAYS_MS))
     return faults
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from .fault import COORDINATOR, SUBJECT, Fault
 from .group_clients import SimClient
 from .group_invariants import ACTORS, CLIENTS
 from .group_members import SimMember
@@ -75,13 +76,10 @@ LENGTHS = (50, 200, 600, 1_500, 2_500, 4_000, 6_000)
 AFTER_MS = (0, 0, 1, 2, 5, 20, 100)
 PLACES = (1, 2, 3, 4)
 
-Drawn = tuple[int, str, int, int, str, int]
-"""When, what, to whom, for how long, at which moment, how much after it."""
 
-
-def draw(random: Random, begin: int, end: int, subject: int, coordinator: int) -> list[Drawn]:
-    """The plan of one run; ``subject`` and ``coordinator`` stand for whom a moment is about, and for that broker."""
-    faults: list[Drawn] = []
+def draw(random: Random, begin: int, end: int) -> list[Fault]:
+    """The plan of one run."""
+    faults: list[Fault] = []
     share = random.choice((0.0, 0.5, 1.0))
     """Of what waits for a moment."""
     for _ in range(random.choice((4, 8, 12, 20, 30))):
@@ -89,15 +87,15 @@ def draw(random: Random, begin: int, end: int, subject: int, coordinator: int) -
         if random.random() < share:
             moment = random.choice([*MOMENTS])
             kind = random.choice(MOMENTS[moment])
-            whom = random.choice(PLACES) if kind.startswith("c-") else subject
+            whom = random.choice(PLACES) if kind.startswith("c-") else SUBJECT
             whom = random.choice((whom, whom, random.choice(PLACES))) if kind.startswith("m-") else whom
-            faults.append((at, kind, whom, length, moment, random.choice(AFTER_MS)))
+            faults.append(Fault(at, kind, whom, length, moment=moment, after=random.choice(AFTER_MS)))
         elif random.random() < 0.25:
             kind = random.choices([*COORDINATOR_FAULTS], [*COORDINATOR_FAULTS.values()])[0]
-            faults.append((at, kind, coordinator, length, "", 0))
+            faults.append(Fault(at, kind, COORDINATOR, length))
         else:
             kind = random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
-            faults.append((at, kind, random.choice(PLACES), length, "", 0))
+            faults.append(Fault(at, kind, random.choice(PLACES), length))
     return faults
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from .apart import TAKEN_OVER, TAKEOVER_MS, Takeover
 from .engine import Violation
-from .faults import HORIZON_MS, Fault, inject, plan, plan_groups, plan_more
+from .fault import Fault
+from .faults import HORIZON_MS, describe, inject, plan, plan_groups, plan_more
 from .group_invariants import ABANDONED
 from .invariants import PROGRESS, TOLD
 from .world import Design, World
@@ -161,7 +162,7 @@ def report(outcome: Outcome, design: Design, say: Callable[[str], None] = print,
     say(f"seed {outcome.seed}, design {design.name}: {outcome.violation}")
     say(f"faults that are enough ({len(outcome.faults)}):")
     for fault in outcome.faults:
-        say(f"  {fault}")
+        say(f"  {describe(fault)}")
     say(f"the last {min(lines, len(outcome.lines))} of {len(outcome.lines)} lines of the trace:")
     for line in outcome.lines[-lines:]:
         say(f"  {line}")

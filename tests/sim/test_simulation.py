@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sim.cli import PROOF_SEEDS, proof_seeds
-from sim.faults import DESCRIPTIONS, Fault
+from sim.fault import Fault
+from sim.faults import DESCRIPTIONS
 from sim.planted import PLANTED
 from sim.run import Outcome, planned, report, run, shrink
 from sim.world import MOMENTS, Design
