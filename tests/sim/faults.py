@@ -66,9 +66,10 @@ DESCRIPTIONS = {
 
 def describe(fault: Fault) -> str:
     """When it strikes, and what it does, in words."""
-    names = {"broker": NAMES.get(fault.broker, fault.broker), "other": NAMES.get(fault.other, fault.other)}
+    broker, other = NAMES.get(fault.broker, fault.broker), NAMES.get(fault.other, fault.other)
+    names = fault._asdict() | {"broker": broker, "other": other, "which": fault.other}
     when = f"{fault.after} ms after {MOMENTS[fault.moment]} next: " if fault.moment else ""
-    return f"{fault.at:>6} ms  {when}{DESCRIPTIONS[fault.kind].format(**(fault._asdict() | names))}"
+    return f"{fault.at:>6} ms  {when}{DESCRIPTIONS[fault.kind].format(**names)}"
 
 
 WEIGHTS = {

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .world import World
 
 DESCRIPTIONS = {
-    "foreign": "another program leaves a node in zookeeper ({other})",
+    "foreign": "another program leaves a node in zookeeper ({which})",
     "orphan": "another program leaves nodes below the topic, which is deleted then, and made anew",
-    "damage": "another program damages a value in zookeeper ({other}), which is written back after {length} ms",
+    "damage": "another program damages a value in zookeeper ({which}), which is written back after {length} ms",
 }
 SHARE = 0.05
 """Of the runs have some."""
