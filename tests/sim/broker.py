@@ -101,13 +101,13 @@ class SimBroker:
         self._is_drained = self._was_drained = False
         self._told: tuple[int, int] | None = None
         """The controller's epoch and our incarnation of the last one that knows whether it is drained."""
-        self.failing: dict[str, int] = {}
-        """So many of the next steps of its threads fail, by their names."""
+        failed = ("steps of brokers' threads failed",)
+        self._loops = design.loops(self.store, world.ensemble, self._membership, lambda: world.counts.update(failed))
         self.membership = Membership(
             self.store,
             registration,
             self,  # type: ignore[arg-type]
-            design.loops(self._before_step, world.ensemble, self._membership),
+            self._loops,
             lease=design.lease(),
             now_ms=self.clock,
         )
@@ -171,13 +171,6 @@ class SimBroker:
         since = self.membership.broker.intact_since
         self.engine.note(f"{self.process.name}: registered, epoch {epoch}, intact since {since}")
 
-    def _before_step(self, loop: str) -> None:
-        self.store.thread = self._membership
-        if self.failing.get(loop):
-            self.failing[loop] -= 1
-            self.world.counts["steps of brokers' threads failed"] += 1
-            raise StepFailed(f"{loop}: can't start new thread")
-
     @property
     def may_act(self) -> bool:
         return self.membership.lease_held
@@ -188,7 +181,7 @@ class SimBroker:
 
     def fail_threads(self, count: int) -> None:
         """So many of the next steps of each of its threads fail, and of the calls to ZooKeeper in later ones."""
-        self.failing = {"membership": count}
+        self._loops.fail(count)
         self.store.odd_calls = {self._membership: count}
 
     @property

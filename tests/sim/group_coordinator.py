@@ -26,7 +26,6 @@ from raylog.protocol.settings import Settings
 
 from .engine import Thread
 from .group_invariants import CLIENTS, TOPIC, Settled
-from .local import StepFailed
 from .network import Answer
 
 if TYPE_CHECKING:
@@ -114,9 +113,8 @@ class Coordinating:
         self._thread = Thread(broker.process)
         self._committing = [Thread(broker.process) for _ in range(COMMITTERS)]
         self._member_ids = 0
-        self.fails: dict[str, int] = {}
-        """So many of the next steps of each of its threads fail."""
-        self._loops = design.loops(self._may_fail)
+        failed = ("steps of groups' threads failed",)
+        self._loops = design.loops(lambda: broker.world.counts.update(failed))
         self._groups: GroupCoordinator = design.coordinator(
             broker.id,
             broker.store,
@@ -154,18 +152,12 @@ class Coordinating:
 
     def fail_steps(self, count: int) -> None:
         """So many of the next steps of each of its threads fail."""
-        self.fails = dict.fromkeys(self._loops.made, count)
+        self._loops.fail(count)
 
     def stop(self) -> None:
         """An orderly stop."""
         self._broker.store.thread = self._thread
         self._groups.stop()
-
-    def _may_fail(self, loop: str) -> None:
-        if self.fails.get(loop):
-            self.fails[loop] -= 1
-            self._broker.world.counts["steps of groups' threads failed"] += 1
-            raise StepFailed(f"{loop}: can't start new thread")
 
     def _new_member_id(self, join: Join) -> MemberId:
         self._member_ids += 1

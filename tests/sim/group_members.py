@@ -22,7 +22,6 @@ from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, Timest
 
 from .engine import Process, Thread
 from .group_invariants import ACTORS, TOPIC, Author, topic_id
-from .local import StepFailed
 from .zookeeper import SimStore
 
 if TYPE_CHECKING:
@@ -86,11 +85,10 @@ class SimMember:
         self._offset = node * 70_000
         self.stuck_until = 0
         """Until then the user does nothing."""
-        self._failing = 0
-        """So many of the next steps of its thread fail."""
         world, design = groups.world, groups.design
         self.store = SimStore(world.ensemble, world.weather, self._thread, self.clock)
         ports = MemberPorts(self.clock, lambda: TimestampMs(0), design.member_lease, design.registry, Unwatched)
+        self._loops = design.member_loops(self.store, world.ensemble, self._thread)
         self.thread: SimThread = design.member_thread(
             self.store,
             ACTORS,
@@ -98,7 +96,7 @@ class SimMember:
             Registered(frozenset({TOPIC}), None),
             MAX_POLL_MS,
             lambda: None,
-            design.member_loops(self._before_step, world.ensemble, self._thread),
+            self._loops,
             ports,
         )
         self.thread.member = self
@@ -152,17 +150,11 @@ class SimMember:
     def fail_thread(self, count: int) -> None:
         """So many of the next steps of its thread fail, or of the calls to ZooKeeper in a later one."""
         if count % 2:
-            self._failing = count
+            self._loops.fail(count)
         else:
             self.store.odd_calls = {self._thread: count}
 
     # --- what its thread tells
-
-    def _before_step(self, loop: str) -> None:
-        self.store.thread = self._thread
-        if self._failing:
-            self._failing -= 1
-            raise StepFailed(f"{loop}: can't start new thread")
 
     def begins(self, tp: TopicPartition, claim: Any) -> None:
         """It has claimed the partition, with the offset that is committed."""

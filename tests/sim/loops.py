@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from raylog.coordination.loops import FIRST_PAUSE_S, Loop, Loops
@@ -14,7 +14,7 @@ from raylog.protocol.errors import RaylogError
 
 from .engine import Thread, Violation
 from .local import StepFailed
-from .zookeeper import Ensemble, SimSink
+from .zookeeper import Ensemble, SimSink, SimStore
 
 MOST_TURNS = 1_000
 """So many without waiting: a thread that does more spins."""
@@ -79,9 +79,13 @@ class SimLoops(Loops):
 
     kind = SimLoop
 
-    def __init__(self, before_step: Callable[[str], None]) -> None:
-        super().__init__(reports=Unheard(), before_step=before_step, now_s=lambda: 0.0)
+    def __init__(self, on_failed: Callable[[], None]) -> None:
+        """``on_failed`` is told of each step that fails because it was to."""
+        super().__init__(reports=Unheard(), before_step=self._begin_step, now_s=lambda: 0.0)
+        self._on_failed = on_failed
         self._made: dict[str, list[SimLoop]] = {}
+        self._failing: dict[str, int] = {}
+        """So many of the next steps fail, by the thread's name."""
 
     def loop(
         self,
@@ -97,10 +101,15 @@ class SimLoops(Loops):
         self._made.setdefault(name, []).append(loop)
         return loop
 
-    @property
-    def made(self) -> Collection[str]:
-        """The names of all."""
-        return self._made.keys()
+    def fail(self, count: int) -> None:
+        """So many of the next steps of each of them fail."""
+        self._failing = dict.fromkeys(self._made, count)
+
+    def _begin_step(self, name: str) -> None:
+        if self._failing.get(name):
+            self._failing[name] -= 1
+            self._on_failed()
+            raise StepFailed(f"{name}: can't start new thread")
 
     def turn(self, name: str) -> bool:
         """One step of a thread of this name that is idle; False when none is, or all have ended."""
@@ -205,14 +214,21 @@ class RunningLoop(SimLoop):
 
 
 class RunningLoops(SimLoops):
-    """Those of one thread of the engine."""
+    """Those of one thread of the engine, which speaks with ``store``."""
 
     kind = RunningLoop
 
-    def __init__(self, before_step: Callable[[str], None], ensemble: Ensemble, thread: Thread) -> None:
-        super().__init__(before_step)
+    def __init__(
+        self, store: SimStore, ensemble: Ensemble, thread: Thread, on_failed: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(on_failed)
+        self._store = store
         self.ensemble = ensemble
         self.thread = thread
+
+    def _begin_step(self, name: str) -> None:
+        self._store.thread = self.thread
+        super()._begin_step(name)
 
     def inbox(self) -> Any:
         return SimInbox(self.ensemble, self.ensemble.number(), self.thread)
