@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.reading import all_records
 from kit.sink_process import SinkJob, SparkProcess
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
-from raylog.client import Admin, Consumer
+from raylog.client import Admin
 from raylog.client.subscription import LATEST
 
 pytestmark = SPARK_MARKS
@@ -52,9 +53,7 @@ def written(servers: str) -> int:
 
 def check(servers: str) -> None:
     """Each line is there once."""
-    with Consumer(servers, ["t"], auto_offset_reset="earliest") as consumer:
-        found = Counter(int(record.value) for record in consumer.iterate(until_end=True))
-    assert found == Counter(range(BATCHES * LINES))
+    assert Counter(int(record.value) for record in all_records(servers, "t")) == Counter(range(BATCHES * LINES))
 
 
 def await_written(servers: str, process: SparkProcess, count: int) -> int:

@@ -19,9 +19,10 @@ from pyspark.sql import functions as sf
 
 from kit.cluster import InProcessCluster
 from kit.ray_nodes import NODES, ray_nodes
+from kit.reading import all_records
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
-from raylog.client import Admin, Consumer, Producer
+from raylog.client import Admin, Producer
 from raylog.client.subscription import LATEST
 from raylog.spark import read, session, sink, stream
 
@@ -227,6 +228,5 @@ def test_an_executor_killed_under_the_sink_adds_and_takes_nothing(
         result.result(WAIT_S)
     print(f"killed with {there} of {rows} records there")
     assert there < rows, "it was not in the middle"
-    with Consumer(servers, ["sunk"], auto_offset_reset="earliest") as consumer:
-        assert Counter(int(record.value) for record in consumer.iterate(until_end=True)) == Counter(range(rows))
+    assert Counter(int(record.value) for record in all_records(servers, "sunk")) == Counter(range(rows))
     await_all(spark)

@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from kit.cluster import InProcessCluster
+from kit.reading import all_records
 from kit.sink_world import Disk, DiskFiles, Life
 from kit.spark import SPARK_MARKS
-from raylog.client import Admin, Consumer
+from raylog.client import Admin
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.partitioner import KeyPartitioner
-from raylog.client.results import ConsumerRecord
 from raylog.spark import sink
 from raylog.spark.sink_files import HadoopFiles
 from raylog.spark.sink_plan import BatchPlan
@@ -41,13 +41,6 @@ def topic(cluster: InProcessCluster) -> str:
     return name
 
 
-def records(servers: str, topic: str) -> list[ConsumerRecord]:
-    """Of the topic, per partition in order."""
-    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
-        found = list(consumer.iterate(until_end=True))
-    return sorted(found, key=lambda record: (record.partition, record.offset))
-
-
 def query_to(sink: Callable[[DataFrame, int], None], frame: DataFrame, checkpoint: Path) -> str:
     """Run all that there is through the sink; the query's id."""
     query = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
@@ -57,7 +50,7 @@ def query_to(sink: Callable[[DataFrame, int], None], frame: DataFrame, checkpoin
 
 
 def values(servers: str, topic: str) -> Counter[int]:
-    return Counter(int(record.value.strip()) for record in records(servers, topic))
+    return Counter(int(record.value.strip()) for record in all_records(servers, topic))
 
 
 def test_a_stream_s_batches_are_written_once(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
@@ -76,7 +69,7 @@ def test_a_stream_s_batches_are_written_once(spark: SparkSession, servers: str, 
             query_id = query_to(to_topic, frame, tmp_path / "checkpoint")
     assert values(servers, topic) == Counter(range(20_000))
     keys = KeyPartitioner()
-    assert all(record.partition == keys.partition(record.key, PARTITIONS) for record in records(servers, topic))
+    assert all(record.partition == keys.partition(record.key, PARTITIONS) for record in all_records(servers, topic))
     assert sorted(path.name for path in (tmp_path / "sink" / query_id).glob("[!.]*")) == ["3.plan", "4.next"]
 
 
@@ -89,7 +82,7 @@ def test_a_batch_that_comes_again_is_not_written_again(
         to_topic(frame, batch_id)
     assert values(servers, topic) == Counter(dict.fromkeys(range(1000), 2))
     to_topic(spark.range(0).selectExpr("string(id) value"), 2)
-    assert len(records(servers, topic)) == 2_000
+    assert len(all_records(servers, topic)) == 2_000
     with pytest.raises(RuntimeError, match="batch 0 comes, and the sink is at batch 3"):
         to_topic(frame, 0)
     with pytest.raises(ValueError, match=r"is a sink's to other topics than other: .*location of its own"):
@@ -157,7 +150,7 @@ def test_rows_of_a_batch_may_go_to_several_topics(
     frame = spark.range(1_000).selectExpr("string(id) value", f"if(id % 2 = 0, '{even}', '{odd}') topic", "1 partition")
     to_topics(frame, 0)
     assert values(servers, even) + values(servers, odd) == Counter(range(1_000))
-    assert {record.partition for record in records(servers, odd)} == {1}
+    assert {record.partition for record in all_records(servers, odd)} == {1}
     with pytest.raises(ValueError, match="batch 1: a row has no topic"):
         to_topics(frame.withColumn("topic", F.lit(None).cast("string")), 1)
     to_topics(frame, 1)

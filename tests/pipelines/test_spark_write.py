@@ -11,10 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from kit.cluster import InProcessCluster
+from kit.reading import all_records
 from kit.spark import SPARK_MARKS
-from raylog.client import Consumer
 from raylog.client.partitioner import KeyPartitioner
-from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidTopic
 from raylog.spark import sink, write
 
@@ -32,18 +31,11 @@ def topic(cluster: InProcessCluster) -> str:
     return name
 
 
-def records(servers: str, topic: str) -> list[ConsumerRecord]:
-    """Of the topic, per partition in order."""
-    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
-        found = list(consumer.iterate(until_end=True))
-    return sorted(found, key=lambda record: (record.partition, record.offset))
-
-
 def test_each_row_is_a_record_where_clients_put_its_key(spark: SparkSession, servers: str, topic: str) -> None:
     count = 30_000
     frame = spark.range(0, count, 1, 4).selectExpr("string(id) value", "string(id % 97) key", "id other")
     assert write(frame, topic=topic, bootstrap_servers=servers) == count
-    found = records(servers, topic)
+    found = all_records(servers, topic)
     assert sorted(int(record.value) for record in found) == list(range(count))
     assert all(int(record.key) == int(record.value) % 97 for record in found)
     keys = KeyPartitioner()
@@ -58,7 +50,7 @@ def test_headers_nulls_and_partitions_come_through(spark: SparkSession, servers:
         " (binary('free'), binary('k'), array(), null) as t(value, key, headers, partition)"
     ).select("value", "key", F.col("headers").cast("array<struct<key:string,value:binary>>"), "partition")
     assert write(frame, topic=topic, bootstrap_servers=servers) == 3
-    found = {record.value: record for record in records(servers, topic)}
+    found = {record.value: record for record in all_records(servers, topic)}
     assert found[b"v"].partition == 2
     assert list(found[b"v"].headers) == [("h", b"1"), ("h", None)]
     assert (found[None].partition, found[None].key, list(found[None].headers)) == (1, b"k", [])
@@ -71,9 +63,9 @@ def test_rows_may_name_their_topic(spark: SparkSession, cluster: InProcessCluste
         cluster.create_topic(name)
     frame = spark.range(100).selectExpr("string(id) value", f"if(id % 2 = 0, '{even}', '{odd}') topic")
     assert write(frame, bootstrap_servers=servers) == 100
-    assert [int(record.value) % 2 for record in records(servers, odd)] == [1] * 50
+    assert [int(record.value) % 2 for record in all_records(servers, odd)] == [1] * 50
     assert write(frame, topic=even, bootstrap_servers=servers) == 100
-    assert len(records(servers, even)) == 150
+    assert len(all_records(servers, even)) == 150
     with pytest.raises(PySparkException, match=r"InvalidRecord.*row 3 of 5 has no topic"):
         write(
             spark.range(0, 5, 1, 1).selectExpr("string(id) value", f"if(id < 3, '{even}', null) topic"),
@@ -83,7 +75,7 @@ def test_rows_may_name_their_topic(spark: SparkSession, cluster: InProcessCluste
 
 def test_no_rows_are_no_records(spark: SparkSession, servers: str, topic: str) -> None:
     assert write(spark.range(0).selectExpr("string(id) value"), topic=topic, bootstrap_servers=servers) == 0
-    assert records(servers, topic) == []
+    assert all_records(servers, topic) == []
 
 
 def test_what_can_not_be_delivered_fails_the_job(spark: SparkSession, servers: str, topic: str) -> None:
@@ -96,7 +88,7 @@ def test_what_can_not_be_delivered_fails_the_job(spark: SparkSession, servers: s
     refused = {"kafka.max.request.size": 4_000_000, "kafka.batch.size": 4_000_000}
     with pytest.raises(PySparkException, match=rf"MessageTooLarge.*{topic}-"):
         write(large, topic=topic, bootstrap_servers=servers, **refused)
-    assert records(servers, topic) == []
+    assert all_records(servers, topic) == []
 
 
 def test_batches_too_large_for_the_topic_are_split(spark: SparkSession, cluster: InProcessCluster) -> None:
@@ -104,14 +96,14 @@ def test_batches_too_large_for_the_topic_are_split(spark: SparkSession, cluster:
     cluster.create_topic(name, config={"max.message.bytes": "2000"})
     frame = spark.range(0, count, 1, 2).selectExpr("lpad(id, 100, '0') value")
     assert write(frame, topic=name, bootstrap_servers=cluster.bootstrap_servers) == count
-    assert sorted(int(record.value) for record in records(cluster.bootstrap_servers, name)) == list(range(count))
+    assert sorted(int(record.value) for record in all_records(cluster.bootstrap_servers, name)) == list(range(count))
 
 
 def test_settings_reach_the_producers(spark: SparkSession, servers: str, topic: str) -> None:
     options: dict[str, Any] = {"kafka.bootstrap.servers": servers, "kafka.partitioner": "roundrobin"}
     frame = spark.range(0, 300, 1, 1).selectExpr("string(id) value", "'one' key")
     assert write(frame, topic=topic, **options) == 300
-    places = [record.partition for record in records(servers, topic)]
+    places = [record.partition for record in all_records(servers, topic)]
     assert [places.count(partition) for partition in range(PARTITIONS)] == [100] * PARTITIONS
 
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.cluster import InProcessCluster
-from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life
-from raylog.client import Admin, Consumer
+from kit.reading import all_records
+from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life, values_of
+from raylog.client import Admin
 from raylog.client.producer_state import Identity
 from raylog.protocol.errors import UnknownTopicOrPartition
 from raylog.spark.sink_batch import Written, write_batch
@@ -103,9 +104,8 @@ class World:
 
     def check(self, batches: int) -> None:
         """Each record of the batches is there once, and nothing but the newest mark and plan is left."""
-        with Consumer(self.servers, [self.topic], auto_offset_reset="earliest") as consumer:
-            found = Counter(record.value for record in consumer.iterate(until_end=True))
-        assert found == Counter(b"%d-%d" % (batch, number) for batch in range(batches) for number in range(ROWS))
+        found = Counter(record.value for record in all_records(self.servers, self.topic))
+        assert found == Counter(itertools.chain.from_iterable(values_of(batch, ROWS) for batch in range(batches)))
         assert set(self.disk.names()) == {f"{batches - 1}.plan", f"{batches}.next"}
 
 

@@ -12,7 +12,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxied import proxied
 from kit.proxy import Fate
-from raylog.client import Consumer
+from kit.reading import all_records
 
 PRODUCE = 0
 COUNT = 1_000
@@ -90,8 +90,7 @@ def test_a_script_that_only_sends_loses_nothing(cluster: InProcessCluster, kind:
     name = kind.replace(" ", "-")
     ended = run(SCRIPTS[kind], cluster.bootstrap_servers, name)
     assert (ended.returncode, ended.stderr) == (0, "")
-    with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
-        values = [record.value.decode() for record in consumer.iterate(until_end=True)]
+    values = [record.value.decode() for record in all_records(cluster.bootstrap_servers, "t")]
     found = sorted(int(value.rpartition(" ")[2]) for value in values if value.startswith(f"{name} "))
     assert found == list(range(COUNT))
 

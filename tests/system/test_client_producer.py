@@ -18,6 +18,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxied import proxied
 from kit.proxy import Fate, FrameProxy
+from kit.reading import all_records
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Delivery, Producer
 from raylog.client.columns import HEADERS
@@ -58,9 +59,7 @@ def delivered(producer: Producer, value: bytes) -> bool:
 
 def values(servers: str, topic: str = "t") -> list[bytes]:
     """All values of the topic, per partition in order."""
-    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
-        records = sorted(consumer.iterate(until_end=True), key=lambda record: (record.partition, record.offset))
-    return [record.value for record in records]
+    return [record.value for record in all_records(servers, topic)]
 
 
 def test_records_arrive_where_their_deliveries_say(cluster: InProcessCluster) -> None:

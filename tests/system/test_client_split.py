@@ -13,10 +13,10 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxied import proxied
 from kit.proxy import Fate
-from raylog.client import Admin, Consumer, Producer
+from kit.reading import all_records
+from raylog.client import Admin, Producer
 from raylog.client.aio import AsyncProducer
 from raylog.client.producer_state import Continuation, Identity
-from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import MessageTooLarge, OutOfOrderSequence, RaylogError
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -48,11 +48,6 @@ def topic(cluster: InProcessCluster) -> str:
     name = next(topics)
     cluster.create_topic(name, config={"max.message.bytes": "2000"})
     return name
-
-
-def records(servers: str, topic: str) -> list[ConsumerRecord]:
-    with Consumer(servers, [topic], auto_offset_reset="earliest") as consumer:
-        return list(consumer.iterate(until_end=True))
 
 
 def by_rows(servers: str, topic: str, rows: Sequence[bytes], **more: object) -> Where:
@@ -111,7 +106,7 @@ def test_batches_that_are_too_large_are_split(
 ) -> None:
     where = send(cluster.bootstrap_servers, topic, ROWS)
     assert caplog.text.count("; its records are sent in smaller ones") == 1
-    found = records(cluster.bootstrap_servers, topic)
+    found = all_records(cluster.bootstrap_servers, topic)
     assert [record.value for record in found] == ROWS
     assert where == [(record.offset, None) for record in found]
     assert {(record.key, tuple(record.headers)) for record in found} == {(b"k", (("h", b"1"),))}
@@ -121,7 +116,7 @@ def test_batches_that_are_too_large_are_split(
 def test_a_record_that_is_too_large_fails_alone(cluster: InProcessCluster, topic: str, send: Sender) -> None:
     rows = [*ROWS[:300], LARGE, *ROWS[300:]]
     where = send(cluster.bootstrap_servers, topic, rows)
-    assert [record.value for record in records(cluster.bootstrap_servers, topic)] == ROWS
+    assert [record.value for record in all_records(cluster.bootstrap_servers, topic)] == ROWS
     assert where[300] == (None, MessageTooLarge)
     assert [offset for offset, _ in where[:300] + where[301:]] == list(range(600))
 
@@ -131,7 +126,7 @@ def test_a_batch_larger_than_a_segment_is_split(cluster: InProcessCluster) -> No
     cluster.create_topic(name, config={"max.message.bytes": "4000000", "segment.bytes": "1048576"})
     with Producer(cluster.bootstrap_servers, batch_size=3_500_000, max_request_size=4_000_000) as producer:
         assert sum(run.record_count for run in producer.send_batch(name, large).result(60)) == 30
-    assert [record.value for record in records(cluster.bootstrap_servers, name)] == large
+    assert [record.value for record in all_records(cluster.bootstrap_servers, name)] == large
 
 
 @pytest.mark.parametrize("side", ["request", "answer"])
@@ -151,7 +146,7 @@ def test_what_is_lost_on_the_way_changes_nothing(tmp_path: Path, side: str) -> N
         setattr(proxy, f"on_{side}", decide)
         where = by_columns(servers, "small", ROWS, request_timeout_ms=2_000, retry_backoff_ms=10)
         proxy.on_request = proxy.on_answer = lambda _: Fate.PASS
-        assert [record.value for record in records(servers, "small")] == ROWS
+        assert [record.value for record in all_records(servers, "small")] == ROWS
     assert len(where) == len(ROWS)
     assert lost > 3
 
@@ -168,7 +163,7 @@ def test_who_sends_split_batches_again_adds_nothing(cluster: InProcessCluster, t
     for _ in range(2):
         continued(cluster.bootstrap_servers, topic, identity, ROWS)
     continued(cluster.bootstrap_servers, topic, identity, ROWS[200:], first=200)
-    assert [record.value for record in records(cluster.bootstrap_servers, topic)] == ROWS
+    assert [record.value for record in all_records(cluster.bootstrap_servers, topic)] == ROWS
 
 
 def test_who_finds_half_of_a_split_batch_says_so_or_goes_on(cluster: InProcessCluster, topic: str) -> None:
@@ -179,6 +174,6 @@ def test_who_finds_half_of_a_split_batch_says_so_or_goes_on(cluster: InProcessCl
         admin.alter_topic_configs(topic, {"max.message.bytes": "1000000"})
     with pytest.raises(OutOfOrderSequence):
         continued(servers, topic, identity, ROWS)
-    assert [record.value for record in records(servers, topic)] == ROWS[:100]
+    assert [record.value for record in all_records(servers, topic)] == ROWS[:100]
     continued(servers, topic, identity, ROWS[100:], first=100)
-    assert [record.value for record in records(servers, topic)] == ROWS
+    assert [record.value for record in all_records(servers, topic)] == ROWS
