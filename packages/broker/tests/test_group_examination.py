@@ -43,8 +43,7 @@ def store() -> Iterator[Counting]:
     """With a broker that is registered at epoch 3."""
     broker = BrokerInfo(BrokerId(1), BrokerEpoch(3), (Endpoint("PLAINTEXT", "h", 1),))
     store = registered_store(broker.id, broker.epoch)
-    store.delete(paths.broker(broker.id))
-    store.create(paths.broker(broker.id), paths.encode_broker(broker, TimestampMs(1)), ephemeral=True)
+    store.set(paths.broker(broker.id), paths.encode_broker(broker, TimestampMs(1)))
     yield store
     store.close()
 
