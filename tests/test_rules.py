@@ -28,7 +28,7 @@ broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic
 client/config* client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
 client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
 client/connection_config client/record_values client/batch_bytes client/read_errors client/read_replicas
-client/row_partitions client/epoch_checks client/metrics client/complaints
+client/row_partitions client/epoch_checks client/metrics client/complaints client/seldom
 client/group_changes client/group_consumer_core
 client/group_batches client/group_handler client/group_handler_config client/data_plan
 client/offset_ranges client/column* client/numpy_*
@@ -48,7 +48,7 @@ ONLY_IN = {
         "coordination/ray_token",
         "broker/actor", "broker/ray_driver", "broker/supervisor",
         "client/cluster", "client/consumer_actor", "client/actor_group",
-        "client/data", "client/data_source", "client/data_sink",
+        "client/data", "client/data_source", "client/data_sink", "client/ray_metrics",
         "spark/sessions", "spark/session_nodes", "spark/session_ray",
     },
     "kazoo": {"coordination/zk_store", "coordination/zk_reads", "coordination/zk_auth", "coordination/zk_errors"},

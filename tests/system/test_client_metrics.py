@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer, AsyncProducer
 from raylog.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
@@ -92,3 +96,27 @@ def test_clients_for_asyncio_count_the_same(cluster: InProcessCluster) -> None:
 
     produced, consumed = asyncio.run(run())
     assert produced["record-send-total"] == consumed["records-consumed-total"] == RECORDS
+
+
+def test_a_callback_hears_the_metrics_while_the_client_works(cluster: InProcessCluster) -> None:
+    produced: SimpleQueue[dict[str, float]] = SimpleQueue()
+    consumed: SimpleQueue[dict[str, float]] = SimpleQueue()
+    with Producer(cluster.bootstrap_servers, stats_cb=produced.put, statistics_interval_ms=5) as producer:
+        producer.send("t", b"v").result(10)
+        wait_until(lambda: produced.get(timeout=10)["record-send-total"] == 1, 10, "the callback hears of the record")
+        assert len([thread for thread in threading.enumerate() if thread.name == "raylog-statistics"]) == 1
+
+    async def read() -> None:
+        config: dict[str, Any] = {"stats_cb": consumed.put, "statistics_interval_ms": 5, **EARLIEST}
+        async with AsyncConsumer(cluster.bootstrap_servers, ["t"], **config) as consumer:
+            await anext(consumer)
+            await asyncio.to_thread(
+                wait_until, lambda: consumed.get(timeout=10)["records-consumed-total"] == 1, 10, "it is heard of"
+            )
+
+    asyncio.run(read())
+    wait_until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name == "raylog-statistics"],
+        10,
+        "the threads end",
+    )

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
 import pytest
+import ray
 
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
-from raylog.client import connect
+from raylog.client import Cluster, connect
 
 pytestmark = pytest.mark.system
 
 RECORDS = 300
+SENT = "ray_kafka_producer_producer_metrics_record_send_total"
+READ = "ray_kafka_consumer_consumer_fetch_manager_metrics_records_consumed_total"
+LAG = "ray_kafka_consumer_consumer_fetch_manager_metrics_records_lag_max"
 ARRIVAL_S = 180.0
 """The broker tells every 5 s, Ray's worker passes it on every 10; a busy machine takes longer. And what a broker told
 that was killed just before stays for 120 s (Ray's RAY_WORKER_TIMEOUT_S)."""
@@ -109,3 +114,32 @@ def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: Runnin
 
     assert page.types[MESSAGES] == "counter"
     assert page.types[OFFSETS] == "gauge"
+
+
+@pytest.fixture
+def inside_ray(three_brokers: RunningCluster) -> Iterator[Cluster]:
+    """This process is a driver of the cluster's Ray."""
+    cluster = connect(data_dir=three_brokers.data_dir)
+    cluster.join_ray()
+    yield cluster
+    ray.shutdown()
+
+
+def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster, inside_ray: Cluster) -> None:
+    with inside_ray.admin() as admin:
+        admin.create_topic("told", partitions=1)
+    with inside_ray.producer(client_id="teller") as producer:
+        for number in range(RECORDS):
+            producer.send("told", number)
+    with inside_ray.consumer("told", client_id="teller", auto_offset_reset="earliest") as consumer:
+        assert sum(map(len, consumer.poll(10_000, max_records=RECORDS // 3).values())) == RECORDS // 3
+
+        def arrived() -> bool:
+            try:
+                page = scrape(three_brokers)
+            except (OSError, HTTPException):
+                return False
+            told = [page.total(name, client_id="teller", client="0") for name in (SENT, READ, LAG)]
+            return told == [RECORDS, consumer.metrics()["records-consumed-total"], RECORDS - RECORDS // 3]
+
+        wait_until(arrived, ARRIVAL_S, "the client's numbers show in Ray's metrics", interval_s=0.5)

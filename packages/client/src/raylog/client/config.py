@@ -86,6 +86,14 @@ DEFAULT_API_TIMEOUT_MS = client_setting(
     unit="ms",
     check=at_least(1),
 )
+STATISTICS_INTERVAL_MS = client_setting(
+    "statistics.interval.ms",
+    ValueType.LONG,
+    0,
+    "How often stats_cb is called with the client's metrics, as in librdkafka; 0: never.",
+    unit="ms",
+    check=at_least(0),
+)
 COMMON: tuple[Setting[Any], ...] = (
     BOOTSTRAP_SERVERS,
     CLIENT_ID,
@@ -198,6 +206,7 @@ PRODUCER_SETTINGS = SettingsTable(
         MAX_REQUEST_SIZE,
         PARTITIONER,
         METADATA_MAX_IDLE_MS,
+        STATISTICS_INTERVAL_MS,
     )
 )
 

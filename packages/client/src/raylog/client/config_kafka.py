@@ -95,7 +95,7 @@ LIBRDKAFKA_NAMES: Mapping[str, str] = {
 
 _SECURITY = "there is neither TLS nor SASL; docs/security.md tells what protects a cluster"
 _SOCKETS = "the system sizes the buffers of sockets by itself"
-_METRICS = "metrics() of a client answers its numbers, over windows of 30 to 60 s; who collects them is up to you"
+_METRICS = "metrics() of a client answers its numbers, over windows of 30 to 60 s, and its stats_cb hears them"
 _TRANSACTIONS = "there are no transactions"
 _SHARE = "there are no share groups (KIP-932)"
 _GROUPS = (
@@ -173,8 +173,7 @@ NOT_HERE_OF_LIBRDKAFKA: Mapping[str, str] = {
     "socket.nagle.disable": "Nagle's algorithm is always off",
     "socket.receive.buffer.bytes": _SOCKETS,
     "socket.send.buffer.bytes": _SOCKETS,
-    "statistics.interval.ms": _METRICS,
-    "stats_cb": _METRICS,
+    "stats_cb": "it is an argument of producers and consumers, beside statistics.interval.ms",
     "sticky.partitioning.linger.ms": "records without a key stay at a partition for batch.size bytes",
     "topic.blacklist": "a pattern of topics is matched with whole names: leave out in it what you do not want",
 }

@@ -22,6 +22,7 @@ from raylog.client.consumer_config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
 from raylog.client.group_consumer import GroupReader, RebalanceListener
 from raylog.client.group_consumer_join import Topics, join_group, subscribed
+from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.read_errors import WakeupError
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
@@ -52,6 +53,7 @@ class Consumer(ConsumerCore):
     ``bootstrap_servers`` None: as :func:`raylog.client.connect` finds them. ``config`` takes Kafka's consumer settings
     with underscores. ``key_deserializer`` and ``value_deserializer`` are bytes (the default: nothing in a record tells
     how it was written), msgpack, str, json or a function of bytes; null stays None.
+    ``stats_cb`` is called with :meth:`metrics` every ``statistics.interval.ms``, in a thread of its own.
 
     Making one raises, in a group, InvalidGroupId, InconsistentGroupProtocol when its members are Kafka's clients,
     BrokerNotAvailable and RequestTimedOut. Polling raises OffsetOutOfRange (PositionLost has both offsets) when there
@@ -71,12 +73,13 @@ class Consumer(ConsumerCore):
         listener: RebalanceListener | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        stats_cb: Statistics | None = None,
         **config: Any,
     ) -> None:
         if group_id is not None:
             config["group_id"] = group_id
         servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-        super().__init__(servers, key_deserializer, value_deserializer, config)
+        super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb)
         self._admin: Admin | None = None
         self._woken = False
         """Somebody called :meth:`wakeup`, and nobody was told."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from raylog.client.config import COMMON, DEFAULT_API_TIMEOUT_MS, client_setting
+from raylog.client.config import COMMON, DEFAULT_API_TIMEOUT_MS, STATISTICS_INTERVAL_MS, client_setting
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
 
@@ -172,6 +172,7 @@ CONSUMER_SETTINGS = SettingsTable(
         PARTITION_ASSIGNMENT_STRATEGY,
         ZOOKEEPER_CONNECT,
         ZOOKEEPER_AUTH,
+        STATISTICS_INTERVAL_MS,
     )
 )
 

@@ -31,6 +31,8 @@ from raylog.client.consumer_config import (
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
+from raylog.client.metrics import CONSUMER_METRICS
+from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
@@ -72,6 +74,7 @@ class ConsumerCore:
         key_deserializer: str | Deserializer | None,
         value_deserializer: str | Deserializer | None,
         config: Mapping[str, Any],
+        stats_cb: Statistics | None,
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
         settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
@@ -80,8 +83,10 @@ class ConsumerCore:
         self._timeout_s = settings[DEFAULT_API_TIMEOUT_MS] / 1_000
         self._max_poll_records = settings[MAX_POLL_RECORDS]
         self._subscription = Subscription(offset_reset(settings, wall_ms))
+        self._reporter = MetricsReporter("consumer", settings, CONSUMER_METRICS, self.metrics, stats_cb)
         self._network = Network(settings, allow_auto_create=settings[ALLOW_AUTO_CREATE_TOPICS])
         self._fetcher = Fetcher(settings, self._network, self._subscription, key, value)
+        self._reporter.start()
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")
         self._ended = False
@@ -174,6 +179,7 @@ class ConsumerCore:
                 self._fetcher.close()
             finally:
                 self._network.close()
+                self._reporter.stop(wait=False)
 
     def _follow(self, found: Iterable[tuple[str, int]]) -> None:
         """Read these, which are all partitions of their topics, and those that are added to them."""

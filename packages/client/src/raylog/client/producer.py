@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from raylog.client.delivery import BatchDelivery, delivers_here, refuse_to_wait
 from raylog.client.exit_flush import forget, remember
+from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.producer_state import Continuation
@@ -28,7 +29,8 @@ class Producer(ProducerCore):
     ``key_serializer`` and ``value_serializer`` are msgpack, bytes, str, json or a function from a value to bytes; by
     default bytes are sent as they are and every other value as msgpack. None is null, always. ``partitioner`` is a
     name or a function of (key bytes or None, all partitions, those with a leader). A producer that is not closed is
-    flushed at the end of the process, for at most 30 s. ``continues``: go on under the
+    flushed at the end of the process, for at most 30 s. ``stats_cb`` is called with :meth:`metrics` every
+    ``statistics.interval.ms``, in a thread of its own; what it raises is logged. ``continues``: go on under the
     numbers of another producer; the first batch that fails fails all that follow. Raises InvalidConfig.
     """
 
@@ -39,10 +41,11 @@ class Producer(ProducerCore):
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         partitioner: str | Partitioner | None = None,
+        stats_cb: Statistics | None = None,
         continues: Continuation | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues)
+        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues, stats_cb)
         self._thread = Loops().loop(
             "raylog-producer",
             self._step,
@@ -112,6 +115,7 @@ class Producer(ProducerCore):
             self._thread.stop()
             self._network.pool.wakeup()
             self._thread.join()
+            self._reporter.stop()
             forget(self)
 
     def close_at_exit(self, timeout_s: float) -> None:

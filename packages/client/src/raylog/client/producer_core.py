@@ -34,6 +34,8 @@ from raylog.client.config import (
 from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
+from raylog.client.metrics import PRODUCER_METRICS
+from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
 from raylog.client.partitioner import KEY_HASHES, KeyPartitioner, StickyPartitioner
 from raylog.client.producer_state import Continuation
@@ -87,6 +89,7 @@ class ProducerCore:
         partitioner: str | Partitioner | None,
         config: Mapping[str, Any],
         continues: Continuation | None = None,
+        stats_cb: Statistics | None = None,
     ) -> None:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
@@ -125,11 +128,13 @@ class ProducerCore:
             new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
         )
         max_idle_ms = max(settings[METADATA_MAX_IDLE_MS], settings[DELIVERY_TIMEOUT_MS])  # batches may wait for so long
+        self._reporter = MetricsReporter("producer", settings, PRODUCER_METRICS, self.metrics, stats_cb)
         self._network = Network(settings, max_idle_ms=max_idle_ms, allow_auto_create=True)
         self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
         self._closed = False
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
         self._fork = ForkGuard("producer", self._routes.clear)
+        self._reporter.start()
 
     def metrics(self) -> dict[str, float]:
         """What this producer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""

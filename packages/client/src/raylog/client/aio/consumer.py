@@ -15,6 +15,7 @@ from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import GROUP_ID, isolation_level
 from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
+from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
@@ -43,9 +44,10 @@ class AsyncConsumer(ConsumerCore):
         *,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
+        stats_cb: Statistics | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config)
+        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config, stats_cb)
         if not self._settings.is_default(GROUP_ID):
             self._close()
             raise InvalidConfig("group.id: AsyncConsumer reads assigned partitions only; Consumer reads in groups")

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from raylog.client.accumulator import EncodedRecords
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
 from raylog.client.exit_flush import forget, remember
+from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.record_values import Headers
@@ -88,13 +89,14 @@ class AsyncProducer(ProducerCore):
         key_serializer: str | Serializer | None = None,
         value_serializer: str | Serializer | None = None,
         partitioner: str | Partitioner | None = None,
+        stats_cb: Statistics | None = None,
         **config: Any,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loops = Loops()
-        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config)
+        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, stats_cb=stats_cb)
         self._loop.add_reader(self._network.pool.fileno(), self._step)
         self._step()
         remember(self)
@@ -233,6 +235,7 @@ class AsyncProducer(ProducerCore):
         if self._timer is not None:
             self._timer.cancel()
         self._sender.finish(error)
+        self._reporter.stop(wait=False)
         forget(self)
 
     async def _call(self, call: Callable[[], T]) -> T:
