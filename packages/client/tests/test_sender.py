@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from threading import Condition
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from raylog.client.accumulator import Accumulator
+from raylog.client.client_log import ClientLog
 from raylog.client.config import PRODUCER_SETTINGS, client_settings
 from raylog.client.connection import Address
 from raylog.client.delivery import BatchOutcome
@@ -37,6 +39,7 @@ class SilentNetwork:
         )
         self.pool = self
         self.client_id = "c"
+        self.log = ClientLog("c")
 
     def poll(self, timeout_ms: float) -> list[Any]:
         self.waits.append(timeout_ms)
@@ -113,7 +116,7 @@ def test_after_a_step_that_failed_what_was_under_way_is_sent_again() -> None:
     assert network.requests == 1
 
 
-def test_brokers_of_another_version_are_told_to_those_that_wait() -> None:
+def test_brokers_of_another_version_are_told_to_those_that_wait(caplog: pytest.LogCaptureFixture) -> None:
     network = SilentNetwork()
     sender, accumulator = sender_over(network)
     outcome = one_batch(accumulator, monotonic_ms())
@@ -125,3 +128,6 @@ def test_brokers_of_another_version_are_told_to_those_that_wait() -> None:
     sender.step()
     assert isinstance(outcome.error, UnsupportedVersion)
     assert sender.fatal is outcome.error
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        "client c: nothing can be sent any more, make another producer: h:1 speaks API 3 not at all"
+    ]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from raylog.client.accumulator import Batch
 from raylog.client.config_compression import Compression
+from raylog.client.connection import Address
 from raylog.client.producer_state import Identity
 from raylog.protocol.errors import InvalidRecord, NetworkException, RaylogError, exception_for
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
@@ -27,6 +28,8 @@ class Sent(NamedTuple):
 
     batches: Mapping[TopicPartition, Batch[Any]]
     names: Mapping[TopicId, TopicName]
+    address: Address
+    """Of the broker that it went to."""
 
 
 def encode(batch: Batch[Any], identity: Identity, compression: Compression) -> bytes:

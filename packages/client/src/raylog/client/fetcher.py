@@ -356,9 +356,9 @@ class Fetcher:
         elif fetched.leader_id >= 0 and self._network.take_hint(
             place.tp, fetched.leader_id, fetched.leader_epoch, endpoints
         ):
-            log.info("%s; going to broker %d, which leads it (KIP-951)", error, fetched.leader_id)
+            self._tell("moved", place, "%s; going to broker %d, which leads it (KIP-951)", error, fetched.leader_id)
         elif is_retriable(error):
-            log.info("%s; asking who leads it", error)
+            self._tell("refused", place, "%s; asking who leads it", error)
             self._network.metadata.need_update()
             self._rest(place.tp)
         else:
@@ -371,7 +371,7 @@ class Fetcher:
             self._take_records(buffer, place, fetched)
             return
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
-        log.info("%s, of the replica nearby; reading from the leader", error)
+        self._tell("replica", place, "%s, of the replica nearby; reading from the leader", error)
         self._replicas.failed(place.tp, monotonic_ms())
         self._network.metadata.need_update()
 
@@ -379,6 +379,9 @@ class Fetcher:
         place.end = fetched.last_stable_offset if self._isolation_level else fetched.high_watermark
         if fetched.records:
             buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
+
+    def _tell(self, kind: str, place: Place, text: str, *values: object) -> None:
+        self._network.pool.log.info((kind, place.tp.topic), text, *values)
 
     def _rest(self, tp: TopicPartition) -> None:
         self._resting[tp] = monotonic_ms() + self._backoff_ms

@@ -74,6 +74,12 @@ class Network:
         address = self.address_of(self.metadata.view.leader_of(tp)[0])
         if address is None:
             self.metadata.need_update(tp.topic)
+            if tp.topic in self.metadata.view.topics:
+                self.pool.log.warning(
+                    ("leaderless", tp.topic),
+                    "nobody leads %s now, as brokers say; it is waited for",
+                    tp,
+                )
         return address
 
     def ready(self, address: Address) -> bool:

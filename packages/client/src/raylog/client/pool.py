@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kio.static.protocol import RequestPayload
 
+from raylog.client.client_log import ClientLog
 from raylog.client.config import CLIENT_ID, REQUEST_TIMEOUT_MS
 from raylog.client.connection import Address, Connection, Part, Reply, State
 from raylog.client.connection_config import (
@@ -72,6 +73,7 @@ class Pool:
         self._written: list[Connection] = []
         """Connections with something to write that no poll has tried to write yet."""
         self.counts = NetworkCounts()
+        self.log = ClientLog(self.client_id)
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
@@ -316,9 +318,7 @@ class Pool:
             self._fail(connection, error)
             return
         if before is not State.READY and connection.state is State.READY:
-            self._failures.pop(connection.address, None)
-            self._targets[connection.address] = connection.target
-            self.counts.made += 1
+            self._connected(connection)
         self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
@@ -335,6 +335,15 @@ class Pool:
             return
         del self._connections[connection.address]
         self._count_end(connection)
+        if was_ready:
+            tell = self.log.warning if connection.in_flight else self.log.info
+            tell(
+                ("lost", connection.address),
+                "the connection to broker %s is lost, with %d requests unanswered: %s",
+                connection.address,
+                len(connection.in_flight),
+                error,
+            )
         self._lost += connection.close(error)
         self._note_failure(connection.address, error, None if was_ready else connection.target)
 
@@ -342,8 +351,23 @@ class Pool:
         """``target``: the host's address that is not to be tried first again."""
         before = self._failures.get(address)
         in_a_row = 1 if before is None else before.in_a_row + 1
+        if target is not None or in_a_row > 1:
+            self.log.warning(
+                ("unreachable", address),
+                "broker %s cannot be connected to, which is tried again: %s",
+                address,
+                error,
+            )
         pause_ms = self._jittered(backoff_ms(in_a_row, *self._backoff))
         self._failures[address] = _Failures(in_a_row, monotonic_ms() + pause_ms, error, target)
+
+    def _connected(self, connection: Connection) -> None:
+        address = connection.address
+        again = " again" if address in self._targets else ""
+        self.log.info(("connected", address, again), "connected to broker %s%s", address, again)
+        self._failures.pop(address, None)
+        self._targets[address] = connection.target
+        self.counts.made += 1
 
     def _count_end(self, connection: Connection) -> None:
         self.counts.closed += connection.state is State.READY

@@ -42,7 +42,6 @@ from raylog.protocol.errors import (
     is_retriable,
 )
 from raylog.protocol.ids import TopicId, TopicName, TopicPartition
-from raylog.protocol.logs import Logger
 from raylog.protocol.produce import (
     API_KEY,
     PartitionRecords,
@@ -53,9 +52,10 @@ from raylog.protocol.produce import (
 )
 from raylog.protocol.settings import Settings
 
-log = Logger(__name__)
-
 _IDLE_MS = 60_000
+_AGAIN = "%d records to %s, sent to broker %s, are sent again: %s"
+_FAILED = "%d records to %s were not delivered: %s"
+_HALVED = "%s; its records are sent in smaller ones: set a smaller batch.size"
 _TOO_LARGE = (MessageTooLarge, RecordListTooLarge)
 
 
@@ -104,7 +104,7 @@ class Sender:
         self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
         self._states: dict[TopicPartition, PartitionState] = {}
         self._continues = continues
-        self._halved: set[TopicName] = set()
+        self._log = network.pool.log
         self._identities = IdentityKeeper(network, self._backoff)
         self.fatal: RaylogError | None = None
         """Why nothing can be sent any more."""
@@ -122,7 +122,7 @@ class Sender:
             return self._round(wait_ms)
         except UnsupportedVersion as error:
             self._network.reset()
-            self._fail_all(error)  # that will not pass
+            self._give_up(error)  # that will not pass
             return _IDLE_MS
 
     def _round(self, wait_ms: float) -> float:
@@ -297,7 +297,7 @@ class Sender:
                     correlation_id=correlation_id,
                     client_id=self._network.pool.client_id,
                 ),
-                Sent(sent, {topic_id: name for name, topic_id in by_topic}),
+                Sent(sent, {topic_id: name for name, topic_id in by_topic}, plan.address),
                 timeout_ms=self._request_timeout_ms,
                 expects_reply=self._acks != 0,
             )
@@ -316,10 +316,14 @@ class Sender:
             if isinstance(answer, ProducedPartition) and answer.leader_id >= 0:
                 # The broker doesn't lead the partition and says who does: go there at once.
                 self._network.take_hint(tp, answer.leader_id, answer.leader_epoch, endpoints)
-        self._settle([(sent.batches[tp], answer) for tp, answer in answers.items()])
+        self._settle([(sent.batches[tp], answer) for tp, answer in answers.items()], sent.address)
 
-    def _settle(self, results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]]) -> None:
-        """Take in what brokers said of batches, or that they said nothing, and tell who waits for it."""
+    def _settle(
+        self,
+        results: list[tuple[Batch[BatchOutcome], ProducedPartition | RaylogError]],
+        at: Address | None = None,
+    ) -> None:
+        """Take in what the broker ``at`` said of batches, or that none did, and tell who waits for it."""
         now_ms = monotonic_ms()
         settled: list[_Settled] = []
         with self._lock:
@@ -344,6 +348,7 @@ class Sender:
                         metadata.need_update()
                     if state.failed(batch, error, now_ms):
                         self.counts.retried += batch.count
+                        self._log.warning(("again", type(error)), _AGAIN, batch.count, batch.tp, at, error)
                         continue
                     done = _Settled(batch, -1, -1, error)
                 self._accumulator.release(batch)
@@ -354,9 +359,7 @@ class Sender:
 
     def _split(self, batch: Batch[BatchOutcome]) -> None:
         """The topic takes no batch of that size: send its halves, as Java's client does (KIP-126)."""
-        if batch.tp.topic not in self._halved:  # else it was told
-            self._halved.add(batch.tp.topic)
-            log.warning("%s; its records are sent in smaller ones: set a smaller batch.size", batch.last_error)
+        self._log.warning(("halved", batch.tp.topic), _HALVED, batch.last_error)
         self.counts.split += 1
         self._states[batch.tp].split(batch, self._accumulator.split(batch, batch.outcome.split))
 
@@ -366,9 +369,15 @@ class Sender:
                 batch.outcome.succeed(base_offset, append_time)
                 continue
             self.counts.failed += batch.count
+            if self.fatal is None:
+                self._log.warning(("failed", type(error)), _FAILED, batch.count, batch.tp, error)
             batch.outcome.fail(error)
             if self._continues is not None and self.fatal is None:
-                self._fail_all(error)  # what comes behind this batch has no place any more
+                self._give_up(error)  # what comes behind this batch has no place any more
+
+    def _give_up(self, error: RaylogError) -> None:
+        self._log.error("fatal", "nothing can be sent any more, make another producer: %s", error)
+        self._fail_all(error)
 
     def _fail_all(self, error: RaylogError) -> None:
         with self._lock:
@@ -382,7 +391,7 @@ class Sender:
         try:
             identity = self._identities.take(reply)
         except RaylogError as error:
-            self._fail_all(error)
+            self._give_up(error)
             return
         if identity is not None:
             with self._lock:
