@@ -10,6 +10,7 @@ from kazoo.security import make_digest_acl
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.store import (
+    Check,
     Create,
     EventSink,
     MetadataStore,
@@ -169,11 +170,13 @@ class Counting(MemoryStore):
 
 
 class Hanging(Counting):
-    """Each multi that names a node below ``stuck`` waits until ``goes_on``, as where no answer comes."""
+    """Each multi that names a node below ``stuck`` waits until ``goes_on``, as where no answer comes; another program's
+    access rights forbid to change the node ``closed``."""
 
     def __init__(self, tree: MemoryTree, session_timeout_ms: int = 60_000) -> None:
         super().__init__(tree, session_timeout_ms)
         self.stuck: str | None = None
+        self.closed: str | None = None
         self.goes_on = threading.Event()
         self.waiting = 0
         """How many have come to wait."""
@@ -183,6 +186,9 @@ class Hanging(Counting):
         if stuck is not None and any(op.path.startswith(f"{stuck}/") for op in ops):
             self.waiting += 1
             self.goes_on.wait(60)
+        for index, op in enumerate(ops):
+            if op.path == self.closed and not isinstance(op, Check):
+                raise StoreUnauthorized(f"{op.path} is closed", op.path, index)
         return super().multi(ops)
 
 

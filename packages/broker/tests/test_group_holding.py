@@ -136,6 +136,20 @@ def test_a_write_in_doubt_sends_the_members_on_and_the_group_goes_on_from_what_i
             one.heartbeat(GROUP, who)
 
 
+def test_a_write_that_the_store_refuses_for_good_is_no_reason_to_look_for_another_coordinator(
+    brokers: Brokers, one: GroupCoordinator
+) -> None:
+    who = member_of(one)
+    waiting = one.join(GROUP, wishes())
+    brokers.stores[1].closed = group_paths.state(GROUP)
+    again = one.join(GROUP, wishes(who.member_id))
+    generations = {joined(answer).generation for answer in (waiting, again)}
+    refused = one.sync(GROUP, Sync(Identity(who.member_id, generations.pop()), ((who.member_id, b"all"),)))
+    assert isinstance(refused.exception(WAIT_S), CorruptMetadata)
+    brokers.stores[1].closed = None
+    one.heartbeat(GROUP, who)  # the group goes on from what is stored
+
+
 def test_find_coordinator_reads_the_claim_alone(brokers: Brokers, one: GroupCoordinator) -> None:
     member_of(one)
     brokers.stores[1].set(group_paths.state(GROUP), b"no JSON")

@@ -201,12 +201,14 @@ class HeldGroup:
             return outcome.replies
         try:
             self.write(outcome.store)
-        except StoreError as error:
-            lost = NotCoordinator(f"group {self.machine.id} could not be stored, or nobody knows: {error}")
-            return (*((token, lost) for token, _ in outcome.replies), *self.lose(lost))
-        except RaylogError as error:
-            return (*((token, error) for token, _ in outcome.replies), *self.lose(error))
-        return outcome.replies
+            return outcome.replies
+        except (StoreUnauthorized, NoChildrenForEphemerals) as refused:
+            error: RaylogError = for_good(refused)  # who looks for another coordinator finds this one again
+        except StoreError as doubt:
+            error = NotCoordinator(f"group {self.machine.id} could not be stored, or nobody knows: {doubt}")
+        except RaylogError as too_large:
+            error = too_large
+        return (*((token, error) for token, _ in outcome.replies), *self.lose(error))
 
     def was_taken(self) -> bool:
         """Whether actors have taken the group, which they can while it is empty; asks the store then."""
