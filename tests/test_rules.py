@@ -30,7 +30,7 @@ client/fetch_session client/offset_queries client/subscription client/serde clie
 client/connection_config client/record_values client/batch_bytes client/read_errors client/read_replicas
 client/row_partitions client/epoch_checks client/metrics client/complaints client/seldom
 client/group_changes client/group_consumer_core
-client/group_batches client/group_handler client/group_handler_config client/data_plan
+client/group_batches client/group_calls client/group_handler client/group_handler_config client/data_plan
 client/offset_ranges client/column* client/numpy_*
 spark/columns spark/options spark/values spark/session_plan spark/write_options spark/export_plan
 spark/sink_plan spark/sink_batch spark/stream_offsets
@@ -60,6 +60,7 @@ ONLY_IN = {
 THREADS = {
     "coordination/loops": "the one way to have a long-lived thread: it tells and repeats what fails",
     "client/aio/consumer": "waits in an executor for a call whose result it awaits",
+    "client/aio/group_task": "the same, for what waits for ZooKeeper",
 }
 """Where threads are made, and why there."""
 MAKES_THREADS = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "run_in_executor"}

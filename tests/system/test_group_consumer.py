@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -25,7 +24,6 @@ from kit.group_wire import WireMember
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
-from raylog.client.aio import AsyncConsumer
 from raylog.client.config_texts import parse_address
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
@@ -456,14 +454,6 @@ def test_a_zookeeper_that_cannot_be_reached_is_named(world: World) -> None:
     here = {"zookeeper_connect": "127.0.0.1:1", "default_api_timeout_ms": 3_000}
     with pytest.raises(BrokerNotAvailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1, as zookeeper\.connect says"):
         world.consumer("t", "unreachable", **here)
-
-
-def test_a_consumer_for_asyncio_is_no_member(world: World) -> None:
-    async def join() -> None:
-        AsyncConsumer(world.servers, ["t"], group_id="g")
-
-    with pytest.raises(InvalidConfig, match="AsyncConsumer reads assigned partitions only"):
-        asyncio.run(join())
 
 
 def test_a_group_is_of_one_kind(world: World) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from raylog.client.group_calls import made_here
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.group_consumer import GroupReader
 from raylog.client.group_consumer_core import GroupCore
@@ -136,7 +137,6 @@ class World:
             core,
             RegistryOffsetStore(MemoryStore(MemoryTree())),
             self.listener,
-            self.user,
             self.metadata,
             self.counts,
             self._wake,
@@ -146,11 +146,11 @@ class World:
 
     def attend(self) -> float:
         with self.user:
-            return self.reader.attend()
+            return made_here(self.reader.attend(), self.user)
 
     def leave(self, *, commit: bool = True) -> None:
         with self.user:
-            self.reader.leave(1, commit=commit)
+            made_here(self.reader.leave(1, commit=commit), self.user)
 
     def begin(self, *partitions: TopicPartition, committed: int = 7) -> None:
         self.member.tell(*(Began(tp, CommittedOffset(Offset(committed))) for tp in partitions))

@@ -18,10 +18,12 @@ import pyarrow as pa
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.consumer_config import GROUP_ID, isolation_level
-from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
-from raylog.client.group_consumer import GroupReader, RebalanceListener
-from raylog.client.group_consumer_join import Topics, join_group, subscribed
+from raylog.client.consumer_config import isolation_level
+from raylog.client.consumer_core import offsets_of, one_by_one
+from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, committed_offsets, named
+from raylog.client.group_calls import made_here
+from raylog.client.group_consumer import RebalanceListener
+from raylog.client.group_consumer_join import subscribed
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.read_errors import WakeupError
@@ -30,21 +32,19 @@ from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.ids import Generation, MemberId, Offset, TopicPartition
+from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
 
 T = TypeVar("T")
 
 _WHOLE_BATCH = 1 << 30
-_LEAVE_S = 10.0
-"""How long closing waits for ZooKeeper; the end of the session tells the group else."""
 
 
 class _NoListener(RebalanceListener):
     """Nobody is told."""
 
 
-class Consumer(ConsumerCore):
+class Consumer(ConsumerInGroup):
     """Reads partitions; for one thread at a time, not in a forked child (either is RaylogError).
 
     ``topics`` are read in all their partitions, and in those that are added, or with ``group_id`` shared with the
@@ -83,7 +83,6 @@ class Consumer(ConsumerCore):
         self._admin: Admin | None = None
         self._woken = False
         """Somebody called :meth:`wakeup`, and nobody was told."""
-        self._group: GroupReader | None = None
         self._listener = listener or _NoListener()
         try:
             if topics is not None:
@@ -99,14 +98,13 @@ class Consumer(ConsumerCore):
 
         In a group, that is left first, as by :meth:`unsubscribe`, and joined again. ``listener`` None: the one before.
         """
-        if self._settings.is_default(GROUP_ID):
-            self._follow(list(self._all_partitions(topics)))
+        if not self._has_group_id:
+            self._follow([(topic, partition) for topic in named(topics) for partition in self.partitions_for(topic)])
             return
         wanted = subscribed(topics)
         self.unsubscribe()
         self._listener = listener or self._listener
-        self._group = self._join(wanted, self._listener)
-        self._may_deliver = self._group.member.may_deliver
+        self._read_in(self._joined(wanted, self._listener))
 
     def unsubscribe(self) -> None:
         """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
@@ -204,10 +202,7 @@ class Consumer(ConsumerCore):
                 if not records:
                     place.position = end
                     continue
-            chosen: Iterable[ConsumerRecord] = records
-            if self._group is not None:
-                chosen = self._group.while_owned(place, records)
-            yield from one_by_one(place, chosen)
+            yield from one_by_one(place, self._chosen(place, records))
 
     def wakeup(self) -> None:
         """Have the call that waits for records, or the next one, raise WakeupError: so another thread, or a signal
@@ -220,22 +215,6 @@ class Consumer(ConsumerCore):
 
     # --- in a group ---
 
-    @property
-    def member_id(self) -> MemberId:
-        """This consumer's name in its group."""
-        return self._in_group().member.member_id
-
-    @property
-    def generation(self) -> Generation:
-        """Of the group's assignment that it follows; -1 before the first."""
-        return self._in_group().member.generation
-
-    def may_deliver(self, topic: str, partition: int) -> bool:
-        """Whether records of it that were polled may still be processed: it is owned, by the session that claimed it,
-        under a lease. False once another may own it, whether or not the listener was told yet. From any thread."""
-        (tp,) = to_partitions([(topic, partition)])
-        return self._in_group().member.may_deliver(tp)
-
     def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commit these offsets, each one past the last record that was processed; by default the positions of all that
         is owned, behind what was handed out last. All of them or none.
@@ -244,29 +223,15 @@ class Consumer(ConsumerCore):
         all of these any more (their new owners read on from what was committed before), OffsetMetadataTooLarge,
         InvalidRequest for a negative offset, RequestTimedOut when it is not known whether they were committed.
         """
-        self._in_group().commit(_committed(offsets))
+        self._in_group().commit(committed_offsets(offsets))
 
     def commit_async(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> Future[None]:
         """As :meth:`commit`, which does not wait: the future has the error. Commits keep the order of the calls."""
-        return self._in_group().commit_async(_committed(offsets))
-
-    def store_offsets(self, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
-        """With enable.auto.offset.store=false: these, each one past the last record that was processed, are what a
-        commit without offsets, or one by itself, commits. Raises as :meth:`commit` for what cannot be committed, and
-        InvalidRequest for a partition that is not this consumer's."""
-        self._in_group().store(_committed(offsets) or {})
+        return self._in_group().commit_async(committed_offsets(offsets))
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
         return self._in_group().committed(to_partitions(partitions))
-
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """As the core's; InvalidRequest in a group, which says who reads what."""
-        if not self._settings.is_default(GROUP_ID):
-            raise InvalidRequest(
-                "assign: this consumer is in a group, which gives it its partitions; leave group_id out"
-            )
-        super().assign(partitions)
 
     def close(self) -> None:
         """Leave the group, with enable.auto.commit committing what was handed out, and close all connections. Twice
@@ -298,38 +263,9 @@ class Consumer(ConsumerCore):
     def _leave_group(self, *, commit: bool) -> None:
         if self._group is not None:
             try:
-                self._group.leave(_LEAVE_S, commit=commit)
+                made_here(self._group.leave(LEAVE_S, commit=commit), self._user)
             finally:
-                self._group = self._may_deliver = None
-
-    def _all_partitions(self, topics: Any) -> Iterator[tuple[str, int]]:
-        names = (topics,) if isinstance(topics, str | Pattern) else topics
-        for topic in names:
-            if isinstance(topic, Pattern):
-                raise InvalidRequest(
-                    f"topics matching {topic.pattern!r}: only a group looks for new topics; give group_id"
-                )
-            yield from ((topic, partition) for partition in self.partitions_for(topic))
-
-    def _join(self, topics: Topics, listener: RebalanceListener) -> GroupReader:
-        network = self._network
-        return join_group(
-            topics,
-            self._settings,
-            self._subscription,
-            listener,
-            self._user,
-            network.metadata,
-            self._fetcher.counts,
-            network.pool.wakeup,
-            self._new_admin,
-        )
-
-    def _in_group(self) -> GroupReader:
-        self._fork.check()
-        if self._group is None:
-            raise InvalidRequest("this consumer is in no group: give group_id, subscribe, and do not close it before")
-        return self._group
+                self._read_in(None)
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: float) -> T:
         """What ``take`` finds, as soon as that is something: nothing when nothing comes in time."""
@@ -350,13 +286,13 @@ class Consumer(ConsumerCore):
         In a group, take up before what happened there.
         """
         self._fork.check()
-        if self._group is None and not self._settings.is_default(GROUP_ID):
+        if self._group is None and self._has_group_id:
             raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
         self._check_wakeup()
         self._look_for_partitions()
         wait_ms = max(0.0, (deadline - time.monotonic()) * 1_000)
         if self._group is not None:
-            wait_ms = min(wait_ms, self._group.attend())
+            wait_ms = min(wait_ms, made_here(self._group.attend(), self._user))
         if not self._busy():
             self._fetcher.exchange(0 if self._has_data() else wait_ms)
         self._check_wakeup()
@@ -371,15 +307,3 @@ class Consumer(ConsumerCore):
         if self._admin is None:
             self._admin = self._new_admin()
         return self._admin.list_offsets(at, isolation_level=isolation_level(self._settings))
-
-
-def _committed(
-    offsets: Mapping[tuple[str, int], int | CommittedOffset] | None,
-) -> dict[TopicPartition, CommittedOffset] | None:
-    if offsets is None:
-        return None
-    values = (
-        offset if isinstance(offset, CommittedOffset) else CommittedOffset(Offset(offset))
-        for offset in offsets.values()
-    )
-    return dict(zip(to_partitions(offsets), values, strict=True))

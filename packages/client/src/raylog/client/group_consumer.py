@@ -1,7 +1,7 @@
 """A consumer's side of a group of actors: tells its user of partitions that come and go, and commits.
 
-All of it runs in the thread that polls. The membership has a thread of its own, which only notes what happened and
-wakes a poll that waits; see ``group_consumer_core`` for when it is taken up.
+All of it runs in the thread that polls, or in the event loop (``group_calls``). The membership has a thread of its own,
+which only notes what happened and wakes a poll that waits; see ``group_consumer_core`` for when it is taken up.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from functools import partial
 from re import Pattern
 from typing import Protocol
 
+from raylog.client.group_calls import Call, Calls
 from raylog.client.group_changes import Change
 from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
-from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
 from raylog.client.metrics import FetchCounts
 from raylog.client.results import ConsumerRecord
@@ -54,6 +54,16 @@ class RebalanceListener(Protocol):
     def on_lost(self, partitions: Sequence[TopicPartition], /) -> None:
         """They are gone, and others may read them already: nothing of them can be committed any more."""
         return
+
+
+class AnyListener(Protocol):
+    """A listener of either kind: an AsyncConsumer awaits what its methods answer, if that can be."""
+
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> object: ...
+
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> object: ...
+
+    def on_lost(self, partitions: Sequence[TopicPartition], /) -> object: ...
 
 
 class Membership(Protocol):
@@ -101,8 +111,7 @@ class GroupReader:
         join: Callable[[Callable[[], None]], Membership],
         core: GroupCore,
         offsets: OffsetStore,
-        listener: RebalanceListener,
-        user: OneUser,
+        listener: AnyListener,
         metadata: Metadata,
         counts: FetchCounts,
         wake: Callable[[], None],
@@ -112,13 +121,12 @@ class GroupReader:
     ) -> None:
         """``join`` is given what to call, from any thread, when the membership has changes, and answers it.
 
-        ``user`` is held by the thread that polls; ``wake`` ends a poll's waiting; ``left`` is called last.
+        ``wake`` ends a poll's waiting; ``left`` is called last.
         """
         self._group = group
         self._core = core
         self._offsets = offsets
         self._listener = listener
-        self._user = user
         self._metadata = metadata
         self._counts = counts
         self._wake = wake
@@ -138,14 +146,14 @@ class GroupReader:
         """Commits under way, in order."""
         self.member = join(self._notice)
 
-    def attend(self) -> float:
+    def attend(self) -> Calls[float]:
         """Before a round of polling: take up what happened, commit what is due. After how many ms to come again.
 
         Raises what the listener raises; what comes behind it is taken up the next time.
         """
         self.check_no_listener("poll")
         self.member.polled()
-        self._take_up()
+        yield from self._take_up()
         now_ms = MonotonicMs(self._clock())
         self._settle()
         if not self._committing and (due := self._core.due(now_ms)):
@@ -198,23 +206,22 @@ class GroupReader:
             raise RequestTimedOut(f"group {self._group}: its offsets cannot be read now: {error}") from error
         return {tp: found.get(tp) for tp in partitions}
 
-    def leave(self, timeout_s: float, *, commit: bool) -> None:
+    def leave(self, timeout_s: float, *, commit: bool) -> Calls[None]:
         """Tell the listener that all that it was told of is given up, and leave, with ``commit`` and enable.auto.commit
         committing the positions. The group was left when this returns, and when it raises what the listener raised.
         Not to be called while :meth:`check_no_listener` raises."""
         positions: Offsets = {}
         try:
-            self._take_up(leaving=True)
-            owned = self._core.owned()
-            if owned:
-                with self._calling():
-                    self._listener.on_revoked(owned)
+            yield from self._take_up(leaving=True)
+            if owned := self._core.owned():
+                yield from self._tell(self._listener.on_revoked, owned)
             if commit and self._core.auto_commit:
                 positions = _stamped(self._core.positions())
         finally:
-            if self.member.leave(timeout_s, positions) and positions:
-                self._counts.commits += 1
-            self._left()
+            try:
+                yield Call(partial(self._sign_off, timeout_s, positions), waits=True)
+            finally:
+                yield Call(self._left, waits=True)
 
     def check_no_listener(self, what: str) -> None:
         """Raises InvalidRequest while the listener is called."""
@@ -225,7 +232,11 @@ class GroupReader:
         self._noticed = True
         self._wake()
 
-    def _take_up(self, *, leaving: bool = False) -> None:
+    def _sign_off(self, timeout_s: float, positions: Offsets) -> None:
+        if self.member.leave(timeout_s, positions) and positions:
+            self._counts.commits += 1
+
+    def _take_up(self, *, leaving: bool = False) -> Calls[None]:
         if self._noticed:
             self._noticed = False
             self._core.heard(self.member.changes())
@@ -233,18 +244,17 @@ class GroupReader:
             if leaving and isinstance(step, Assigned):
                 self._core.decline()
             else:
-                self._take(step)
+                yield from self._take(step)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step) -> Calls[None]:
         match step:
             case Assigned(partitions):
                 log.info("group %s: assigned %s", self._group, _names(partitions))
                 self._metadata.want({tp.topic for tp in partitions})
-                with self._calling():
-                    self._listener.on_assigned(partitions)
+                yield from self._tell(self._listener.on_assigned, partitions)
                 self._core.done()
             case Revoked(partitions):
-                self._revoke(partitions)
+                yield from self._revoke(partitions)
             case Lost(partitions):
                 log.warning(
                     "group %s: lost %s: what was read of them since the last commit, others may read again",
@@ -252,8 +262,7 @@ class GroupReader:
                     _names(partitions),
                 )
                 try:
-                    with self._calling():
-                        self._listener.on_lost(partitions)
+                    yield from self._tell(self._listener.on_lost, partitions)
                 finally:
                     self._forget(partitions)
 
@@ -272,12 +281,11 @@ class GroupReader:
                 self._group, topic, view.errors[topic],
             )  # fmt: skip
 
-    def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
+    def _revoke(self, partitions: Sequence[TopicPartition]) -> Calls[None]:
         log.info("group %s: giving up %s", self._group, _names(partitions))
         positions: Offsets = {}
         try:
-            with self._calling():
-                self._listener.on_revoked(partitions)
+            yield from self._tell(self._listener.on_revoked, partitions)
             if self._core.auto_commit:
                 positions = _stamped(self._core.positions(partitions))
         finally:
@@ -291,13 +299,12 @@ class GroupReader:
             for _, offsets in self._committing:
                 offsets.pop(tp, None)
 
-    @contextmanager
-    def _calling(self) -> Iterator[None]:
-        """Around a call of the listener."""
+    def _tell(
+        self, method: Callable[[Sequence[TopicPartition]], object], partitions: Sequence[TopicPartition]
+    ) -> Calls[None]:
         self._telling = True
         try:
-            with self._user.lent():
-                yield
+            yield Call(partial(method, partitions), waits=False)
         finally:
             self._telling = False
 

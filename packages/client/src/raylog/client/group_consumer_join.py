@@ -21,10 +21,9 @@ from raylog.client.consumer_config import (
     ZOOKEEPER_AUTH,
     ZOOKEEPER_CONNECT,
 )
-from raylog.client.group_consumer import GroupReader, Membership, RebalanceListener
+from raylog.client.group_consumer import AnyListener, GroupReader, Membership
 from raylog.client.group_consumer_core import GroupCore
 from raylog.client.group_member import GroupMember
-from raylog.client.guards import OneUser
 from raylog.client.metadata import Metadata
 from raylog.client.metrics import FetchCounts
 from raylog.client.registry import zookeeper_auth
@@ -72,8 +71,7 @@ def join_group(
     topics: Topics,
     settings: Settings,
     subscription: Subscription,
-    listener: RebalanceListener,
-    user: OneUser,
+    listener: AnyListener,
     metadata: Metadata,
     counts: FetchCounts,
     wake: Callable[[], None],
@@ -135,7 +133,7 @@ def join_group(
                 f"group {group}: no ZooKeeper answers at {found.zookeeper}, {found.source}: {error}"
             ) from error
         return GroupReader(
-            group, topics, join, core, RegistryOffsetStore(store), listener, user, metadata, counts, wake, store.close
+            group, topics, join, core, RegistryOffsetStore(store), listener, metadata, counts, wake, store.close
         )
     except BaseException:
         store.close()

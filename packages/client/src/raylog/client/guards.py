@@ -63,6 +63,14 @@ class OneUser:
     ) -> None:
         self._lock.release()
 
+    def give_up(self) -> None:
+        """Inside ``with guard:``, before awaiting the user's code; :meth:`take_again` behind it."""
+        self._lock.release()
+
+    def take_again(self) -> bool:
+        """False while another uses it."""
+        return self._lock.acquire(blocking=False)
+
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Inside ``with guard:`` around a call of the user's code, which may use the client meanwhile."""

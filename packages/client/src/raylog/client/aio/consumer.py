@@ -1,4 +1,8 @@
-"""The consumer for asyncio: it awaits in place of waiting, and nothing happens between calls."""
+"""The consumer for asyncio: it awaits in place of waiting, and nothing is handed out between calls.
+
+In a group, its membership has a thread of its own: see ``group_consumer``. What has to wait for ZooKeeper, joining and
+leaving, does so in the event loop's executor.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,26 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from re import Pattern
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from raylog.client.admin import Admin
+from raylog.client.aio.group_task import AsyncRebalanceListener, GroupTask, seen
 from raylog.client.columns import schema_of
-from raylog.client.consumer_config import GROUP_ID, isolation_level
+from raylog.client.consumer_config import isolation_level
 from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
+from raylog.client.consumer_in_group import named
+from raylog.client.group_consumer import RebalanceListener
+from raylog.client.group_consumer_join import subscribed
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
-from raylog.protocol.errors import InvalidConfig, RaylogError
+from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
 
@@ -29,36 +38,69 @@ T = TypeVar("T")
 _WHOLE_BATCH = 1 << 30
 
 
-class AsyncConsumer(ConsumerCore):
-    """Reads assigned partitions, for one task at a time: ``async for record in consumer``, or :meth:`poll`.
+class AsyncConsumer(GroupTask):
+    """Reads partitions, for one task at a time: ``async for record in consumer``, or :meth:`poll`.
 
     Arguments, settings and errors are those of :class:`~raylog.client.consumer.Consumer`. The topics' partitions are
-    looked up by ``async with`` or by the first call that reads. A call that is cancelled has handed out nothing and
-    lost nothing: the next one goes on where the last stopped.
+    looked up, or with ``group_id`` the group is joined, by ``async with`` or by the first call that reads. A call that
+    is cancelled has handed out nothing and lost nothing: the next one goes on where the last stopped.
     """
 
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
-        topics: Iterable[str] = (),
+        topics: str | Pattern[str] | Iterable[str | Pattern[str]] = (),
         *,
+        group_id: str | None = None,
+        listener: AsyncRebalanceListener | RebalanceListener | None = None,
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         stats_cb: Statistics | None = None,
         **config: Any,
     ) -> None:
+        if group_id is not None:
+            config["group_id"] = group_id
         super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config, stats_cb)
-        if not self._settings.is_default(GROUP_ID):
-            self._close()
-            raise InvalidConfig("group.id: AsyncConsumer reads assigned partitions only; Consumer reads in groups")
-        self._topics = list(topics)
+        self._listener = listener or self._listener
+        self._names: list[str] = []
         """Topics whose partitions are still to be assigned."""
-        self._loop = asyncio.get_running_loop()
         self._in_hand: Iterator[ConsumerRecord] = iter(())
         """What ``async for`` hands out next."""
         self._admin: Admin | None = None
         self._asking: asyncio.Future[Any] | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        try:
+            given = [topics] if isinstance(topics, str | Pattern) else list(topics)
+            if given:
+                self._want(given)
+        except BaseException:
+            self._close()
+            raise
+
+    async def subscribe(
+        self,
+        topics: str | Pattern[str] | Iterable[str | Pattern[str]],
+        *,
+        listener: AsyncRebalanceListener | RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, as the constructor's, in place of what was read before; see ``Consumer.subscribe``."""
+        given = [topics] if isinstance(topics, str | Pattern) else list(topics)
+        if self._has_group_id:
+            subscribed(given)
+        await self.unsubscribe()
+        self._listener = listener or self._listener
+        self._want(given)
+        await self._begin()
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
+        self._check()
+        self._refuse_in_listener("unsubscribe")
+        with self._user:
+            await self._leave_group(commit=True)
+        self._names, self._topics = [], None
+        ConsumerCore.assign(self, ())
 
     async def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
@@ -118,23 +160,15 @@ class AsyncConsumer(ConsumerCore):
         while (record := next(self._in_hand, None)) is None:
             found = await self._find(partial(self._peek, _WHOLE_BATCH), 1_000)
             if found is not None:
-                self._in_hand = one_by_one(*found)
+                place, records = found
+                self._in_hand = one_by_one(place, self._chosen(place, records))
         return record
 
     async def close(self) -> None:
-        """Close all connections. A call that waits in another task raises RaylogError. Twice does no harm."""
-        if self._closed or self._fork.forked:
-            return
-        self._closed = True
-        self._network.pool.wakeup()
-        while self._user.is_in:
-            await asyncio.sleep(0)  # that task sees it as soon as it has its turn
-        with self._user:
-            if self._asking is not None:
-                await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
-            self._close()
-            if self._admin is not None:
-                self._admin.close()
+        """Leave the group, with enable.auto.commit committing what was handed out, and close all connections. A call
+        that waits in another task raises RaylogError. Twice does no harm. Raises what the listener raises, when all is
+        closed. Cancelled, it goes on by itself."""
+        await self._end(commit=True)
 
     async def __aenter__(self) -> Self:
         try:
@@ -147,20 +181,54 @@ class AsyncConsumer(ConsumerCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        """As close; after an error nothing is committed, for the record that led to it is not processed."""
+        await self._end(commit=error is None)
 
     def _check(self) -> None:
         self._fork.check()
-        if self._closed:
+        if self._closed and not self._in_listener:
             raise RaylogError("the consumer is closed")
 
+    def _want(self, topics: list[str | Pattern[str]]) -> None:
+        """Begin with these the next time that something is read."""
+        if self._has_group_id:
+            self._topics = subscribed(topics)
+        else:
+            self._names = list(named(topics))
+
+    async def _end(self, *, commit: bool) -> None:
+        if self._fork.forked or (self._closing is not None and self._closing.done()):
+            return
+        self._refuse_in_listener("close")
+        if self._closing is None:
+            self._closed = True
+            self._network.pool.wakeup()
+            self._closing = self._loop.create_task(self._finish(commit))
+        await asyncio.shield(self._closing)
+
+    async def _finish(self, commit: bool) -> None:
+        await self._until_free()
+        with self._user:
+            try:
+                await self._leave_group(commit=commit)
+            finally:
+                if self._asking is not None:
+                    await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
+                self._close()
+                if self._admin is not None:
+                    self._admin.close()
+
     async def _begin(self) -> None:
-        """Before anything is read: assign what the constructor named."""
+        """Before anything is read: assign what was named, or join the group."""
         self._check()
-        if self._topics:
-            found = [(topic, partition) for topic in self._topics for partition in await self.partitions_for(topic)]
-            self._topics = []
+        if self._names:
+            found = [(topic, partition) for topic in self._names for partition in await self.partitions_for(topic)]
+            self._names = []
             self._follow([*self.assignment(), *found])
+        if self._topics is not None and self._group is None:
+            with self._user:
+                await self._join()
+            self._check()
 
     async def _find(self, take: Callable[[], T], timeout_ms: float) -> T:
         """What ``take`` finds: nothing when nothing comes in time."""
@@ -175,17 +243,21 @@ class AsyncConsumer(ConsumerCore):
     async def _wait_for_data(self, timeout_ms: float) -> None:
         """Talk to brokers, and wait at most so long until there is something to hand out or to tell."""
         await self._begin()
+        if self._has_group_id and self._group is None:
+            raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
         deadline = time.monotonic() + timeout_ms / 1_000
         with self._user:
             self._look_for_partitions()
+            again_ms = await self._attend()
             if not self._busy() and self._has_data():
                 self._fetcher.exchange(0)
                 await self._readable(0)  # a backlog must not keep the loop from its other tasks
             while not self._has_data() and not self._fetcher.complaints:
                 left_ms = (deadline - time.monotonic()) * 1_000
-                await self._exchange(max(0.0, left_ms))
+                await self._exchange(max(0.0, min(left_ms, again_ms)))
                 if left_ms <= 0:
                     return
+                again_ms = await self._attend()
 
     async def _exchange(self, timeout_ms: float) -> None:
         """One round: send and take in what there is, and wait for more unless something came."""
@@ -225,8 +297,7 @@ class AsyncConsumer(ConsumerCore):
 
     def _answered(self, asking: asyncio.Future[Any]) -> None:
         self._asking = None
-        if not asking.cancelled():
-            asking.exception()  # seen: nobody may be waiting for it any more
+        seen(asking)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
