@@ -24,6 +24,8 @@ pytestmark = pytest.mark.timeout(900)
 
 SEEDS = range(1_000, 1_100)
 GROUP = 10
+FLUSHING = 1_001
+"""A seed of three brokers and one partition, with flush.messages=1."""
 
 FOUND_BEFORE = {
     "a broker's next life was told that it leads in the leader epoch of its last one": (
@@ -62,6 +64,12 @@ def test_no_invariant_is_violated(first: int) -> None:
 def test_what_was_found_before_stays_away(bug: str) -> None:
     for seed in range(5):
         assert_clean(run(seed, faults=FOUND_BEFORE[bug]))
+
+
+def test_crashed_member_need_not_lead_though_it_lost_nothing() -> None:
+    """The controller does not know that each append is flushed, and waits for the disk of the last in-sync replica."""
+    faults = (Fault(3_000, "crash", 3, 11_000), Fault(8_000, "crash", 2, 5_900), Fault(13_000, "disk", 1, 6_000))
+    assert_clean(run(FLUSHING, faults=faults))
 
 
 @pytest.mark.parametrize("name", PLANTED)

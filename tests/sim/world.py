@@ -147,8 +147,10 @@ class World:
         self._configs = 0
         """How often an override was set."""
         self.is_healed = False
-        self.crashed = False
-        """Whether a machine has."""
+        self.crashed: dict[int, int] = {}
+        """Whose machines have, and in which incarnation last. The controller lets a member lead that was not in sync
+        since only when no better one can come back, though it lost nothing where each append is flushed.
+        """
         self.checker = Checker(self.engine, self.disks, self.min_isr)
         self.checker.on_moment = self.moment
         self.checker.on_state = partial(check_choice, self)
@@ -291,7 +293,7 @@ class World:
         """
         if self.checker.damaged if self.flushes else not self.checker.may_damage(broker):
             return  # with flush.messages=1: who was not intact was left out of the ISR, though it lost nothing
-        self.crashed = True
+        self.crashed[broker] = self.checker.broker_epochs.get(broker, 0)
         self.counts["unsynced data is lost"] += 1
         self.engine.note(f"broker {broker}: its machine crashes, unsynced data is lost")
         if self.is_up(broker):
@@ -593,7 +595,11 @@ class World:
         failed = [broker for broker in self.ids if self.disks[broker].health.failure]
         for tp in self.tps if failed else ():
             state = self.checker.partitions[tp].state
-            can_lead = [broker for broker in self.checker.sound(tp) if broker not in failed]
+            can_lead = [
+                broker
+                for broker in self.checker.sound(tp)
+                if broker not in failed and state.incarnations.get(broker, -1) > self.crashed.get(broker, -1)
+            ]
             if can_lead and (state.leader not in can_lead or any(broker in failed for broker in state.isr)):
                 return f"{tp} counts on a failed disk, one of {failed}: {state}"
         return ""
