@@ -15,7 +15,7 @@ from raylog.client.group_ports import MemberPorts
 from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted
 from raylog.client.group_thread import MemberThread
 from raylog.coordination.assignors import Assignor
-from raylog.coordination.group_events import Begin, Died, Effect, Event
+from raylog.coordination.group_events import Begin, ClaimPartition, Died, Effect, Event
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.store import SessionEvent
 from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
@@ -52,7 +52,9 @@ class SimThread(MemberThread):
     member: SimMember
 
     def _carry_out(self, effect: Effect) -> Event | None:
-        if isinstance(effect, Begin):
+        if isinstance(effect, ClaimPartition):
+            self.member.claims(effect.tp)
+        elif isinstance(effect, Begin):
             self.member.begins(effect.tp, self._registry.claims.get(effect.tp))
         return super()._carry_out(effect)
 
@@ -83,6 +85,8 @@ class SimMember:
         self._thread = Thread(self.process)
         self._user = Thread(self.process)
         self._offset = node * 70_000
+        self._asked: dict[TopicPartition, int] = {}
+        """Claims that were asked for, with the checker's mark of that moment."""
         self.stuck_until = 0
         """Until then the user does nothing."""
         world, design = groups.world, groups.design
@@ -156,12 +160,16 @@ class SimMember:
 
     # --- what its thread tells
 
+    def claims(self, tp: TopicPartition) -> None:
+        """It asks for the partition, with the offset that is committed; others may take it before the answer comes."""
+        self._asked |= self.groups.checker.asks(ACTORS, [tp])
+
     def begins(self, tp: TopicPartition, claim: Any) -> None:
-        """It has claimed the partition, with the offset that is committed."""
+        """It has claimed the partition."""
         if claim is not None and claim.topic_id == self.groups.topic_id:
             checker, committed = self.groups.checker, claim.committed
-            [(_, now)] = checker.asks(ACTORS, [tp]).items()
-            checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, now)
+            asked = self._asked.pop(tp, None) or checker.asks(ACTORS, [tp])[tp]
+            checker.reads(ACTORS, tp, NO_OFFSET if committed is None else committed.offset, asked)
 
     def ended(self) -> None:
         """Its membership is over: the process ends, in good order or not, and another one takes its place then."""
