@@ -113,7 +113,7 @@ class Consumer(ConsumerInGroup):
             if self._group is not None:
                 self._group.check_no_listener("unsubscribe")
             self._leave_group(commit=True)
-        super().assign(())
+        self._read_nothing()
 
     def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""

@@ -55,6 +55,9 @@ class ConsumerInGroup(ConsumerCore):
             )
         super().assign(partitions)
 
+    def _read_nothing(self) -> None:
+        super().assign(())
+
     @property
     def _has_group_id(self) -> bool:
         return not self._settings.is_default(GROUP_ID)

@@ -20,7 +20,7 @@ from raylog.client.admin import Admin
 from raylog.client.aio.group_task import AsyncRebalanceListener, GroupTask, seen
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import isolation_level
-from raylog.client.consumer_core import ConsumerCore, offsets_of, one_by_one
+from raylog.client.consumer_core import offsets_of, one_by_one
 from raylog.client.consumer_in_group import named
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import subscribed
@@ -100,7 +100,7 @@ class AsyncConsumer(GroupTask):
         with self._user:
             await self._leave_group(commit=True)
         self._names, self._topics = [], None
-        ConsumerCore.assign(self, ())
+        self._read_nothing()
 
     async def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
