@@ -200,13 +200,15 @@ def test_a_new_leader_tells_no_end_below_one_that_was_told_before(node: Node, ve
     assert list_offset(node, version, -1).offset == 0
     node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1)
     not_yet = ErrorCode.offset_not_available if version >= 5 else ErrorCode.leader_not_available
-    for timestamp in -1, 150:  # the end, and a time whose record is not known to be committed
+    # The end, a time whose record is not known to be committed, and the highest one.
+    for timestamp in (-1, 150, -3) if version >= 7 else (-1, 150):
         answer = list_offset(node, version, timestamp)
         assert (answer.error_code, answer.offset) == (not_yet, -1)
     assert list_offset(node, version, -2).error_code is ErrorCode.none
     node.create_topic("t", replicas=(BROKER, 2), leader_epoch=1, isr=(BROKER,))
     assert list_offset(node, version, -1).offset == 2
     assert list_offset(node, version, 150).offset == 1
+    assert version < 7 or list_offset(node, version, -3).offset == 1
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS["ListOffsets"] if v >= 4])

@@ -12,7 +12,8 @@ v10     a timeout, for tiered storage
 v11     timestamp -6: the first offset that still has to go to tiered storage (KIP-1023): none, -1
 
 A new leader does not know at first how far its predecessor had committed: until its high watermark has reached the
-beginning of its epoch, it does not tell ends, which would go back (KIP-207).
+beginning of its epoch, it does not tell ends, which would go back (KIP-207), and neither does it tell of the highest
+timestamp.
 
 Timestamp -1 is the end that the isolation level lets a reader see, -2 the log's start. Each offset comes with the
 leader epoch in which its record was written, the end with the current one (KIP-320). A time after the last record has
@@ -112,6 +113,7 @@ def _look_up(ctx: RequestContext, request: Any, part: Any, partition: Partition)
             start, epoch = partition.earliest()
             return start, NO_TIMESTAMP, epoch
         case -3:
+            _check_end(ctx, partition, partition.high_watermark)
             return partition.max_timestamp_offset() or NOTHING
         case -5 | -6:
             return NOTHING
