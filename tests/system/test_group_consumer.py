@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from kit.group_reader_process import AT_LEAST_ONCE, AT_MOST_ONCE, COMMAND, EXACT
 from kit.group_wire import WireMember
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.client import Admin, CommittedOffset, Consumer, Producer, RebalanceListener
+from raylog.client import Admin, CommittedOffset, Consumer, ConsumerInterceptor, Producer, RebalanceListener
 from raylog.client.config_texts import parse_address
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
@@ -316,6 +316,25 @@ def test_auto_commit_commits_while_polling_what_was_handed_out_before(world: Wor
             return found is not None and found.offset == 10
 
         wait_until(committed, WAIT_S, "the ten are committed")
+
+
+def test_interceptors_hear_of_commits(world: World) -> None:
+    class Commits(ConsumerInterceptor):
+        def __init__(self) -> None:
+            self.heard: list[dict[int, int]] = []
+
+        def on_commit(self, offsets: Mapping[TopicPartition, CommittedOffset], /) -> None:
+            self.heard.append({tp.partition: committed.offset for tp, committed in offsets.items()})
+
+    topic, commits = world.topic(records=10), Commits()
+    with world.consumer(topic, "intercepted", interceptors=[commits], enable_auto_commit=False) as consumer:
+        read_until(lambda got: got.total() == 10, consumer)
+        consumer.commit()
+        assert commits.heard == [{0: 5, 1: 5}]
+        consumer.commit_async({(topic, 0): 3}).result(WAIT_S)
+        values_of(consumer)
+        assert commits.heard[1:] == [{0: 3}]
+        assert consumer.metrics()["commit-total"] == 2
 
 
 def test_after_an_error_in_the_with_block_nothing_is_committed(world: World) -> None:

@@ -14,7 +14,6 @@ from raylog.client.group_consumer import GroupReader
 from raylog.client.group_consumer_core import GroupCore
 from raylog.client.guards import OneUser
 from raylog.client.metadata import ClusterView, Metadata
-from raylog.client.metrics import FetchCounts
 from raylog.client.results import ConsumerRecord, TopicDescription
 from raylog.client.subscription import EARLIEST, Subscription
 from raylog.coordination.group_model import CommittedOffset
@@ -125,7 +124,7 @@ class World:
         self.subscription = Subscription(EARLIEST)
         self.listener = Listener()
         self.metadata = Metadata()
-        self.counts = FetchCounts()
+        self.committed: list[Offsets] = []
         self.user = OneUser("consumer")
         core = GroupCore(
             self.subscription, auto_commit=auto_commit, auto_commit_interval_ms=5_000, max_metadata_bytes=100
@@ -138,7 +137,7 @@ class World:
             RegistryOffsetStore(MemoryStore(MemoryTree())),
             self.listener,
             self.metadata,
-            self.counts,
+            self.committed.append,
             self._wake,
             self._close,
             clock=lambda: self.now_ms,
@@ -267,7 +266,7 @@ def test_positions_are_committed_once_an_interval_one_commit_at_a_time(
     world.now_ms = 40_000
     world.attend()
     assert [offsets for offsets, _ in world.member.commits] == [{A: 9}, {A: 9}], "nothing is new since"
-    assert world.counts.commits == 1
+    assert len(world.committed) == 1
 
 
 def test_what_came_of_a_commit_is_no_news_of_a_later_ownership(world: World) -> None:
@@ -312,7 +311,7 @@ def test_leaving_commits_unless_an_error_led_to_it(world: World, commit: bool, c
     world.subscription[A].seek(9)
     world.leave(commit=commit)
     assert world.listener.heard == [("revoked", (A,))]
-    assert (world.member.left, world.closed, world.counts.commits) == (committed, 1, len(committed))
+    assert (world.member.left, world.closed, len(world.committed)) == (committed, 1, len(committed))
 
 
 def test_who_leaves_is_told_of_no_partition_that_has_just_come(world: World) -> None:

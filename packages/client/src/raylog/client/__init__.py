@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raylog.client.consumer import Consumer
     from raylog.client.delivery import BatchDelivery, Delivery, Landed
     from raylog.client.group_consumer import RebalanceListener
+    from raylog.client.interceptors import ConsumerInterceptor, ProducerBatch, ProducerInterceptor, ProducerRecord
     from raylog.client.producer import Producer
     from raylog.client.read_errors import (
         CorruptBatch,
@@ -54,6 +55,7 @@ __all__ = [
     "CommittedOffset",
     "ConfigEntry",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerRecord",
     "CorruptBatch",
     "Delivery",
@@ -70,7 +72,10 @@ __all__ = [
     "PartitionReassignment",
     "PositionLost",
     "Producer",
+    "ProducerBatch",
     "ProducerDescription",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RebalanceListener",
     "RecordDeserializationError",
     "RecordMetadata",
@@ -92,6 +97,7 @@ _HOME = {
     "ConfigEntry": "results",
     "Consumer": "consumer",
     "ConsumerRecord": "results",
+    "ConsumerInterceptor": "interceptors",
     "CorruptBatch": "read_errors",
     "Delivery": "delivery",
     "GroupDescription": "results",
@@ -107,7 +113,10 @@ _HOME = {
     "PartitionReassignment": "results",
     "PositionLost": "read_errors",
     "Producer": "producer",
+    "ProducerBatch": "interceptors",
     "ProducerDescription": "results",
+    "ProducerInterceptor": "interceptors",
+    "ProducerRecord": "interceptors",
     "RebalanceListener": "group_consumer",
     "RecordDeserializationError": "read_errors",
     "RecordMetadata": "results",

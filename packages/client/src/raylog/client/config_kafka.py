@@ -117,7 +117,7 @@ NOT_HERE: Mapping[str, str] = {
     "group.protocol": _GROUPS,
     "group.remote.assignor": _GROUPS,
     "heartbeat.interval.ms": "a member keeps its ZooKeeper session by itself, ten times within session.timeout.ms",
-    "interceptor.classes": "wrap send and poll",
+    "interceptor.classes": "objects are given: the argument interceptors of producers and consumers",
     "internal.throw.on.fetch.stable.offset.unsupported": "brokers always answer stable offsets",
     "key.deserializer": "it is the consumer's argument key_deserializer: a name, or a function of bytes",
     "key.serializer": "it is the producer's argument key_serializer: a name, or a function that gives bytes",

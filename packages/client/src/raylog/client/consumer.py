@@ -19,11 +19,12 @@ from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import isolation_level
-from raylog.client.consumer_core import offsets_of, one_by_one
+from raylog.client.consumer_core import offsets_of
 from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, committed_offsets, named
 from raylog.client.group_calls import made_here
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import subscribed
+from raylog.client.interceptors import ConsumerInterceptor
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.read_errors import WakeupError
@@ -54,6 +55,7 @@ class Consumer(ConsumerInGroup):
     with underscores. ``key_deserializer`` and ``value_deserializer`` are bytes (the default: nothing in a record tells
     how it was written), msgpack, str, json or a function of bytes; null stays None.
     ``stats_cb`` is called with :meth:`metrics` every ``statistics.interval.ms``, in a thread of its own.
+    ``interceptors``: see ConsumerInterceptor.
 
     Making one raises, in a group, InvalidGroupId, InconsistentGroupProtocol when its members are Kafka's clients,
     BrokerNotAvailable and RequestTimedOut. Polling raises OffsetOutOfRange (PositionLost has both offsets) when there
@@ -74,12 +76,13 @@ class Consumer(ConsumerInGroup):
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         stats_cb: Statistics | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Any,
     ) -> None:
         if group_id is not None:
             config["group_id"] = group_id
         servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-        super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb)
+        super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._admin: Admin | None = None
         self._woken = False
         """Somebody called :meth:`wakeup`, and nobody was told."""
@@ -202,7 +205,7 @@ class Consumer(ConsumerInGroup):
                 if not records:
                     place.position = end
                     continue
-            yield from one_by_one(place, self._chosen(place, records))
+            yield from self._one_by_one(place, records)
 
     def wakeup(self) -> None:
         """Have the call that waits for records, or the next one, raise WakeupError: so another thread, or a signal

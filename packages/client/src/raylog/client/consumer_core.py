@@ -31,6 +31,7 @@ from raylog.client.consumer_config import (
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
+from raylog.client.interceptors import ConsumerChain, ConsumerInterceptor
 from raylog.client.metrics import CONSUMER_METRICS
 from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
@@ -75,6 +76,7 @@ class ConsumerCore:
         value_deserializer: str | Deserializer | None,
         config: Mapping[str, Any],
         stats_cb: Statistics | None,
+        interceptors: Sequence[ConsumerInterceptor],
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
         settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
@@ -89,6 +91,7 @@ class ConsumerCore:
         self._reporter.start()
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")
+        self._interceptors = ConsumerChain(interceptors) if interceptors else None
         self._ended = False
         self._serving: PartitionBuffer | None = None
         """Whose answer is being handed out."""
@@ -180,6 +183,8 @@ class ConsumerCore:
             finally:
                 self._network.close()
                 self._reporter.stop(wait=False)
+                if self._interceptors is not None:
+                    self._interceptors.close()
 
     def _follow(self, found: Iterable[tuple[str, int]]) -> None:
         """Read these, which are all partitions of their topics, and those that are added to them."""
@@ -273,6 +278,8 @@ class ConsumerCore:
             place.position = records[-1].offset + 1
             polled.setdefault(place.tp, []).extend(records)
             left -= len(records)
+        if polled and self._interceptors is not None:
+            polled = self._interceptors.on_consume(polled)
         return polled
 
     def _take_raw(self) -> dict[TopicPartition, Batches]:
@@ -293,7 +300,10 @@ class ConsumerCore:
             columns = self._try(buffer, gaps, partial(buffer.columns, schema, gaps))
             if columns is not None:
                 found.append(columns)
-        return pa.Table.from_batches(found, schema)
+        table = pa.Table.from_batches(found, schema)
+        if found and self._interceptors is not None:
+            table = self._interceptors.on_consume_columns(table)
+        return table
 
     def _try(self, buffer: PartitionBuffer, gaps: list[Gap], take: Callable[[], T]) -> T | None:
         """What ``take`` takes from the buffer. The gaps that it notes are warned of; an error is told by the next look

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from re import Pattern
 
 from raylog.client.consumer_config import GROUP_ID
-from raylog.client.consumer_core import ConsumerCore
+from raylog.client.consumer_core import ConsumerCore, one_by_one
 from raylog.client.group_consumer import AnyListener, GroupReader
+from raylog.client.group_consumer_core import Offsets
 from raylog.client.group_consumer_join import Topics, join_group
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord
@@ -77,18 +78,26 @@ class ConsumerInGroup(ConsumerCore):
             self._subscription,
             listener,
             network.metadata,
-            self._fetcher.counts,
+            self._came_through,
             network.pool.wakeup,
             self._new_admin,
         )
+
+    def _came_through(self, offsets: Offsets) -> None:
+        """They were committed."""
+        self._fetcher.counts.commits += 1
+        if self._interceptors is not None:
+            self._interceptors.on_commit(offsets)
 
     def _read_in(self, group: GroupReader | None) -> None:
         self._group = group
         self._may_deliver = None if group is None else group.member.may_deliver
 
-    def _chosen(self, place: Place, records: list[ConsumerRecord]) -> Iterable[ConsumerRecord]:
-        """Those of ``records`` that may be handed out one by one before the group is attended to again."""
-        return records if self._group is None else self._group.while_owned(place, records)
+    def _one_by_one(self, place: Place, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """``records``, for who iterates; in a group, up to where it has to be attended to again."""
+        chosen = records if self._group is None else self._group.while_owned(place, records)
+        found = one_by_one(place, chosen)
+        return found if self._interceptors is None else self._interceptors.one_by_one(place.tp, found)
 
 
 def named(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Iterator[str]:

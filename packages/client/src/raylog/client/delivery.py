@@ -6,6 +6,7 @@ event or callback list exists per record.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -180,13 +181,18 @@ class Delivery:
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record landed. Raises the delivery's error, or TimeoutError after ``timeout_s``."""
-        error = self.exception(timeout_s)
+        self._outcome.wait(timeout_s)
+        error, landed = self.settled()
         if error is not None:
             raise error
+        return landed
+
+    def settled(self) -> tuple[RaylogError | None, RecordMetadata]:
+        """Once :meth:`done`: why it failed, or None, and where the record landed, or was to."""
         outcome, index = self._outcome.of_record(self._index)
         offset = outcome.base_offset + index if outcome.base_offset >= 0 else -1
         timestamp = outcome.append_time if outcome.append_time >= 0 else self._timestamp
-        return RecordMetadata(outcome.topic, outcome.partition, offset, timestamp)
+        return outcome.error, RecordMetadata(outcome.topic, outcome.partition, offset, timestamp)
 
     def exception(self, timeout_s: float | None = None) -> RaylogError | None:
         """Why the delivery failed, or None when it succeeded; TimeoutError after ``timeout_s``."""
@@ -236,15 +242,36 @@ class BatchDelivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
+        return self.landed()
+
+    def landed(self) -> list[Landed]:
+        """Once :meth:`done`: where the rows landed; those that failed have no offset."""
         return [
             Landed(outcome.topic, outcome.partition, outcome.base_offset, count) for outcome, count in self._batches()
         ]
+
+    def on_done(self, callback: Callable[[RaylogError | None], None]) -> None:
+        """Call ``callback`` with the first error, or None, once every row is settled: in the sender's thread, or here
+        and now."""
+        settled, total = itertools.count(1), len(self._outcomes)
+
+        def one_more() -> None:
+            if next(settled) >= total:
+                callback(self._error())
+
+        for outcome, _ in self._outcomes:
+            outcome.on_done(one_more)
+        if not total:
+            one_more()
 
     def exception(self, timeout_s: float | None = None) -> RaylogError | None:
         """Why some rows were not delivered: the first error, or None. TimeoutError after ``timeout_s``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for outcome, _ in self._outcomes:
             outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return self._error()
+
+    def _error(self) -> RaylogError | None:
         return next((outcome.error for outcome, _ in self._outcomes if outcome.error is not None), None)
 
     def failed(self) -> int:

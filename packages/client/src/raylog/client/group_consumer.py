@@ -17,7 +17,6 @@ from raylog.client.group_calls import Call, Calls
 from raylog.client.group_changes import Change
 from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Offsets, Revoked, Step
 from raylog.client.metadata import Metadata
-from raylog.client.metrics import FetchCounts
 from raylog.client.results import ConsumerRecord
 from raylog.client.subscription import Place
 from raylog.coordination.clocks import monotonic_ms, wall_ms
@@ -113,7 +112,7 @@ class GroupReader:
         offsets: OffsetStore,
         listener: AnyListener,
         metadata: Metadata,
-        counts: FetchCounts,
+        came_through: Callable[[Offsets], None],
         wake: Callable[[], None],
         left: Callable[[], None],
         *,
@@ -121,14 +120,14 @@ class GroupReader:
     ) -> None:
         """``join`` is given what to call, from any thread, when the membership has changes, and answers it.
 
-        ``wake`` ends a poll's waiting; ``left`` is called last.
+        ``came_through`` is called with what was committed; ``wake`` ends a poll's waiting; ``left`` is called last.
         """
         self._group = group
         self._core = core
         self._offsets = offsets
         self._listener = listener
         self._metadata = metadata
-        self._counts = counts
+        self._came_through = came_through
         self._wake = wake
         self._left = left
         self._clock = clock
@@ -183,7 +182,7 @@ class GroupReader:
             return
         self.member.commit(wanted)
         self._settle()
-        self._came_through(wanted)
+        self._note(wanted)
 
     def commit_async(self, offsets: Offsets | None) -> Future[None]:
         """As :meth:`commit`, without waiting."""
@@ -234,7 +233,7 @@ class GroupReader:
 
     def _sign_off(self, timeout_s: float, positions: Offsets) -> None:
         if self.member.leave(timeout_s, positions) and positions:
-            self._counts.commits += 1
+            self._came_through(positions)
 
     def _take_up(self, *, leaving: bool = False) -> Calls[None]:
         if self._noticed:
@@ -324,11 +323,11 @@ class GroupReader:
         while self._committing and self._committing[0][0].done():
             future, offsets = self._committing.popleft()
             if not future.cancelled() and future.exception() is None:
-                self._came_through(offsets)
+                self._note(offsets)
 
-    def _came_through(self, offsets: Offsets) -> None:
-        self._counts.commits += 1
-        self._core.committed(offsets)
+    def _note(self, committed: Offsets) -> None:
+        self._came_through(committed)
+        self._core.committed(committed)
 
     def _tell_failure(self, future: Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:

@@ -22,10 +22,9 @@ from raylog.client.consumer_config import (
     ZOOKEEPER_CONNECT,
 )
 from raylog.client.group_consumer import AnyListener, GroupReader, Membership
-from raylog.client.group_consumer_core import GroupCore
+from raylog.client.group_consumer_core import GroupCore, Offsets
 from raylog.client.group_member import GroupMember
 from raylog.client.metadata import Metadata
-from raylog.client.metrics import FetchCounts
 from raylog.client.registry import zookeeper_auth
 from raylog.client.results import BrokerDescription
 from raylog.client.subscription import Subscription
@@ -73,7 +72,7 @@ def join_group(
     subscription: Subscription,
     listener: AnyListener,
     metadata: Metadata,
-    counts: FetchCounts,
+    came_through: Callable[[Offsets], None],
     wake: Callable[[], None],
     new_admin: Callable[[], Admin],
 ) -> GroupReader:
@@ -133,7 +132,7 @@ def join_group(
                 f"group {group}: no ZooKeeper answers at {found.zookeeper}, {found.source}: {error}"
             ) from error
         return GroupReader(
-            group, topics, join, core, RegistryOffsetStore(store), listener, metadata, counts, wake, store.close
+            group, topics, join, core, RegistryOffsetStore(store), listener, metadata, came_through, wake, store.close
         )
     except BaseException:
         store.close()

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from raylog.client.delivery import BatchDelivery, delivers_here, refuse_to_wait
+from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, refuse_to_wait
 from raylog.client.exit_flush import forget, remember
+from raylog.client.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.producer_state import Continuation
+from raylog.client.record_values import Headers
 from raylog.client.serde import Serializer
 from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.loops import Loops
@@ -30,8 +32,9 @@ class Producer(ProducerCore):
     default bytes are sent as they are and every other value as msgpack. None is null, always. ``partitioner`` is a
     name or a function of (key bytes or None, all partitions, those with a leader). A producer that is not closed is
     flushed at the end of the process, for at most 30 s. ``stats_cb`` is called with :meth:`metrics` every
-    ``statistics.interval.ms``, in a thread of its own; what it raises is logged. ``continues``: go on under the
-    numbers of another producer; the first batch that fails fails all that follow. Raises InvalidConfig.
+    ``statistics.interval.ms``, in a thread of its own; what it raises is logged. ``interceptors``: see
+    ProducerInterceptor. ``continues``: go on under the numbers of another producer; the first batch that fails fails
+    all that follow. Raises InvalidConfig.
     """
 
     def __init__(
@@ -42,10 +45,15 @@ class Producer(ProducerCore):
         value_serializer: str | Serializer | None = None,
         partitioner: str | Partitioner | None = None,
         stats_cb: Statistics | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
         continues: Continuation | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues, stats_cb)
+        super().__init__(
+            bootstrap_servers, key_serializer, value_serializer, partitioner, config, continues, stats_cb, interceptors
+        )
+        if self._interceptors is not None:
+            self.send = self._intercepted  # type: ignore[method-assign]
         self._thread = Loops().loop(
             "raylog-producer",
             self._step,
@@ -76,10 +84,49 @@ class Producer(ProducerCore):
         headers and timestamp. ``partition`` is one number or a column. Batches are made of one call's records: call
         it with thousands. Blocks and raises as :meth:`send`; what is wrong with a row is found before any is queued.
         """
+        if self._interceptors is not None:
+            batch = ProducerBatch(topic, values, keys, partition, headers, timestamps)
+            return self._intercepted_batch(self._interceptors, batch)
+        return self._send_batch(topic, values, keys, partition, headers, timestamps)
+
+    def _send_batch(
+        self, topic: str, values: Any, keys: Any, partition: Any, headers: Any, timestamps: Any
+    ) -> BatchDelivery:
         delivery = BatchDelivery()
         rows, partitions = self._columns.rows(values, keys, partition, headers, timestamps, wall_ms())
         for encoded in self._encoded(topic, rows, partitions):
             self._add_encoded(topic, encoded, delivery)
+        return delivery
+
+    def _intercepted(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """:meth:`send` where there are interceptors."""
+        assert self._interceptors is not None
+        record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, headers, timestamp))
+        topic, value, key, partition, headers, timestamp = record
+        try:
+            delivery = self._send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
+        except Exception as error:
+            self._interceptors.refused(record, error)
+            raise
+        self._interceptors.follow(delivery)
+        return delivery
+
+    def _intercepted_batch(self, chain: ProducerChain, batch: ProducerBatch) -> BatchDelivery:
+        try:
+            delivery = self._send_batch(*chain.on_send_batch(batch))
+        except Exception as error:
+            chain.refused_batch(error)
+            raise
+        chain.follow_batch(delivery)
         return delivery
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -116,6 +163,8 @@ class Producer(ProducerCore):
             self._network.pool.wakeup()
             self._thread.join()
             self._reporter.stop()
+            if self._interceptors is not None:
+                self._interceptors.close()
             forget(self)
 
     def close_at_exit(self, timeout_s: float) -> None:

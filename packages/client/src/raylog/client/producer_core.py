@@ -34,6 +34,7 @@ from raylog.client.config import (
 from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
+from raylog.client.interceptors import ProducerChain, ProducerInterceptor
 from raylog.client.metrics import PRODUCER_METRICS
 from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
@@ -90,6 +91,7 @@ class ProducerCore:
         config: Mapping[str, Any],
         continues: Continuation | None = None,
         stats_cb: Statistics | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> None:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
@@ -131,6 +133,7 @@ class ProducerCore:
         self._reporter = MetricsReporter("producer", settings, PRODUCER_METRICS, self.metrics, stats_cb)
         self._network = Network(settings, max_idle_ms=max_idle_ms, allow_auto_create=True)
         self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
+        self._interceptors = ProducerChain(interceptors) if interceptors else None
         self._closed = False
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
         self._fork = ForkGuard("producer", self._routes.clear)

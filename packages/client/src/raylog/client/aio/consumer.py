@@ -20,10 +20,11 @@ from raylog.client.admin import Admin
 from raylog.client.aio.group_task import AsyncRebalanceListener, GroupTask, seen
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import isolation_level
-from raylog.client.consumer_core import offsets_of, one_by_one
+from raylog.client.consumer_core import offsets_of
 from raylog.client.consumer_in_group import named
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import subscribed
+from raylog.client.interceptors import ConsumerInterceptor
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
@@ -56,11 +57,12 @@ class AsyncConsumer(GroupTask):
         key_deserializer: str | Deserializer | None = None,
         value_deserializer: str | Deserializer | None = None,
         stats_cb: Statistics | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Any,
     ) -> None:
         if group_id is not None:
             config["group_id"] = group_id
-        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config, stats_cb)
+        super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._listener = listener or self._listener
         self._names: list[str] = []
         """Topics whose partitions are still to be assigned."""
@@ -160,8 +162,7 @@ class AsyncConsumer(GroupTask):
         while (record := next(self._in_hand, None)) is None:
             found = await self._find(partial(self._peek, _WHOLE_BATCH), 1_000)
             if found is not None:
-                place, records = found
-                self._in_hand = one_by_one(place, self._chosen(place, records))
+                self._in_hand = self._one_by_one(*found)
         return record
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from raylog.client.accumulator import EncodedRecords
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
 from raylog.client.exit_flush import forget, remember
+from raylog.client.interceptors import ProducerBatch, ProducerInterceptor, ProducerRecord
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
 from raylog.client.producer_core import Partitioner, ProducerCore
@@ -90,13 +91,22 @@ class AsyncProducer(ProducerCore):
         value_serializer: str | Serializer | None = None,
         partitioner: str | Partitioner | None = None,
         stats_cb: Statistics | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
         **config: Any,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loops = Loops()
-        super().__init__(bootstrap_servers, key_serializer, value_serializer, partitioner, config, stats_cb=stats_cb)
+        super().__init__(
+            bootstrap_servers,
+            key_serializer,
+            value_serializer,
+            partitioner,
+            config,
+            stats_cb=stats_cb,
+            interceptors=interceptors,
+        )
         self._loop.add_reader(self._network.pool.fileno(), self._step)
         self._step()
         remember(self)
@@ -117,13 +127,26 @@ class AsyncProducer(ProducerCore):
         most ``max.block.ms``. Cancelled while it waits, it has queued nothing. Raises as ``Producer.send``.
         """
 
+        chain = self._interceptors
+        if chain is not None:
+            topic, value, key, partition, headers, timestamp = record = chain.on_send(
+                ProducerRecord(topic, value, key, partition, headers, timestamp)
+            )
+
         def send() -> Delivery:
             return self._send(topic, value, key, partition=partition, headers=headers, timestamp=timestamp)
 
         try:
-            delivery = send()
-        except _MustWait as blocked:
-            delivery = await self._retry(send, blocked)
+            try:
+                delivery = send()
+            except _MustWait as blocked:
+                delivery = await self._retry(send, blocked)
+        except Exception as error:
+            if chain is not None:
+                chain.refused(record, error)
+            raise
+        if chain is not None:
+            chain.follow(delivery)
         assert isinstance(delivery, AsyncDelivery)
         return delivery
 
@@ -142,6 +165,21 @@ class AsyncProducer(ProducerCore):
         Other tasks have their turns meanwhile, and must not change the columns. Cancelled while it waits for memory,
         it has queued a part of the rows: the batches made so far.
         """
+        chain = self._interceptors
+        if chain is None:
+            return await self._send_batch(topic, values, keys, partition, headers, timestamps)
+        batch = chain.on_send_batch(ProducerBatch(topic, values, keys, partition, headers, timestamps))
+        try:
+            delivery = await self._send_batch(*batch)
+        except Exception as error:
+            chain.refused_batch(error)
+            raise
+        chain.follow_batch(delivery)
+        return delivery
+
+    async def _send_batch(
+        self, topic: str, values: Any, keys: Any, partition: Any, headers: Any, timestamps: Any
+    ) -> AsyncBatchDelivery:
         delivery = AsyncBatchDelivery()
         checked: list[Iterator[EncodedRecords]] = []
         for rows, partitions in self._columns.pieces(values, keys, partition, headers, timestamps, wall_ms()):
@@ -236,6 +274,8 @@ class AsyncProducer(ProducerCore):
             self._timer.cancel()
         self._sender.finish(error)
         self._reporter.stop(wait=False)
+        if self._interceptors is not None:
+            self._interceptors.close()
         forget(self)
 
     async def _call(self, call: Callable[[], T]) -> T:
