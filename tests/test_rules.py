@@ -148,6 +148,12 @@ def test_log_lines_are_written_in_one_way() -> None:
     assert {module_of(path) for path in SOURCES if "getLogger(" in path.read_text()} == set(LOGGERS)
 
 
+def test_addresses_are_written_in_one_way() -> None:
+    """An IPv6 host without brackets is an address that no client takes."""
+    wrong = re.compile(r"""host(?:['"]\])?\}:\{""")
+    assert [module_of(path) for path in SOURCES if wrong.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("pattern", FILE_ACCESS)
 def test_log_files_are_used_in_one_way(pattern: str) -> None:
     """A read without a hold meets a closed descriptor, or another file's; a file that is gone is no failed disk."""

@@ -43,6 +43,11 @@ def test_a_cluster_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert written.bootstrap_servers == "127.0.0.1:3"
 
 
+def test_bootstrap_address_of_an_ipv6_host_has_brackets(tmp_path: Path) -> None:
+    places = [BrokerPlace(index, f"broker-{index}", "::1", 29392 + index, str(tmp_path), "local") for index in (0, 1)]
+    assert cluster(tmp_path).with_brokers("id", tuple(places)).bootstrap_servers == "[::1]:29392,[::1]:29393"
+
+
 def test_the_registry_lists_what_was_brought_up_and_not_taken_down(tmp_path: Path, home: Path) -> None:
     one, two = cluster(tmp_path / "1", "raylog-1"), cluster(tmp_path / "2", "raylog-2")
     one.save()

@@ -11,7 +11,7 @@ import pytest
 
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.logs import Logger
-from raylog.protocol.texts import MAX_MESSAGE, MAX_TRACE, safe_text, says, told, traced
+from raylog.protocol.texts import MAX_MESSAGE, MAX_TRACE, host_port, safe_text, says, told, traced
 
 log = Logger("raylog.test-of-texts")
 
@@ -102,3 +102,8 @@ def test_log_line_names_the_code_that_logs(caplog: pytest.LogCaptureFixture) -> 
     assert (caplog.messages, caplog.records[0].filename) == (["it failed 3 times"], Path(__file__).name)
     assert caplog.records[0].funcName == "test_log_line_names_the_code_that_logs"
     assert caplog.records[0].args == (3,)
+
+
+@pytest.mark.parametrize(("host", "text"), [("::1", "[::1]:9092"), ("127.0.0.1", "127.0.0.1:9092"), ("b", "b:9092")])
+def test_address_has_an_ipv6_host_in_brackets(host: str, text: str) -> None:
+    assert host_port(host, 9092) == text

@@ -28,6 +28,7 @@ from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimed
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
 from raylog.protocol.records import Batches
 from raylog.protocol.settings import Settings
+from raylog.protocol.texts import host_port
 
 __all__ = ["Broker", "Place"]
 
@@ -205,7 +206,7 @@ class Broker:
     def address(self) -> str:
         """``host:port`` of the first listener: what goes into a client's bootstrap_servers."""
         endpoint = self._opened().endpoints[0]
-        return f"{endpoint.host}:{endpoint.port}"
+        return host_port(endpoint.host, endpoint.port)
 
     @property
     def partitions(self) -> PartitionTable:
@@ -288,8 +289,8 @@ class Broker:
             "id": self.broker_id,
             "host": host,
             "port": port,
-            "listeners": {endpoint.listener: f"{endpoint.host}:{endpoint.port}" for endpoint in parts.endpoints},
-            "listening": {listener.name: f"{listener.host}:{listener.port}" for listener in parts.server.endpoints},
+            "listeners": {at.listener: host_port(at.host, at.port) for at in parts.endpoints},
+            "listening": {at.name: host_port(at.host, at.port) for at in parts.server.endpoints},
             "time_ms": wall_ms(),
             "node": self._place.node,
             "rack": self.settings[BROKER_RACK],

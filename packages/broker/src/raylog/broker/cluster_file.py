@@ -22,6 +22,7 @@ from raylog.coordination.credentials import read_credentials
 from raylog.coordination.private_files import private_directory, write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
+from raylog.protocol.texts import host_port
 
 __all__ = [
     "BrokerFile",
@@ -146,7 +147,7 @@ class ClusterFile:
 
     def with_brokers(self, cluster_id: str, brokers: tuple[BrokerPlace, ...]) -> ClusterFile:
         """The same cluster with its brokers' final addresses."""
-        servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        servers = ",".join(host_port(broker.host, broker.port) for broker in brokers)
         return replace(self, cluster_id=cluster_id, brokers=brokers, bootstrap_servers=servers)
 
     def _entry(self) -> Path:

@@ -16,6 +16,7 @@ from raylog.broker.cluster_file import ClusterFile, ClusterNotFound, find_cluste
 from raylog.coordination.credentials import read_credentials
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig
 from raylog.protocol.tables import as_json, table
+from raylog.protocol.texts import host_port
 
 __all__ = ["register"]
 
@@ -215,7 +216,7 @@ def _print_status(facts: dict[str, Any]) -> None:
     rows = [
         broker
         | {
-            "address": f"{broker['host']}:{broker['port']}",
+            "address": host_port(broker["host"], broker["port"]),
             "state": broker["state"] + (f": {broker['trouble']}" if broker["trouble"] else ""),
         }
         for broker in facts["brokers"]

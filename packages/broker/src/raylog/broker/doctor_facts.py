@@ -20,6 +20,7 @@ from raylog.coordination.free_ports import check_port
 from raylog.coordination.java import NoJava, find_java
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.messages import decode_response, encode_request
+from raylog.protocol.texts import host_port
 
 __all__ = ["Disk", "NodeFacts", "Question", "look"]
 
@@ -134,7 +135,7 @@ def _taken_ports(broker_dir: Path) -> list[tuple[str, str]]:
         try:
             check_port(host, port)
         except OSError as error:
-            taken.append((name, f"{host}:{port} cannot be listened at: {error.strerror or error}"))
+            taken.append((name, f"{host_port(host, port)} cannot be listened at: {error.strerror or error}"))
     return taken
 
 

@@ -17,6 +17,7 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.model import Endpoint
 from raylog.protocol.errors import InvalidConfig, RaylogError
 from raylog.protocol.settings import Settings
+from raylog.protocol.texts import host_port
 
 __all__ = ["WILDCARDS", "bind", "check_listeners", "endpoints", "format_listener", "parse_listeners"]
 
@@ -52,8 +53,7 @@ def parse_listeners(texts: Sequence[str], setting: str = LISTENERS.name) -> list
 
 def format_listener(listener: Listener) -> str:
     """``NAME://host:port``, as :func:`parse_listeners` reads it."""
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    return f"{listener.name}://{host}:{listener.port}"
+    return f"{listener.name}://{host_port(listener.host, listener.port)}"
 
 
 def bind(settings: Settings, ports: Ports, ports_file: Path, loops: Loops) -> SocketServer:
@@ -131,7 +131,7 @@ def _with_port(listener: Listener, saved: Mapping[str, int]) -> Listener:
 
 
 def _refused(listeners: Sequence[Listener], error: OSError) -> RaylogError:
-    where = ", ".join(f"{listener.host}:{listener.port}" for listener in listeners)
+    where = ", ".join(host_port(listener.host, listener.port) for listener in listeners)
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(f"cannot listen on {where}: the address is in use; end what uses it or set listeners")
     return InvalidConfig(

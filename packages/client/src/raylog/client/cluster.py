@@ -29,6 +29,7 @@ from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.texts import host_port
 
 _NAMESPACE = "raylog-"
 _ACTOR = re.compile(r"broker-(\d+)")
@@ -246,7 +247,9 @@ def _on_ray(address: str | None) -> Cluster:
         described: list[dict[str, Any]] = ray.get(asked, timeout=_DESCRIBE_TIMEOUT_S)
     except RayError as error:
         raise BrokerNotAvailable(f"the brokers in Ray namespace {namespace!r} do not answer: {error}") from error
-    cluster.bootstrap_servers = ",".join(f"{facts['host']}:{facts['port']}" for facts in described if "port" in facts)
+    cluster.bootstrap_servers = ",".join(
+        host_port(facts["host"], facts["port"]) for facts in described if "port" in facts
+    )
     if not cluster.bootstrap_servers:
         raise BrokerNotAvailable(f"no broker in Ray namespace {namespace!r} serves yet; try again in a moment")
     return cluster

@@ -30,7 +30,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``host:port``, ``[v6]:port`` or ``LISTENER://host:port``; InvalidConfig when it is
     neither."""
     host, colon, port = text.rpartition("://")[2].rpartition(":")
-    check = between(1, 65535)
-    if not colon or not host or not port.isdigit() or check(int(port)):
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not host or not is_number or between(1, 65535)(int(port)):
         raise InvalidConfig(f"bootstrap.servers: {text!r} is not host:port")
     return host.strip("[]"), int(port)

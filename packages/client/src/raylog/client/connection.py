@@ -31,6 +31,7 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.messages import decode_response, encode_request
+from raylog.protocol.texts import host_port
 
 API_VERSIONS = 18
 MAX_RESPONSE_BYTES = 1 << 30
@@ -49,7 +50,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 class State(Enum):

@@ -39,6 +39,7 @@ from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGro
 from raylog.protocol.ids import GroupId, TopicName
 from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
+from raylog.protocol.texts import host_port
 
 log = Logger(__name__)
 
@@ -162,7 +163,7 @@ class _Found(NamedTuple):
 def _ask(settings: Settings, new_admin: Callable[[], Admin]) -> _Found:
     with new_admin() as admin:
         broker, values = _settings_of_a_broker(admin)
-    name = f"broker {broker.broker_id} ({broker.host}:{broker.port})"
+    name = f"broker {broker.broker_id} ({host_port(broker.host, broker.port)})"
     zookeeper, source = settings[ZOOKEEPER_CONNECT], "as zookeeper.connect says"
     if not zookeeper:
         zookeeper = values.get("zookeeper.connect") or ""

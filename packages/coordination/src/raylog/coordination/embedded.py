@@ -29,6 +29,7 @@ from raylog.coordination.private_files import private_directory, write_private
 from raylog.coordination.processes import ProcessRef
 from raylog.coordination.zookeeper_server import EmbeddedError, command
 from raylog.protocol.errors import RaylogError
+from raylog.protocol.texts import host_port
 
 JVM_STOP_S = 5.0
 LOOPBACK = "127.0.0.1"
@@ -88,8 +89,7 @@ class EmbeddedZooKeeper:
     @property
     def address(self) -> str:
         """``host:port``; the port is the same after every restart."""
-        host, port = self._listens_at()
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return host_port(*self._listens_at())
 
     @property
     def host(self) -> str:
@@ -189,7 +189,7 @@ class _Owner:
             check_port(self._host, kept)
         except OSError as error:
             raise EmbeddedError(
-                f"the embedded ZooKeeper of {self._data_dir} cannot listen on {self._host}:{kept} "
+                f"the embedded ZooKeeper of {self._data_dir} cannot listen on {host_port(self._host, kept)} "
                 f"({error.strerror}): free that address, or choose another one and delete {file}"
             ) from error
         return kept

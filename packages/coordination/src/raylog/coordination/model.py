@@ -25,6 +25,7 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+from raylog.protocol.texts import host_port
 
 NO_CONTROLLER = BrokerId(-1)
 NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
@@ -43,8 +44,7 @@ class Endpoint:
     security_protocol: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{host_port(self.host, self.port)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 
-__all__ = ["MAX_MESSAGE", "MAX_TRACE", "safe_text", "says", "told", "traced"]
+__all__ = ["MAX_MESSAGE", "MAX_TRACE", "host_port", "safe_text", "says", "told", "traced"]
 
 MAX_MESSAGE = 4_000
 """Characters: a message quotes what clients sent, which may be any length; it goes into logs and into answers, where
@@ -24,6 +24,12 @@ def safe_text(text: str, most: int = MAX_MESSAGE) -> str:
     """``text`` such that UTF-8 can write it, a lone surrogate as ``\\udc80``, of at most ``most`` characters."""
     safe = text if text.isascii() else text[:most].encode("utf-8", "backslashreplace").decode()
     return safe if len(safe) <= most and len(text) <= most else safe[: most - 1] + "…"
+
+
+def host_port(host: str, port: int) -> str:
+    """An address as clients take it, an IPv6 host in brackets: ``[::1]:9092``."""
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"{bracketed}:{port}"
 
 
 def says(value: object) -> str:

@@ -29,6 +29,7 @@ from raylog.broker.storage.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
 from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
+from raylog.protocol.texts import host_port
 
 __all__ = ["ClientConnection", "address_text", "framed"]
 
@@ -54,8 +55,7 @@ _LENGTH = struct.Struct(">i")
 
 def address_text(address: Address) -> str:
     """``host:port``, as log lines have it."""
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"{host}:{address[1]}"
+    return host_port(address[0], address[1])
 
 
 def framed(reply: Sequence[bytes | FileSlice]) -> list[bytes | FileSlice]:

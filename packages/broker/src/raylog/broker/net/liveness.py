@@ -14,6 +14,7 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.model import BrokerInfo
 from raylog.coordination.names import Names
 from raylog.protocol.ids import BrokerEpoch, BrokerId
+from raylog.protocol.texts import host_port
 
 __all__ = ["BrokerLiveness", "Liveness", "SessionsOnly"]
 
@@ -81,6 +82,6 @@ class BrokerLiveness:
         if is_first:
             logger.warning(
                 "broker seems dead: it dropped its connection, and nobody listens there",
-                other=who.id, broker_epoch=who.epoch, at=f"{peer.host}:{peer.port}",
+                other=who.id, broker_epoch=who.epoch, at=host_port(peer.host, peer.port),
             )  # fmt: skip
         self._on_gone(who.id, who.epoch)

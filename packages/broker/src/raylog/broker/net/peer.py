@@ -15,6 +15,7 @@ from raylog.broker.net.transmit import limit_sends, timeval
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, NetworkException
 from raylog.protocol.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
 from raylog.protocol.frames import FrameBuffer
+from raylog.protocol.texts import host_port
 
 __all__ = ["FETCH_VERSION", "PeerConnection"]
 
@@ -44,7 +45,7 @@ class PeerConnection:
         try:
             sock = socket.create_connection((host, port), min(CONNECT_TIMEOUT_S, self._timeout_s))
         except OSError as error:
-            raise NetworkException(f"connecting to {host}:{port} failed: {error}") from error
+            raise NetworkException(f"connecting to {host_port(host, port)} failed: {error}") from error
         self._sock, self._frames = sock, FrameBuffer(self._max_answer_bytes)
         if self._interrupted:
             self.close()

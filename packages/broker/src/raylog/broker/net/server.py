@@ -27,6 +27,7 @@ from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.threads import Threads
 from raylog.coordination.loops import Loop, Loops
 from raylog.protocol.settings import Settings
+from raylog.protocol.texts import host_port
 
 log = EventLog(__name__)
 
@@ -241,6 +242,6 @@ def _listen(listener: Listener) -> socket.socket:
         sock.close()
         raise OSError(
             error.errno,
-            f"listener {listener.name} cannot use {listener.host}:{listener.port}: {error.strerror}",
+            f"listener {listener.name} cannot use {host_port(listener.host, listener.port)}: {error.strerror}",
         ) from error
     return sock

@@ -107,11 +107,11 @@ def client_settings(items: Iterable[str] | None) -> dict[str, str]:
 
 def milliseconds(text: str, option: str) -> int:
     """Milliseconds since 1970 of such a number, or of an ISO date and time (local unless it names a zone)."""
-    if text.isdigit():
-        return int(text)
     try:
+        if text.isdecimal():
+            return int(text)
         return int(datetime.fromisoformat(text).timestamp() * 1_000)
-    except ValueError as error:
+    except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequest(
             f"{option} {text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T18:30"
         ) from error
