@@ -531,6 +531,30 @@ def test_nothing_is_handed_out_when_the_lease_has_lapsed(world: World) -> None:
         read_until(lambda got: got.total() >= 1, consumer)
 
 
+def test_lapsed_lease_asks_brokers_no_more_often_than_they_may_wait(world: World) -> None:
+    """One partition's records are here and may not be handed out; the others, of the same broker, are empty."""
+    topic = world.topic(partitions=6)
+    world.fill(topic, range(0, 600, 6), 6)
+    config = {"session_timeout_ms": 3_000, "fetch_max_wait_ms": 250}  # brokers' leases last longer
+    with world.consumer(topic, "lapsed", **config) as consumer:
+        wait_until(
+            lambda: values_of(consumer, max_records=1) and len(consumer.assignment()) == 6, WAIT_S, "a record, and all"
+        )
+        jvm = world.zookeeper.jvm
+        assert jvm is not None
+        owned = consumer.assignment()
+        os.kill(jvm.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not any(consumer.may_deliver(*tp) for tp in owned), WAIT_S, "the lease lapses")
+            fetches, begun = consumer.metrics()["fetch-total"], time.monotonic()
+            values_of(consumer, 1_000)
+            per_s = (consumer.metrics()["fetch-total"] - fetches) / (time.monotonic() - begun)
+        finally:
+            os.kill(jvm.pid, signal.SIGCONT)
+        print(f"\n{per_s:.1f} fetches a second under a lapsed lease")
+        assert per_s <= 2 * 4 + 2  # two brokers, each of which lets a fetch wait for a quarter of a second
+
+
 def read_while_stopped(zookeeper: EmbeddedZooKeeper, seconds: float, consumer: Consumer) -> Counter[int]:
     """What it hands out while ZooKeeper is stopped for so long."""
     jvm = zookeeper.jvm

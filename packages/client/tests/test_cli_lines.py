@@ -48,6 +48,33 @@ def test_nothing_is_told_from_empty_by_its_size_only() -> None:
     assert write(record(value=b"", key=b"")) == b"0 0||"
 
 
+def test_record_without_a_timestamp_is_read_as_one() -> None:
+    written = formatter("json")(record()._replace(timestamp=-1))
+    assert json_reader(())(written) == NewRecord(b"v", b"k", (), None)
+
+
+def test_null_marker_stands_for_null() -> None:
+    headers = parsed_headers(["a=NULL", "b=1"], "NULL")
+    assert headers == (("a", None), ("b", b"1"))
+    assert line_reader(None, headers, "NULL")(b"NULL") == NewRecord(None, None, headers)
+    assert line_reader(":", (), "")(b":") == NewRecord(None, None)
+    assert line_reader(":", (), "NULL")(b"k:") == NewRecord(b"", b"k")
+
+
+def test_value_that_json_has_no_form_for_is_refused() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(InvalidRecord, match="cannot be shown as JSON"):
+        formatter("%s")(record()._replace(value=value))
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"value": "v", "timestamp": true}', b'{"value": "\\ud800"}'])
+def test_line_that_is_no_record_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="is no JSON object with value"):
+        json_reader(())(line)
+
+
 @pytest.mark.parametrize("template", ["avro", "%x", "%s %"])
 def test_a_format_that_is_unknown_is_refused(template: str) -> None:
     with pytest.raises(InvalidRequest, match="--format"):

@@ -7,7 +7,7 @@ back. One fetch per broker is under way at a time; while the user reads one answ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from raylog.client.complaints import Complaints
@@ -83,7 +83,9 @@ class Fetcher:
         subscription: Subscription,
         key: Deserializer | None,
         value: Deserializer | None,
+        hands_out: Callable[[PartitionBuffer], bool],
     ) -> None:
+        """``hands_out``: whether what the buffer has would be handed out by a poll now."""
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         self.complaints = Complaints(subscription)
         self.counts = FetchCounts()
@@ -92,6 +94,7 @@ class Fetcher:
         self._network = network
         self._subscription = subscription
         self._deserializers = (key, value)
+        self._hands_out = hands_out
         self._check_crcs = settings[CHECK_CRCS]
         self._max_bytes = settings[FETCH_MAX_BYTES]
         self._max_partition_bytes = settings[MAX_PARTITION_FETCH_BYTES]
@@ -213,13 +216,14 @@ class Fetcher:
                 epoch = self._network.metadata.view.leader_of(tp)[1]
                 address = self._replicas.address(tp, address, epoch, now_ms)
                 if not buffer.wants_more():
-                    reserved.add(address)
+                    if self._hands_out(buffer):  # else it is full for long, as while a lease has lapsed
+                        reserved.add(address)
                 elif address not in self._fetching:
                     wanted.setdefault(address, []).append(buffer)
         blocked |= self._epochs.ask(moved)
         for address, buffers in wanted.items():
             if self._network.ready(address):
-                # A partition that isn't asked for now should not wait for those that are: don't linger there.
+                # A partition that will be asked for soon should not wait for those that are now: don't linger there.
                 self._send_fetch(address, buffers, 0 if address in reserved else self._max_wait_ms)
             else:
                 blocked = True

@@ -26,10 +26,13 @@ from raylog.client.cli import brokers, configs, consume, groups, measure, produc
 from raylog.client.cli.plugins import plugins
 from raylog.protocol.compiled import RECORD_CODEC
 from raylog.protocol.errors import RaylogError
+from raylog.protocol.texts import safe_text, told
 
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 130
+_TRACEBACK = "RAYLOG_TRACEBACK"
+"""Set in the environment: an error that nobody foresaw ends a command with its traceback."""
 
 
 class Root(TyperGroup):
@@ -43,15 +46,28 @@ class Root(TyperGroup):
         return here or plugins(cmd_name).get_command(ctx, cmd_name) or plugins(None).get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
+        if sys.stdout is None:
+            raise OSError("stdout is closed; send it to /dev/null if nobody is to read it")
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_stdout()
             raise typer.Exit(0) from None
+        except OSError:
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _forget_stdout()
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
         return answer
+
+
+def _forget_stdout() -> None:
+    """What is still to be written there goes nowhere: else Python tries again at its end, and tells that it fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -94,13 +110,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _report_usage(error)
     except (RaylogError, OSError) as error:
         code = _report(str(error), 1)
+    except UnicodeEncodeError as error:
+        code = _report(f"{error.object!r} is not UTF-8, as all text is here but for the names of files", 1)
     except typer.Abort:
         code = _INTERRUPTED
+    except Exception as error:
+        if _TRACEBACK in os.environ:
+            raise
+        code = _report(f"a defect of raylog: {told(error)}; with {_TRACEBACK}=1 in the environment it says where", 1)
     sys.exit(code)
 
 
 def _report(message: str, code: int) -> int:
-    typer.echo(f"raylog: {' '.join(message.split())}", err=True)
+    typer.echo(f"raylog: {' '.join(safe_text(message).split())}", err=True)
     return code
 
 

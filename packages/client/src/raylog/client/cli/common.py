@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
 from enum import StrEnum
@@ -13,8 +14,12 @@ import typer
 from raylog import client
 from raylog.client.registry import cluster_in, only_running_cluster
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, RaylogError
+from raylog.protocol.ids import BrokerId
 from raylog.protocol.tables import Row, as_json, table
+from raylog.protocol.texts import safe_text
 
+INT16, INT32, INT64 = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
+"""The largest numbers of Kafka's types: of replicas; of partitions and brokers; of offsets and times."""
 TIMEOUT_MS = 8_000
 """How long a command waits for brokers: as long as one takes to come back, and not longer."""
 _COMPLETION_TIMEOUT_MS = 1_000
@@ -105,11 +110,28 @@ def client_settings(items: Iterable[str] | None) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in name_values(items).items()}
 
 
+def whole_number(text: str) -> int | None:
+    """The number that ``text`` is, if it is one of 64 bits, as Kafka's offsets and times are."""
+    if not re.fullmatch("-?[0-9]{1,19}", text):
+        return None
+    number = int(text)
+    return number if abs(number) <= INT64 else None
+
+
+def ids_of(text: str, separator: str) -> list[BrokerId]:
+    """Numbers of brokers. Raises ValueError."""
+    numbers = [int(part) for part in text.split(separator)]
+    if any(number > INT32 for number in numbers):
+        raise ValueError(f"no broker has a number above {INT32}")
+    return [BrokerId(number) for number in numbers]
+
+
 def milliseconds(text: str, option: str) -> int:
     """Milliseconds since 1970 of such a number, or of an ISO date and time (local unless it names a zone)."""
+    number = whole_number(text)
+    if number is not None and number >= 0:
+        return number
     try:
-        if text.isdecimal():
-            return int(text)
         return int(datetime.fromisoformat(text).timestamp() * 1_000)
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequest(
@@ -135,4 +157,4 @@ def show_json(value: Any) -> None:
 
 def tell(message: str) -> None:
     """Say what was done, where it is in nobody's way."""
-    typer.echo(message, err=True)
+    typer.echo(safe_text(message), err=True)

@@ -10,6 +10,7 @@ import typer
 from raylog import client
 from raylog.client.cli import groups_plan as plan
 from raylog.client.cli.common import (
+    INT64,
     Bootstrap,
     DataDir,
     Group,
@@ -40,7 +41,7 @@ def reset_offsets(
     ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record that is kept.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: only what comes from now on.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, max=INT64, metavar="N", help="To this offset.")] = None,
     to_timestamp: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +49,8 @@ def reset_offsets(
         ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="By so many records: back with -N, ahead with N.")
+        int | None,
+        typer.Option(min=-INT64, max=INT64, metavar="N", help="By so many records: back with -N, ahead with N."),
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without, only what would be done is shown.")

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Measure a cluster: records/s, MB/s, latencies, the brokers' CPU seconds.")
 
+LARGEST = 1 << 30
 NumRecords = Annotated[int, typer.Option("--num-records", min=1, help="How many records.")]
-RecordSize = Annotated[int, typer.Option("--record-size", min=0, metavar="BYTES", help="Of each value; random bytes.")]
+RecordSize = Annotated[
+    int, typer.Option("--record-size", min=0, max=LARGEST, metavar="BYTES", help="Of each value; random bytes.")
+]
 
 
 @app.command("produce")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -24,7 +25,13 @@ from raylog.client.cli.common import (
 )
 from raylog.client.cli.progress import Progress
 from raylog.client.cli.records import NewRecord, json_reader, line_reader, parsed_headers
-from raylog.protocol.errors import InvalidPartitions, InvalidRecord, InvalidRequest, RaylogError
+from raylog.protocol.errors import (
+    InvalidPartitions,
+    InvalidRecord,
+    InvalidRequest,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
 
 
 class Format(StrEnum):
@@ -41,6 +48,14 @@ def produce(
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+    ] = None,
+    null_marker: Annotated[
+        str | None,
+        typer.Option(
+            "--null-marker",
+            metavar="TEXT",
+            help="A key, value or header that is this text is null, a tombstone for one; '': what is empty.",
+        ),
     ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("--headers", metavar="NAME=VALUE", help="A header of each record; repeatable.")
@@ -59,10 +74,11 @@ def produce(
     servers = servers_of(data_dir, bootstrap_server)
     if format_ is Format.JSON and key_separator is not None:
         raise InvalidRequest("--key-separator is for --format value; a line of JSON has its key in it")
-    fixed = parsed_headers(headers)
-    read = json_reader(fixed) if format_ is Format.JSON else line_reader(key_separator, fixed)
-    with client.Admin(servers, default_api_timeout_ms=TIMEOUT_MS) as admin:
-        count = len(admin.describe_topic(topic).partitions)
+    if format_ is Format.JSON and null_marker is not None:
+        raise InvalidRequest("--null-marker is for --format value; JSON has null")
+    fixed = parsed_headers(headers, null_marker)
+    read = json_reader(fixed) if format_ is Format.JSON else line_reader(key_separator, fixed, null_marker)
+    count = _partition_count(servers, topic)
     if partition is not None and partition >= count:
         raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition}")
     settings = client_settings(config)
@@ -76,9 +92,19 @@ def produce(
     tell(f"sent {sent} records to {topic}")
 
 
+def _partition_count(servers: str, topic: str) -> int:
+    with client.Admin(servers, default_api_timeout_ms=TIMEOUT_MS) as admin:
+        try:
+            return len(admin.describe_topic(topic).partitions)
+        except UnknownTopicOrPartition as error:
+            raise UnknownTopicOrPartition(f"{error}; `raylog topics create {quote(topic)}` makes it") from error
+
+
 def _opened(file: Path | None, stack: ExitStack) -> tuple[BinaryIO, int | None]:
     """The input, and its size in bytes if that is known."""
     if file is None or str(file) == "-":
+        if sys.stdin is None:
+            raise InvalidRequest("stdin is closed; give --file, or send records to it")
         return sys.stdin.buffer, None
     try:
         source = stack.enter_context(file.open("rb"))

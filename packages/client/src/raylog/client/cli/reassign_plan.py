@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog import client
+from raylog.client.cli.common import ids_of
 from raylog.protocol.errors import InvalidReplicaAssignment, InvalidRequest, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
@@ -34,7 +35,7 @@ class Move(NamedTuple):
 def broker_ids(text: str, option: str = "--replicas") -> Replicas:
     """``1,2,3`` as broker ids. Raises InvalidRequest."""
     try:
-        return tuple(BrokerId(int(part)) for part in text.split(","))
+        return tuple(ids_of(text, ","))
     except ValueError:
         raise InvalidRequest(f"{option} {text!r} is not a list of broker ids such as 1,2,3") from None
 
@@ -66,7 +67,7 @@ def wanted_of_file(text: str, name: str) -> dict[TopicPartition, Replicas]:
             if any(log_dir != "any" for log_dir in entry.get("log_dirs", ())):
                 raise InvalidRequest(f'{name}: {tp}: a broker has one log directory; leave log_dirs out, or say "any"')
             wanted[tp] = tuple(BrokerId(int(broker)) for broker in entry["replicas"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRequest(f"{name} is not a file of moves ({error!r}); it must be like {_FORM}") from None
     if not wanted:
         raise InvalidRequest(f"{name} names no partition; it must be like {_FORM}")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidRecord, InvalidRequest
+from raylog.protocol.ids import NO_TIMESTAMP
 from raylog.protocol.tables import as_json
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -36,7 +37,7 @@ def formatter(template: str) -> Callable[[ConsumerRecord], bytes]:
     if template == "value":
         return _value_line
     if template == "json":
-        return lambda record: json.dumps(facts(record), ensure_ascii=False, default=_plain).encode() + b"\n"
+        return lambda record: _json(facts(record)) + b"\n"
     if "%" not in template:
         raise InvalidRequest(f"--format {template!r} is neither value, json nor a template such as '%p %o %k %s\\n'")
     parts = [_part(token) for token in _TOKEN.findall(template)]
@@ -84,7 +85,14 @@ def _shown(value: Any) -> bytes:
         return value
     if value is None:
         return b""
-    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain).encode()
+    return value.encode() if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRecord(f"a record cannot be shown as JSON ({error}); read its key or value as bytes") from error
 
 
 def _plain(value: Any) -> Any:
@@ -119,35 +127,43 @@ def text(value: Any) -> Any:
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-def line_reader(key_separator: str | None, headers: Headers) -> Callable[[bytes], NewRecord]:
-    """How to read a line (without its end) whose value comes after ``key_separator``, if one is given."""
+def line_reader(
+    key_separator: str | None, headers: Headers, null_marker: str | None = None
+) -> Callable[[bytes], NewRecord]:
+    """How to read a line (without its end) whose value comes after ``key_separator``, if one is given. A key or value
+    that is ``null_marker`` is null (KIP-810)."""
     separator = None if key_separator is None else _unescaped(key_separator)
     if separator == b"":
         raise InvalidRequest("--key-separator is empty; give what stands between key and value, such as '\\t'")
 
+    null = None if null_marker is None else null_marker.encode()
+
     def read(line: bytes) -> NewRecord:
         if separator is None:
-            return NewRecord(line, headers=headers)
+            return NewRecord(None if line == null else line, headers=headers)
         key, found, value = line.partition(separator)
         if not found:
             raise InvalidRecord(f"no {key_separator!r} between a key and a value in {_start(line)}")
-        return NewRecord(value, key, headers)
+        return NewRecord(None if value == null else value, None if key == null else key, headers)
 
     return read
 
 
 def json_reader(headers: Headers) -> Callable[[bytes], NewRecord]:
-    """How to read what ``raylog consume --format json`` wrote: key, value, headers, timestamp; not where it was."""
+    """How to read what ``raylog consume --format json`` wrote: key, value, headers, timestamp; not where it was. A
+    timestamp of -1 says that the record had none: it gets the time at which it is sent."""
 
     def read(line: bytes) -> NewRecord:
         try:
             found = json.loads(line)
             own = tuple((str(name), data(value)) for name, value in found.get("headers") or ())
             timestamp = found.get("timestamp")
-            if timestamp is not None and not isinstance(timestamp, int):
+            if timestamp is not None and type(timestamp) is not int:
                 raise ValueError("timestamp is no number")
+            if timestamp == NO_TIMESTAMP:
+                timestamp = None
             return NewRecord(data(found["value"]), data(found.get("key")), own + headers, timestamp)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidRecord(
                 f"{_start(line)} is no JSON object with value, key, headers ([[name, value], …]) and timestamp: {error}"
             ) from error
@@ -166,14 +182,14 @@ def data(value: Any) -> bytes | None:
     return as_json(value).encode()
 
 
-def parsed_headers(items: list[str] | None) -> Headers:
+def parsed_headers(items: list[str] | None, null_marker: str | None = None) -> Headers:
     """``NAME=VALUE`` options, in order; a name may come more than once. Raises InvalidRequest."""
-    headers = []
+    headers: list[tuple[str, bytes | None]] = []
     for item in items or ():
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise InvalidRequest(f"--headers {item!r} is not name=value")
-        headers.append((name, value.encode()))
+        headers.append((name, None if value == null_marker else value.encode()))
     return tuple(headers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +11,9 @@ import typer
 from raylog import client
 from raylog.client.cli import reassign
 from raylog.client.cli.common import (
+    INT16,
+    INT32,
+    INT64,
     Bootstrap,
     Config,
     DataDir,
@@ -18,6 +21,7 @@ from raylog.client.cli.common import (
     OutputOption,
     Topic,
     admin_of,
+    ids_of,
     name_values,
     raise_refusal,
     show_json,
@@ -35,8 +39,8 @@ _PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", 
 @app.command("create")
 def create(
     name: str,
-    partitions: Annotated[int, typer.Option(help="How many; default: the broker's num.partitions.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="How many copies; default: the broker's.")] = -1,
+    partitions: Annotated[int, typer.Option(max=INT32, help="How many; default: the broker's num.partitions.")] = -1,
+    replication_factor: Annotated[int, typer.Option(max=INT16, help="How many copies; default: the broker's.")] = -1,
     replica_assignment: Annotated[
         str | None,
         typer.Option(metavar="ID:ID,ID:ID,…", help="The brokers of each partition, the preferred leader first."),
@@ -131,7 +135,9 @@ def describe(
 @app.command("alter")
 def alter(
     name: Topic,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Raise the number of partitions to this.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, max=INT32, help="Raise the number of partitions to this.")
+    ] = None,
     config: Config = None,
     delete_config: Annotated[
         list[str] | None,
@@ -208,7 +214,7 @@ def delete(name: Topic, data_dir: DataDir = None, bootstrap_server: Bootstrap = 
 def trim_prefix(
     name: Topic,
     offset: Annotated[
-        int | None, typer.Option(min=-1, help="Delete what is before it; -1: all that can be read now.")
+        int | None, typer.Option(min=-1, max=INT64, help="Delete what is before it; -1: all that can be read now.")
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="Only of this one; repeatable. Default: of all.")
@@ -281,12 +287,12 @@ def _min_isr(admin: client.Admin, name: str) -> int:
     return int(value or 0)
 
 
-def _assignments(text: str | None) -> dict[int, list[int]]:
+def _assignments(text: str | None) -> Mapping[int, Sequence[int]]:
     """Kafka's form: brokers with colons between them, partitions with commas. Raises InvalidRequest."""
     if text is None:
         return {}
     try:
-        return {index: [int(broker) for broker in part.split(":")] for index, part in enumerate(text.split(","))}
+        return {index: ids_of(part, ":") for index, part in enumerate(text.split(","))}
     except ValueError:
         raise InvalidRequest(
             f"--replica-assignment {text!r} is no list of brokers such as 1:2,2:3 for two partitions"
