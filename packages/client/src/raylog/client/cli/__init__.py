@@ -100,6 +100,7 @@ def root(
 ) -> None:
     """A Kafka-compatible distributed log on Ray."""
     logging.basicConfig(format="raylog: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("raylog.client.client_log").setLevel(logging.ERROR)  # a command's error says where nobody answers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
