@@ -17,17 +17,22 @@ class Death(BaseException):
     """The process is gone."""
 
 
-class Life:
-    """A process that dies at its step number ``ends``; None: it doesn't."""
+def die() -> None:
+    raise Death
 
-    def __init__(self, ends: int | None = None) -> None:
+
+class Life:
+    """A process that dies at its step number ``ends``, or meets what ``happens`` there; None: neither."""
+
+    def __init__(self, ends: int | None = None, happens: Callable[[], None] = die) -> None:
         self._left = ends
+        self._happens = happens
 
     def step(self) -> None:
         if self._left is not None:
             self._left -= 1
-            if self._left < 0:
-                raise Death
+            if self._left == -1:
+                self._happens()
 
     def around(self, act: Callable[[], T]) -> T:
         """``act``, with a step before and one behind."""

@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from kit.partitions import TP, batch, open_shelf, values
-from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life, values_of
+from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life, die, values_of
 from raylog.broker.partition import Partition
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.producer_state import Identity
@@ -122,9 +122,9 @@ class World:
         self.names = names()
         self.appended: list[bytes] = []
 
-    def live(self, batch_id: int, ends: int | None = None) -> bool:
-        """Write the batch, or die; which of both."""
-        life = Life(ends)
+    def live(self, batch_id: int, ends: int | None = None, happens: Callable[[], None] = die) -> bool:
+        """Write the batch, or die; which of both. ``happens``: as of Life."""
+        life = Life(ends, happens)
         store = SinkStore(DiskFiles(self.disk, life), TP.topic)
         with suppress(Death):
             rows, brokers = Rows(self, batch_id, life), Brokers(self, batch_id, life)
@@ -132,9 +132,9 @@ class World:
             return True
         return False
 
-    def lose(self, share: float) -> None:
-        """Retention takes that much of what was written."""
-        self.partition.delete_records(Offset(self.start + int(len(self.appended) * share)))
+    def lose(self, count: int) -> None:
+        """Retention takes so many of the first records that were written."""
+        self.partition.delete_records(Offset(self.start + count))
 
     def state(self) -> tuple[object, ...]:
         """What can be told of the world from outside."""
@@ -191,11 +191,18 @@ def things(disk: Disk) -> list[Callable[[], object]]:
 
 
 def check(world: World, batch_id: int, at: str) -> str:
-    """Write the batch, and the next one: each row is there once, or an error says what to do, and that helps."""
+    """Write the batch, and the next one: each row is there once, or an error says what to do, and that helps.
+
+    An error stays: whoever starts the query again without having done so, hears it again.
+    """
     try:
         assert world.live(batch_id)
     except LOUD:
         before = len(world.appended)
+        world.names = world.new_process()
+        with pytest.raises(LOUD):
+            world.live(batch_id)
+        assert world.appended[before:] == [], at
         world.accept(batch_id)
         world.names = world.new_process()
         assert world.live(batch_id)
@@ -213,23 +220,39 @@ def check(world: World, batch_id: int, at: str) -> str:
     return outcome
 
 
+def subsets(count: int) -> Iterator[tuple[int, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(range(count), n) for n in range(count + 1))
+
+
+def prefixes(world: World, batch_id: int) -> list[int]:
+    """What retention may take: nothing, what was there before the batch, and then all up to each batch of a producer's,
+    and up to the middle of one."""
+    begin = batch_id * ROWS
+    return sorted({0, min(begin, len(world.appended)), *range(begin + 1, len(world.appended), 3), len(world.appended)})
+
+
 def every_case(partition: Partition, batch_id: int, names: Callable[[], Names]) -> Counter[str]:
-    """Each step, each set of deletions, nothing, a half or all lost by retention, by the same process or another."""
+    """Each step, each set of deletions, each prefix lost by retention, by the same process or another."""
     outcomes: Counter[str] = Counter()
     for ends in steps(partition, batch_id):
-        count = len(things(stopped(partition, batch_id, ends).disk))
-        for gone in itertools.chain.from_iterable(itertools.combinations(range(count), n) for n in range(count + 1)):
-            for share, new in itertools.product((0, 0.5, 1), (False, True)):
+        left = stopped(partition, batch_id, ends)
+        for gone in subsets(len(things(left.disk))):
+            for lost, new in itertools.product(prefixes(left, batch_id), (False, True)):
                 world = stopped(partition, batch_id, ends, names)
-                deletes = things(world.disk)
-                for number in gone:
-                    deletes[number]()
-                world.lose(share)
+                strike(world, gone, lost)
                 if new:
                     world.names = world.new_process()
-                at = f"batch {batch_id}, step {ends}, deleted {gone}, {share:.0%} lost, {new=}"
+                at = f"batch {batch_id}, step {ends}, deleted {gone}, {lost} lost, {new=}"
                 outcomes[check(world, batch_id, at)] += 1
     return outcomes
+
+
+def strike(world: World, gone: Collection[int], lost: int) -> None:
+    """These of the things are deleted, and so many records lost."""
+    deletes = things(world.disk)
+    for number in gone:
+        deletes[number]()
+    world.lose(lost)
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
@@ -238,6 +261,36 @@ def test_each_row_is_written_once_or_an_error_is_loud(partition: Partition, batc
     print(f"batch {batch_id}: {dict(outcomes)}")
     assert outcomes["once"] > 150
     assert outcomes["loud"] > 150
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_what_goes_while_a_process_writes_is_never_taken_for_done(partition: Partition, batch_id: int) -> None:
+    """Each step from the plan on, each set of deletions, with nothing or all lost by retention; the process goes on."""
+    outcomes: Counter[str] = Counter()
+    for ends in steps(partition, batch_id):
+        left = stopped(partition, batch_id, ends).disk
+        if ends is None or f"{batch_id}.plan" not in left.texts:
+            continue
+        for gone in subsets(len(things(left))):
+            for all_lost in (False, True):
+                world = World(partition)
+                for before in range(batch_id):
+                    assert world.live(before)
+                at = f"batch {batch_id}, step {ends}, deleted {gone}, {all_lost=}"
+                try:
+                    world.live(
+                        batch_id, ends, lambda w=world, g=gone, a=all_lost: strike(w, g, len(w.appended) if a else 0)
+                    )
+                except LOUD:
+                    outcomes["loud"] += 1
+                else:
+                    outcomes["written"] += 1
+                    assert Counter(row for row in world.appended if row in values_of(batch_id, ROWS)) == Counter(
+                        values_of(batch_id, ROWS)
+                    ), at
+                outcomes[f"then {check(world, batch_id, at)}"] += 1
+    print(f"batch {batch_id}: {dict(outcomes)}")
+    assert min(outcomes["written"], outcomes["loud"]) > 20
 
 
 class NamesOfTheBatch(Names):
@@ -256,7 +309,7 @@ def test_all_lost_by_retention_and_written_again_is_written(partition: Partition
     """What the error says is done: the names of the plan that is gone are not taken again."""
     world = stopped(partition, 1, midway(partition))
     assert ROWS < len(world.appended) < 2 * ROWS
-    world.lose(1)
+    world.lose(len(world.appended))
     with pytest.raises(DataLoss, match=r"to write batch 1 whole, .* rename 1\.plan in sink to 1\.next"):
         world.live(1)
     world.accept(1)
