@@ -21,6 +21,11 @@ class Fate(Enum):
     PASS = auto()
     DROP = auto()
     CUT = auto()
+    """The frame is lost, and the connection."""
+    HALF = auto()
+    """The connection is cut in the middle of the frame."""
+    LAST = auto()
+    """The frame passes, and the connection is cut behind it."""
 
 
 Kinds = dict[int, tuple[int, int]]
@@ -147,11 +152,16 @@ class FrameProxy:
                 length = _exactly(source, 4)
                 frame = _exactly(source, int.from_bytes(length, "big"))
                 sent = edit(frame)
+                sent = len(sent).to_bytes(4, "big") + sent
                 match decide(frame):
                     case Fate.PASS:
-                        sink.sendall(len(sent).to_bytes(4, "big") + sent)
+                        sink.sendall(sent)
+                    case Fate.LAST:
+                        return sink.sendall(sent)
+                    case Fate.HALF:
+                        return sink.sendall(sent[: len(sent) // 2])
                     case Fate.CUT:
-                        return
+                        return None
                     case Fate.DROP:
                         pass
         except OSError:
