@@ -53,10 +53,11 @@ def run(cluster: RunningCluster, page: str, directory: Path) -> None:
     """Run the page's Python and commands as a reader would; what Python prints must be what the page says."""
     (directory / "docs").symlink_to(ROOT / "docs")
     environment = {**os.environ, "RAYLOG_HOME": str(cluster.home), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    printed = ""
+    printed, compared = "", 0
     for language, text in blocks(page):
         if language == "text":
             assert printed == text
+            compared += 1
             continue
         command = {"python": [sys.executable, "-c", text], "bash": ["bash", "-euo", "pipefail", "-c", text]}[language]
         done = subprocess.run(
@@ -64,6 +65,7 @@ def run(cluster: RunningCluster, page: str, directory: Path) -> None:
         )
         assert done.returncode == 0, done.stderr[-4_000:]
         printed = done.stdout
+    assert compared > 0, "the page tells what is printed"
 
 
 def true_sessions() -> set[tuple[str, datetime, datetime, int]]:

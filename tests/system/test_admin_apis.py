@@ -226,7 +226,7 @@ def test_a_topic_grows_and_its_new_partitions_serve_with_its_settings(tmp_path: 
 def test_the_first_metadata_says_unknown_and_the_topic_comes_by_itself(tmp_path: Path, version: int) -> None:
     """What Kafka answers: UNKNOWN_TOPIC_OR_PARTITION at first, which makes clients ask again."""
     with InProcessCluster(tmp_path, brokers=2, config={"num.partitions": "3"}) as cluster:
-        for broker in cluster.brokers.values():
+        for broker in (cluster.brokers[0], cluster.brokers[1]):
             name = f"by-{broker.broker_id}"
             asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
             [first] = ask(broker, "Metadata", version, **asked).topics

@@ -160,8 +160,10 @@ def test_a_group_with_members_is_described_and_left_alone(cluster: InProcessClus
         assert group not in {listed.group_id for listed in admin.list_groups(["Empty"])}
         consumer.commit(asynchronous=False)
         before = committed(admin, group)
-        for error in admin.alter_group_offsets(group, {("t", 0): 0, ("t", 1): 0}).values():
-            assert isinstance(error, UnknownMemberId)
+        refused = admin.alter_group_offsets(group, {("t", 0): 0, ("t", 1): 0})
+        assert {partition: type(error) for partition, error in refused.items()} == dict.fromkeys(
+            (tp(0), tp(1)), UnknownMemberId
+        )
         assert isinstance(admin.delete_groups([group])[group], NonEmptyGroup)
         assert isinstance(admin.delete_group_offsets(group, [("t", 0)])[tp(0)], GroupSubscribedToTopic)
         assert committed(admin, group) == before

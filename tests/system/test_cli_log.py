@@ -65,8 +65,9 @@ def test_files_are_dumped(tmp_path: Path) -> None:
         json.loads(line)
         for line in raylog(tmp_path, "log", "dump", str(log), "--output", "json").stdout.split("\n")[:-1]
     ]
-    assert batches[0]["base_offset"] == 0
-    assert all(batch["valid"] for batch in batches)
+    assert [batch["base_offset"] for batch in batches] == [0, *(batch["last_offset"] + 1 for batch in batches[:-1])]
+    assert [batch["valid"] for batch in batches] == [True] * len(batches)
+    assert len(batches) > 10
     table = raylog(tmp_path, "log", "dump", "--records", str(directory)).stdout
     assert table.startswith(str(log))
     assert len(re.findall(r" value \d+ ", table)) == 2_000

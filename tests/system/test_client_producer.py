@@ -199,7 +199,7 @@ def test_threads_share_a_producer(cluster: InProcessCluster) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-            assert not thread.is_alive()
+        assert [thread.is_alive() for thread in threads] == [False] * 4
     with Consumer(cluster.bootstrap_servers, ["t"], auto_offset_reset="earliest") as consumer:
         by_key: dict[bytes, list[int]] = {}
         for record in consumer.iterate(until_end=True):
@@ -464,7 +464,7 @@ def test_a_callback_that_sends_while_memory_is_used_up_is_refused_not_stuck(tmp_
             proxy.on_request = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
             producer.send("t", b"x" * 3_000).add_done_callback(fill)
             wait_until(lambda: outcome, 20, "the callback was refused")
-            assert "no buffer.memory free) in a delivery callback" in str(outcome[0]) or "memory" in str(outcome[0])
+            assert "no buffer.memory free; brokers are slow) in a delivery callback" in str(outcome[0])
             proxy.on_request = lambda _: Fate.PASS
 
 

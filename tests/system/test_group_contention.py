@@ -153,6 +153,7 @@ def test_two_coordinators_give_one_assignment_a_generation_and_leave_nobody_wait
     assert contest.defects == []  # among them: an answer that never came
     print(f"\n{len(contest.shares)} generations settled, {len(contest.commits)} commits")
     assert {len(said) for said in contest.shares.values()} == {1}
+    assert len(contest.commits) > len(contest.shares)
     newest = NO_GENERATION
     answered = sorted((end, generation) for _, end, generation in contest.commits)
     for begun, _, generation in sorted(contest.commits):

@@ -92,6 +92,8 @@ def test_foreign_processes_survive_down_and_start(tmp_path: Path) -> None:
         wait_until(lambda: all(arguments_name(process, ray_dir) for process in foreign), 10, "they run")
         beside = [member.ref for member in ray_session(neighbour).members()]
         rays = [member.ref for member in ray_session(cluster).members()]
+        assert beside
+        assert rays
         kill("raylet", cluster)  # down meets a cluster that is half gone, as where arguments were searched
         kill("gcs_server", cluster)
         cluster.raylog("down")
@@ -135,6 +137,7 @@ def test_up_after_a_part_of_ray_has_died(tmp_path: Path) -> None:
         before = cluster.status()
         for victim in ("raylet", "gcs_server"):
             seen += (member.ref for member in ray_session(cluster).members())
+            assert seen
             kill(victim, cluster)
             told = cluster.raylog("status", check=False)
             assert told.returncode == 1

@@ -165,6 +165,7 @@ def test_actor_calls_produce_and_fetch(three_brokers: RunningCluster) -> None:
     create_topic(servers, "by-actor", partitions=3)
     topic = AdminClient({"bootstrap.servers": servers}).list_topics("by-actor", timeout=WAIT_S).topics["by-actor"]
     leaders = {index: partition.leader for index, partition in topic.partitions.items()}
+    assert sorted(leaders) == [0, 1, 2]
     batch = encode_batch([Record(b"a", timestamp=1), Record(b"b", timestamp=2)])
     with driver(three_brokers) as namespace:
         brokers = [ray.get_actor(f"broker-{n}", namespace=namespace) for n in range(3)]
@@ -280,7 +281,7 @@ def test_a_killed_zookeeper_comes_back(three_brokers: RunningCluster) -> None:
         return True
 
     wait_until(created, WAIT_S, "a topic can be created")
-    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+    assert [broker["state"] for broker in three_brokers.status()["brokers"]] == ["serving"] * 3
 
 
 def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster, tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def test_a_joined_ray_cluster_keeps_what_was_there(three_brokers: RunningCluster
             "the actors are those of before",
             instead=lambda: (list_named_actors(all_namespaces=True), before),
         )
-    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+    assert [broker["state"] for broker in three_brokers.status()["brokers"]] == ["serving"] * 3
 
 
 def test_a_zookeeper_of_the_users_own_is_used_below_its_chroot(three_brokers: RunningCluster, tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ def test_a_log_dir_of_another_broker_is_refused(three_brokers: RunningCluster, t
         refused = guest.raylog("up", "--address", address, "--brokers", "1", "--config", log_dirs, check=False)
     assert refused.returncode == 1
     assert str(log_dir) in one_line(refused.stderr)
-    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+    assert [broker["state"] for broker in three_brokers.status()["brokers"]] == ["serving"] * 3
 
 
 def test_no_ray_at_the_address_is_one_sentence(tmp_path: Path) -> None:
@@ -403,4 +404,4 @@ def test_side_by_side_down_leaves_no_process_and_up_brings_everything_back(
         assert read(neighbour, "kept") == [b"value"]
     finally:
         neighbour.raylog("down", check=False)
-    assert all(broker["state"] == "serving" for broker in three_brokers.status()["brokers"])
+    assert [broker["state"] for broker in three_brokers.status()["brokers"]] == ["serving"] * 3

@@ -228,8 +228,12 @@ def halved(state: PartitionState, large: Batch[int]) -> list[Batch[int]]:
     return parts
 
 
-@pytest.mark.parametrize("state", [machine(), continued(0)], ids=["own", "continued"])
-def test_halves_go_under_the_sequences_of_the_whole(state: PartitionState) -> None:
+@pytest.mark.parametrize(
+    ("state", "identity"),
+    [(machine(), Identity(1_000, 0)), (continued(0), Identity(7, 3))],
+    ids=["own", "continued"],
+)
+def test_halves_go_under_the_sequences_of_the_whole(state: PartitionState, identity: Identity) -> None:
     state.succeeded(send(state, batch(0)))
     large, second, third = (send(state, batch(name, records=5)) for name in range(3))
     parts = halved(state, large)
@@ -241,7 +245,7 @@ def test_halves_go_under_the_sequences_of_the_whole(state: PartitionState) -> No
         assert send(state, batch(9)) is expected
         state.succeeded(expected)
     assert [second.sequence, third.sequence, send(state, batch(9)).sequence] == [7, 12, 17]
-    assert state.identity in (Identity(1_000, 0), Identity(7, 3))
+    assert state.identity == identity
 
 
 def test_sequences_of_halves_wrap() -> None:

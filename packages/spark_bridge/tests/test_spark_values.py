@@ -163,5 +163,7 @@ def test_bytes_are_themselves_in_msgpack_and_base64_in_json() -> None:
 def test_any_bytes_fit_or_are_told(values: list[bytes | None], format_: str) -> None:
     type_ = pa.string() if format_ == "string" else pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
     found, unfit = decode(format_, type_, *values)
-    assert [value is None for value in found] >= unfit
-    assert not any(bad and value is None for bad, value in zip(unfit, values, strict=True))
+    assert [value is None for value in found] == [
+        bad or value is None for bad, value in zip(unfit, values, strict=True)
+    ]
+    assert [bad for bad, value in zip(unfit, values, strict=True) if value is None] == [False] * values.count(None)
