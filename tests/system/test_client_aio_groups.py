@@ -21,10 +21,17 @@ from kit.zookeeper import running_zookeeper
 from raylog.client import CommittedOffset, Producer
 from raylog.client.aio import AsyncConsumer, AsyncRebalanceListener
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, RaylogError
+from raylog.protocol.errors import (
+    BrokerNotAvailable,
+    InvalidConfig,
+    InvalidRequest,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 LIMIT_S = 60
+CONFIG = {"auto.create.topics.enable": "false"}
 SESSION_MS = 30_000
 FROZEN_S = 1.0
 LAG_S = 0.1
@@ -61,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     root = tmp_path_factory.mktemp("aiogroups")
     with (
         running_zookeeper(root / "zookeeper") as zookeeper,
-        InProcessCluster(root / "brokers", brokers=2, zookeeper=zookeeper.address) as cluster,
+        InProcessCluster(root / "brokers", brokers=2, config=CONFIG, zookeeper=zookeeper.address) as cluster,
     ):
         yield World(cluster, zookeeper)
 
@@ -296,6 +303,31 @@ async def test_cancelling_a_poll_anywhere_loses_no_record(world: World) -> None:
     async with world.consumer(topic, "cancelled") as next_one:
         await settle(next_one, each=2)
         assert await values_of(next_one, 200) == []
+
+
+@in_loop
+async def test_a_poll_cancelled_behind_its_listener_leaves_the_consumer_whole(world: World) -> None:
+    """Another task uses the consumer, which the listener's call had given free."""
+    topic, heard, asking = world.topic(10), Heard(), []
+    async with world.consumer(topic, "behind", listener=heard) as consumer:
+
+        async def ask(_: str) -> None:
+            if not asking:
+                asking.append(asyncio.ensure_future(consumer.partitions_for("not-there")))
+                await turn()
+
+        heard.do = ask
+        polling = asyncio.ensure_future(consumer.poll(30_000))
+        while not asking:
+            await turn()
+        for _ in range(10):
+            await turn()
+        polling.cancel()
+        with pytest.raises(UnknownTopicOrPartition):
+            await asking[0]
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert await read_all(10, Counter(), consumer) == Counter(range(10))
 
 
 @in_loop

@@ -21,6 +21,9 @@ from raylog.protocol.ids import TopicPartition
 
 T = TypeVar("T")
 
+_PAUSE_S = 0.002
+"""Before looking again whether another task is done with the consumer."""
+
 
 class AsyncRebalanceListener(Protocol):
     """As :class:`~raylog.client.RebalanceListener`; methods may be coroutines, which the poll, or close, awaits."""
@@ -106,7 +109,7 @@ class GroupTask(ConsumerInGroup):
         while self._awaited or self._user.is_in:
             if self._awaited:
                 await asyncio.wait(self._awaited)
-            await asyncio.sleep(0)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _made(self, calls: Calls[T]) -> T:
         """Make the calls of a group's sequence; see ``group_calls``."""
@@ -137,8 +140,18 @@ class GroupTask(ConsumerInGroup):
             if isawaitable(answer):
                 await self._until_done(asyncio.ensure_future(answer))
         finally:
-            while not self._user.take_again():
-                await asyncio.sleep(0)
+            await self._take_again()
+
+    async def _take_again(self) -> None:
+        """Wait for who uses the consumer meanwhile, also when cancelled: whoever called holds it by ``with``."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._user.take_again():
+            try:
+                await asyncio.sleep(_PAUSE_S)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     async def _until_done(self, future: asyncio.Future[Any]) -> None:
         """Await it; a coroutine of the user's is cancelled with who waits, what a thread does is not."""
