@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -84,6 +85,22 @@ COLUMNS: dict[str, tuple[dict[str, Any], Refusal]] = {
 }
 SERIALIZED: dict[str, Any] = {"text": "text", "a number": 5, "a list": [1], "a truth": True}
 """What a serializer of the user's gives back in place of bytes."""
+
+
+@pytest.mark.parametrize(
+    ("call", "table"),
+    [
+        (Producer.send, RECORDS),
+        (AsyncProducer.aiosend, RECORDS),
+        (Producer.send_batch, COLUMNS),
+        (AsyncProducer.send_batch, COLUMNS),
+    ],
+)
+def test_every_argument_of_the_senders_has_a_row(
+    call: Callable[..., object], table: dict[str, tuple[dict[str, Any], Refusal]]
+) -> None:
+    rows = {name for bad, _ in table.values() for name in bad}
+    assert rows == set(inspect.signature(call).parameters) - {"self"}
 
 
 @pytest.fixture(scope="module")

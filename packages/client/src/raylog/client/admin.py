@@ -13,9 +13,11 @@ from kio.static.protocol import RequestPayload
 from raylog.client import admin_elections, admin_reassignments
 from raylog.client import admin_groups as groups
 from raylog.client import admin_requests as ask
-from raylog.client.admin_calls import Calls
+from raylog.client import arguments as given
+from raylog.client.admin_calls import Calls, Where
 from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
-from raylog.client.offset_queries import list_offsets_request, read_list_offsets, to_partitions
+from raylog.client.arguments import to_partitions
+from raylog.client.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.results import (
     ClusterDescription,
     ConfigEntry,
@@ -29,6 +31,7 @@ from raylog.client.results import (
 )
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from raylog.protocol.messages import decode_response
@@ -70,7 +73,7 @@ class Admin:
 
         ``assignments`` chooses the broker ids of every partition, the preferred leader first, instead of their counts.
         """
-        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
+        topic = NewTopic(name, partitions, replication_factor, {} if configs is None else configs, assignments)
         error = self.create_topics([topic])[name]
         if error is not None:
             raise error
@@ -80,7 +83,8 @@ class Admin:
     ) -> dict[str, RaylogError | None]:
         """Create several; per name, None or why it was refused."""
         calls = self._calls
-        request = ask.create_topics(topics, calls.timeout, validate_only=validate_only)
+        validate_only = given.flag("validate_only", validate_only)
+        request = ask.create_topics(given.new_topics(topics), calls.timeout, validate_only=validate_only)
         errors, created = calls.call(request, calls.controller, ask.read_create_topics)
         if not validate_only:
             calls.await_everywhere(created)
@@ -89,7 +93,8 @@ class Admin:
     def delete_topics(self, names: Iterable[str]) -> dict[str, RaylogError | None]:
         """Delete several, with all their records; per name, None or why it was refused."""
         calls = self._calls
-        return calls.call(ask.delete_topics(names, calls.timeout), calls.controller, ask.read_delete_topics)
+        request = ask.delete_topics(given.texts("names", names), calls.timeout)
+        return calls.call(request, calls.controller, ask.read_delete_topics)
 
     def list_topics(self) -> list[TopicDescription]:
         """All topics, by name."""
@@ -97,6 +102,7 @@ class Admin:
 
     def describe_topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicOrPartition."""
+        check_topic_name(name)
         view = self._calls.metadata([name])
         if name in view.topics:
             return view.topics[name]
@@ -116,6 +122,11 @@ class Admin:
         their partitions, keys may from now on go to other ones. InvalidPartitions: there are as many.
         """
         calls = self._calls
+        check_topic_name(name)
+        count = given.number("count", count, 1)
+        validate_only = given.flag("validate_only", validate_only)
+        if assignments is not None:
+            assignments = [given.broker_ids("assignments", ids) for ids in given.several("assignments", assignments)]
         request = ask.create_partitions(name, count, assignments, calls.timeout, validate_only=validate_only)
         error = calls.call(request, calls.controller, ask.read_create_partitions)[name]
         if error is not None:
@@ -133,6 +144,7 @@ class Admin:
         """
         calls = self._calls
         chosen = None if partitions is None else to_partitions(partitions)
+        unclean = given.flag("unclean", unclean)
         request = admin_elections.elect_leaders(chosen, calls.timeout, unclean=unclean)
         return calls.call(request, calls.controller, admin_elections.read_elect_leaders)
 
@@ -148,11 +160,13 @@ class Admin:
         UnknownTopicOrPartition, NoReassignmentInProgress). :meth:`list_partition_reassignments` tells which are not
         complete yet. Asking for the same again changes nothing; other replicas replace those of a move under way.
         """
-        wanted = dict(zip(to_partitions(reassignments), reassignments.values(), strict=True))
+        wanted = {
+            tp: None if ids is None else given.broker_ids("reassignments", ids)
+            for tp, ids in given.by_partition("reassignments", reassignments).items()
+        }
         calls = self._calls
-        request = admin_reassignments.alter_reassignments(
-            wanted, calls.timeout, allow_factor_change=allow_replication_factor_change
-        )
+        may_change = given.flag("allow_replication_factor_change", allow_replication_factor_change)
+        request = admin_reassignments.alter_reassignments(wanted, calls.timeout, allow_factor_change=may_change)
         return calls.call(request, calls.controller, admin_reassignments.read_alter_reassignments)
 
     def list_partition_reassignments(
@@ -168,11 +182,12 @@ class Admin:
 
     def describe_topic_configs(self, name: str) -> list[ConfigEntry]:
         """The settings of one topic, by name. Raises UnknownTopicOrPartition."""
+        check_topic_name(name)
         return self._calls.call(ask.describe_configs(TOPIC, name), self._calls.any_broker, ask.read_describe_configs)
 
     def describe_broker_configs(self, broker_id: int | None) -> list[ConfigEntry]:
         """The settings of one broker, which is asked itself; None: those set for all brokers. By name."""
-        where = self._calls.any_broker if broker_id is None else self._calls.broker(broker_id)
+        where = self._where(broker_id)
         return self._calls.call(ask.describe_configs(BROKER, _resource(broker_id)), where, ask.read_describe_configs)
 
     def alter_topic_configs(
@@ -189,7 +204,8 @@ class Admin:
         ``append`` and ``subtract`` change settings that are lists (KIP-339). Raises InvalidConfig,
         UnknownTopicOrPartition; then nothing was changed.
         """
-        request = ask.alter_configs(TOPIC, name, configs, append, subtract, validate_only=validate_only)
+        check_topic_name(name)
+        request = _alter_configs(TOPIC, name, configs, append, subtract, validate_only=validate_only)
         self._calls.call(request, self._calls.any_broker, ask.read_alter_configs)
 
     def alter_broker_configs(
@@ -202,9 +218,9 @@ class Admin:
         validate_only: bool = False,
     ) -> None:
         """As :meth:`alter_topic_configs`, of one broker, or of all that don't have the setting themselves (None)."""
-        where = self._calls.any_broker if broker_id is None else self._calls.broker(broker_id)
+        where = self._where(broker_id)
         name = _resource(broker_id)
-        request = ask.alter_configs(BROKER, name, configs, append, subtract, validate_only=validate_only)
+        request = _alter_configs(BROKER, name, configs, append, subtract, validate_only=validate_only)
         self._calls.call(request, where, ask.read_alter_configs)
 
     # --- brokers ---
@@ -216,8 +232,8 @@ class Admin:
 
     def describe_log_dirs(self, broker_id: int) -> list[LogDirDescription]:
         """A broker's log directories, their room, and what each replica in them takes."""
-        request = DescribeLogDirsRequest(topics=None)
-        return self._calls.call(request, self._calls.broker(broker_id), ask.read_log_dirs)
+        where = self._calls.broker(given.number("broker_id", broker_id))
+        return self._calls.call(DescribeLogDirsRequest(topics=None), where, ask.read_log_dirs)
 
     # --- partitions ---
 
@@ -228,7 +244,8 @@ class Admin:
 
         ``isolation_level`` 1: LATEST is where the committed records end, the last stable offset.
         """
-        wanted = dict(zip(to_partitions(at), at.values(), strict=True))
+        wanted = given.offsets("at", at, EARLIEST_LOCAL)
+        isolation_level = given.number("isolation_level", isolation_level, 0, 1)
         answers = self._calls.ask_leaders(
             wanted, lambda asked: list_offsets_request(asked, isolation_level=isolation_level), read_list_offsets
         )
@@ -242,7 +259,7 @@ class Admin:
 
         Answers where each log starts now. Raises OffsetOutOfRange for an offset above the high watermark.
         """
-        wanted = dict(zip(to_partitions(before), before.values(), strict=True))
+        wanted = given.offsets("before", before, -1)
         return self._calls.ask_leaders(
             wanted,
             lambda asked: ask.delete_records(asked, self._calls.timeout),
@@ -263,13 +280,14 @@ class Admin:
 
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """All groups, or those in one of the ``states`` (Empty, Stable, …), by id."""
-        answers = self._calls.ask_brokers(groups.list_groups(states), groups.read_list_groups)
+        answers = self._calls.ask_brokers(groups.list_groups(given.texts("states", states)), groups.read_list_groups)
         found = {group.group_id: group for answer in answers for group in answer}
         return [group for _, group in sorted(found.items())]
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription | RaylogError]:
         """Per group, its members and what they read, or its error: GroupIdNotFound where there is none."""
-        return self._calls.ask_coordinators(names, groups.describe_groups, groups.read_describe_groups)
+        wanted = given.texts("names", names)
+        return self._calls.ask_coordinators(wanted, groups.describe_groups, groups.read_describe_groups)
 
     def list_group_offsets(
         self, group: str, partitions: Iterable[tuple[str, int]] | None = None
@@ -278,6 +296,7 @@ class Admin:
 
         A group that is not there has committed nothing. Raises the first error.
         """
+        group = given.group_id(group)
         request = groups.fetch_offsets(group, None if partitions is None else to_partitions(partitions))
         found = self._of_group(group, request, groups.read_fetch_offsets)
         offsets = {}
@@ -295,10 +314,8 @@ class Admin:
         A group that is not there is made. One that has members refuses all of them by UnknownMemberId, since they would
         commit over it: stop them first.
         """
-        wanted = {
-            tp: offset if isinstance(offset, CommittedOffset) else CommittedOffset(Offset(offset))
-            for tp, offset in zip(to_partitions(offsets), offsets.values(), strict=True)
-        }
+        group = given.group_id(group)
+        wanted = given.committed_offsets(offsets)
         request = groups.commit_offsets(group, wanted)
         return self._of_group(group, request, lambda _, response: groups.read_commit_offsets(group, response))
 
@@ -309,6 +326,7 @@ class Admin:
 
         GroupSubscribedToTopic: a member reads the topic. Raises GroupIdNotFound.
         """
+        group = given.group_id(group)
         request = groups.delete_offsets(group, to_partitions(partitions))
         return self._of_group(group, request, lambda _, response: groups.read_delete_offsets(group, response))
 
@@ -317,7 +335,8 @@ class Admin:
 
         When an answer was lost, GroupIdNotFound may mean that the first try has deleted the group.
         """
-        return self._calls.ask_coordinators(names, groups.delete_groups, groups.read_delete_groups)
+        wanted = given.texts("names", names)
+        return self._calls.ask_coordinators(wanted, groups.delete_groups, groups.read_delete_groups)
 
     def _of_group(
         self, group: str, request: RequestPayload, read: Callable[[BrokerId, Any], Mapping[str, A | RaylogError]]
@@ -328,8 +347,12 @@ class Admin:
             raise answer
         return answer
 
+    def _where(self, broker_id: int | None) -> Where:
+        """That broker, or any."""
+        return self._calls.any_broker if broker_id is None else self._calls.broker(given.number("broker_id", broker_id))
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Twice does no harm."""
         self._calls.close()
 
     def __enter__(self) -> Self:
@@ -339,6 +362,20 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _alter_configs(
+    kind: int, name: str, configs: Any, append: Any, subtract: Any, *, validate_only: bool
+) -> RequestPayload:
+    """The arguments checked."""
+    return ask.alter_configs(
+        kind,
+        name,
+        given.setting_texts("configs", configs, or_none=True),
+        given.setting_texts("append", append),
+        given.setting_texts("subtract", subtract),
+        validate_only=given.flag("validate_only", validate_only),
+    )
 
 
 def _resource(broker_id: int | None) -> str:

@@ -68,6 +68,7 @@ class Calls:
         self._backoff_ms = settings[RETRY_BACKOFF_MS]
         self._network = Network(settings)
         self._lock = Lock()
+        self._closed = False
 
     @property
     def timeout(self) -> i32Timedelta:
@@ -99,7 +100,9 @@ class Calls:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            self._network.close()
+            if not self._closed:
+                self._closed = True
+                self._network.close()
 
     def call(self, request: RequestPayload, where: Where, read: Callable[[Any], T]) -> T:
         """What ``read`` makes of the answer, tried again while connections fail and while it raises NotController.
@@ -282,6 +285,8 @@ class Calls:
     def _connect(self, where: Where, deadline: float) -> Address:
         """The broker that ``where`` tells, once it can be reached. Raises BrokerNotAvailable when it can't in time."""
         network = self._network
+        if self._closed:
+            raise RaylogError("the admin client is closed")
         while (address := where()) is None or not network.ready(address):
             if time.monotonic() >= deadline:
                 raise self._unreachable(address)

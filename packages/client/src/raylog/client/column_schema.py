@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
         return SCHEMA
     if isinstance(columns, str):  # a sequence, too, but none of names
         columns = (columns,)
+    if not isinstance(columns, Iterable):
+        raise InvalidRequest(f"columns={columns!r} must be some of {', '.join(SCHEMA.names)}")
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InvalidRequest(f"columns={list(columns)!r} must be some of {', '.join(SCHEMA.names)}, each once")

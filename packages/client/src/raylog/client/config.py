@@ -228,6 +228,8 @@ def client_settings(
         known = table[dotted].name
         if known in texts:
             raise InvalidConfig(f"{known} is given twice")
+        if isinstance(value, bool) and table[known].type is not ValueType.BOOLEAN:
+            raise InvalidConfig(f"{known}={value} is neither a text nor a number")
         if value is not None:
             texts[known] = setting_text(known, value)
     settings = table.settings(texts)

@@ -16,17 +16,17 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from raylog import client
+from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import isolation_level
 from raylog.client.consumer_core import offsets_of
-from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, committed_offsets, named
+from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets, named
 from raylog.client.group_calls import made_here
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import subscribed
 from raylog.client.interceptors import ConsumerInterceptor
 from raylog.client.metrics_reporter import Statistics
-from raylog.client.offset_queries import to_partitions
 from raylog.client.read_errors import WakeupError
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
@@ -39,10 +39,6 @@ from raylog.protocol.records import Batches
 T = TypeVar("T")
 
 _WHOLE_BATCH = 1 << 30
-
-
-class _NoListener(RebalanceListener):
-    """Nobody is told."""
 
 
 class Consumer(ConsumerInGroup):
@@ -80,13 +76,14 @@ class Consumer(ConsumerInGroup):
         **config: Any,
     ) -> None:
         if group_id is not None:
-            config["group_id"] = group_id
+            config["group_id"] = given.group_id(group_id)
+        given.check_listener(listener)
         servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
         super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._admin: Admin | None = None
         self._woken = False
         """Somebody called :meth:`wakeup`, and nobody was told."""
-        self._listener = listener or _NoListener()
+        self._listener = listener or NoListener()
         try:
             if topics is not None:
                 self.subscribe(topics)
@@ -101,6 +98,8 @@ class Consumer(ConsumerInGroup):
 
         In a group, that is left first, as by :meth:`unsubscribe`, and joined again. ``listener`` None: the one before.
         """
+        self._check()
+        self._check_listener(listener or self._listener)
         if not self._has_group_id:
             self._follow([(topic, partition) for topic in named(topics) for partition in self.partitions_for(topic)])
             return
@@ -111,7 +110,7 @@ class Consumer(ConsumerInGroup):
 
     def unsubscribe(self) -> None:
         """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
-        self._fork.check()
+        self._check()
         with self._user:
             if self._group is not None:
                 self._group.check_no_listener("unsubscribe")
@@ -120,7 +119,7 @@ class Consumer(ConsumerInGroup):
 
     def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
-        self._fork.check()
+        self._check()
         begun = time.monotonic()
         with self._user:
             while (found := self._find_partitions(topic, begun)) is None:
@@ -129,7 +128,7 @@ class Consumer(ConsumerInGroup):
 
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record to be read, which may have to be asked of the leader first."""
-        self._fork.check()
+        self._check()
         place = self._place(topic, partition)
         begun = time.monotonic()
         with self._user:
@@ -139,22 +138,24 @@ class Consumer(ConsumerInGroup):
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """The first offset that each partition keeps."""
-        return offsets_of(self._offsets(dict.fromkeys(to_partitions(partitions), EARLIEST)))
+        return offsets_of(self._offsets(dict.fromkeys(given.to_partitions(partitions), EARLIEST)))
 
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """The high watermark of each: one past the last offset that can be read."""
-        return offsets_of(self._offsets(dict.fromkeys(to_partitions(partitions), LATEST)))
+        return offsets_of(self._offsets(dict.fromkeys(given.to_partitions(partitions), LATEST)))
 
     def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offset at or after each timestamp (ms); None when there is none."""
+        given.offsets("timestamp", timestamps)
         found = self._offsets(timestamps)
         return {tp: answer if answer.offset >= 0 else None for tp, answer in found.items()}
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
-        most = min(max_records or self._max_poll_records, self._max_poll_records)
+        """Records that are there, or that come within ``timeout_ms``; at most ``max_records``, by default
+        ``max.poll.records``."""
+        most = self._most(max_records)
         with self._handing_out():
             return self._wait_for(partial(self._take_up_to, most), timeout_ms)
 
@@ -184,7 +185,8 @@ class Consumer(ConsumerInGroup):
         partitions have now; one that is paused is not waited for. Whoever stops earlier finds the rest where he left.
         A seek, a pause, an assignment or a poll inside the loop holds from the next record on.
         """
-        if until_end and self._group is not None:
+        given.wait_or_none("timeout_ms", timeout_ms)
+        if given.flag("until_end", until_end) and self._group is not None:
             raise InvalidRequest("until_end: a group's partitions come and go while it reads; end by timeout_ms")
         ends = self.end_offsets(self.assignment()) if until_end else None
         wait_ms = 1_000 if timeout_ms is None else timeout_ms
@@ -226,15 +228,18 @@ class Consumer(ConsumerInGroup):
         all of these any more (their new owners read on from what was committed before), OffsetMetadataTooLarge,
         InvalidRequest for a negative offset, RequestTimedOut when it is not known whether they were committed.
         """
-        self._in_group().commit(committed_offsets(offsets))
+        wanted = committed_offsets(offsets)
+        self._in_group().commit(wanted)
 
     def commit_async(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> Future[None]:
         """As :meth:`commit`, which does not wait: the future has the error. Commits keep the order of the calls."""
-        return self._in_group().commit_async(committed_offsets(offsets))
+        wanted = committed_offsets(offsets)
+        return self._in_group().commit_async(wanted)
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
-        return self._in_group().committed(to_partitions(partitions))
+        wanted = given.to_partitions(partitions)
+        return self._in_group().committed(wanted)
 
     def close(self) -> None:
         """Leave the group, with enable.auto.commit committing what was handed out, and close all connections. Twice
@@ -272,7 +277,7 @@ class Consumer(ConsumerInGroup):
 
     def _wait_for(self, take: Callable[[], T], timeout_ms: float) -> T:
         """What ``take`` finds, as soon as that is something: nothing when nothing comes in time."""
-        deadline = time.monotonic() + timeout_ms / 1_000
+        deadline = time.monotonic() + given.wait("timeout_ms", timeout_ms) / 1_000
         while True:
             self._exchange(deadline)
             self._raise_error()
@@ -288,7 +293,7 @@ class Consumer(ConsumerInGroup):
 
         In a group, take up before what happened there.
         """
-        self._fork.check()
+        self._check()
         if self._group is None and self._has_group_id:
             raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
         self._check_wakeup()
@@ -306,7 +311,7 @@ class Consumer(ConsumerInGroup):
             raise WakeupError("this consumer was woken up: nothing is lost, and the next call reads on")
 
     def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        self._fork.check()
+        self._check()
         if self._admin is None:
             self._admin = self._new_admin()
         return self._admin.list_offsets(at, isolation_level=isolation_level(self._settings))

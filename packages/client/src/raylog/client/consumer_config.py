@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from raylog.client.config import COMMON, DEFAULT_API_TIMEOUT_MS, STATISTICS_INTERVAL_MS, client_setting
+from raylog.client.config import (
+    COMMON,
+    DEFAULT_API_TIMEOUT_MS,
+    STATISTICS_INTERVAL_MS,
+    client_setting,
+    client_settings,
+)
 from raylog.client.subscription import EARLIEST, LATEST
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
 
 _BY_DURATION = "by_duration:"
@@ -175,6 +183,29 @@ CONSUMER_SETTINGS = SettingsTable(
         STATISTICS_INTERVAL_MS,
     )
 )
+
+
+_OF_GROUPS = (
+    ENABLE_AUTO_COMMIT,
+    ENABLE_AUTO_OFFSET_STORE,
+    AUTO_COMMIT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+    PARTITION_ASSIGNMENT_STRATEGY,
+    ZOOKEEPER_CONNECT,
+    ZOOKEEPER_AUTH,
+)
+
+
+def consumer_settings(bootstrap_servers: str | Sequence[str], config: Mapping[str, Any]) -> Settings:
+    """As client_settings. Raises InvalidConfig, too, for what only a group does, without ``group.id``: it would be
+    waited for in vain. ``enable.auto.commit=false`` is true without one."""
+    settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
+    if settings.is_default(GROUP_ID):
+        for row in _OF_GROUPS:
+            if not settings.is_default(row) and not (row is ENABLE_AUTO_COMMIT and not settings[ENABLE_AUTO_COMMIT]):
+                raise InvalidConfig(f"{row.name} is for a consumer in a group; give group_id, or leave it out")
+    return settings
 
 
 def offset_reset(settings: Settings, now_ms: Callable[[], int]) -> int | Callable[[], int] | None:

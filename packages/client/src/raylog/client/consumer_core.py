@@ -15,19 +15,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from raylog.client.admin import Admin
+from raylog.client.arguments import check_interceptors, to_partitions
+from raylog.client.arguments import offset as checked_offset
 from raylog.client.config import (
     BOOTSTRAP_SERVERS,
     CLIENT_ID,
     DEFAULT_API_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
-    client_settings,
 )
-from raylog.client.consumer_config import (
-    ALLOW_AUTO_CREATE_TOPICS,
-    CONSUMER_SETTINGS,
-    MAX_POLL_RECORDS,
-    offset_reset,
-)
+from raylog.client.consumer_config import ALLOW_AUTO_CREATE_TOPICS, MAX_POLL_RECORDS, consumer_settings, offset_reset
 from raylog.client.fetch_state import Gap, PartitionBuffer
 from raylog.client.fetcher import Fetcher, log
 from raylog.client.guards import ForkGuard, OneUser
@@ -35,11 +31,11 @@ from raylog.client.interceptors import ConsumerChain, ConsumerInterceptor
 from raylog.client.metrics import CONSUMER_METRICS
 from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
-from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.coordination.clocks import wall_ms
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
@@ -79,7 +75,8 @@ class ConsumerCore:
         interceptors: Sequence[ConsumerInterceptor],
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
-        settings = client_settings(CONSUMER_SETTINGS, bootstrap_servers, config)
+        check_interceptors(interceptors, "on_consume")
+        settings = consumer_settings(bootstrap_servers, config)
         key, value = deserializer(key_deserializer), deserializer(value_deserializer)
         self._settings = settings
         self._timeout_s = settings[DEFAULT_API_TIMEOUT_MS] / 1_000
@@ -113,8 +110,9 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions. Partitions that are added to
         their topics are not read."""
-        self._followed = {}
+        self._check()
         wanted = to_partitions(partitions)
+        self._followed = {}
         self._network.metadata.want(tp.topic for tp in wanted)
         self._subscription.assign(wanted)
 
@@ -134,6 +132,7 @@ class ConsumerCore:
     def topic_id(self, topic: str) -> TopicId:
         """The topic's id as the metadata told it last, by which a topic that was created again is told from the one
         before (KIP-516); NO_TOPIC_ID while it is not known."""
+        check_topic_name(topic)
         described = self._network.metadata.view.topics.get(topic)
         return NO_TOPIC_ID if described is None else described.topic_id
 
@@ -153,9 +152,7 @@ class ConsumerCore:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from ``offset``. InvalidRequest when it is negative or the partition isn't assigned."""
-        if offset < 0:
-            raise InvalidRequest(f"{topic}-{partition}: offset {offset} is negative")
-        self._place(topic, partition).seek(offset)
+        self._place(topic, partition).seek(checked_offset(f"{topic}-{partition}: offset", offset))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Read on from the first offset kept; without arguments, on all assigned partitions."""
@@ -170,10 +167,15 @@ class ConsumerCore:
     def seek_to_time(self, timestamp: int, *partitions: tuple[str, int]) -> None:
         """Read on from the first record at or after ``timestamp`` (ms since 1970), or the end where none is so
         young; without partitions, on all assigned ones. InvalidRequest when it is negative."""
-        if timestamp < 0:
-            raise InvalidRequest(f"timestamp {timestamp} is not in milliseconds since 1970")
+        timestamp = checked_offset("timestamp", timestamp)
         for tp in to_partitions(partitions) or self.assignment():
             self._place(*tp).seek_to(timestamp)
+
+    def _check(self) -> None:
+        """Raises RaylogError in a forked child, and once it is closed."""
+        self._fork.check()
+        if self._ended:
+            raise RaylogError("the consumer is closed")
 
     def _close(self) -> None:
         if not self._ended:
@@ -210,6 +212,7 @@ class ConsumerCore:
 
     def _find_partitions(self, topic: str, begun: float) -> tuple[int, ...] | None:
         """The partitions of ``topic``; None while they may come. ``begun``: since when they are waited for."""
+        check_topic_name(topic)
         metadata = self._network.metadata
         metadata.want((topic,))
         view = metadata.view
@@ -365,6 +368,7 @@ class ConsumerCore:
             raise error
 
     def _place(self, topic: str, partition: int) -> Place:
+        self._check()
         (tp,) = to_partitions([(topic, partition)])
         place = self._subscription.get(tp)
         if place is None:

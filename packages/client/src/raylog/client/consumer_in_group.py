@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import Pattern
 
+from raylog.client import arguments as given
 from raylog.client.consumer_config import GROUP_ID
 from raylog.client.consumer_core import ConsumerCore, one_by_one
 from raylog.client.group_consumer import AnyListener, GroupReader
 from raylog.client.group_consumer_core import Offsets
 from raylog.client.group_consumer_join import Topics, join_group
-from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord
 from raylog.client.subscription import Place
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.ids import Generation, MemberId, Offset, TopicPartition
+from raylog.protocol.ids import Generation, MemberId, TopicPartition
 
 LEAVE_S = 10.0
 """How long closing waits for ZooKeeper; the end of the session tells the group else."""
+
+
+class NoListener:
+    """Nobody is told."""
+
+    def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None: ...
+
+    def on_revoked(self, partitions: Sequence[TopicPartition], /) -> None: ...
+
+    def on_lost(self, partitions: Sequence[TopicPartition], /) -> None: ...
 
 
 class ConsumerInGroup(ConsumerCore):
@@ -39,14 +49,15 @@ class ConsumerInGroup(ConsumerCore):
     def may_deliver(self, topic: str, partition: int) -> bool:
         """Whether records of it that were polled may still be processed: it is owned, by the session that claimed it,
         under a lease. False once another may own it, whether or not the listener was told yet. From any thread."""
-        (tp,) = to_partitions([(topic, partition)])
+        (tp,) = given.to_partitions([(topic, partition)])
         return self._in_group().member.may_deliver(tp)
 
     def store_offsets(self, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
         """With enable.auto.offset.store=false: these, each one past the last record that was processed, are what a
         commit without offsets, or one by itself, commits. Raises as ``commit`` for what cannot be committed, and
         InvalidRequest for a partition that is not this consumer's."""
-        self._in_group().store(committed_offsets(offsets) or {})
+        wanted = given.committed_offsets(offsets)
+        self._in_group().store(wanted)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """As the core's; InvalidRequest in a group, which says who reads what."""
@@ -59,12 +70,21 @@ class ConsumerInGroup(ConsumerCore):
     def _read_nothing(self) -> None:
         super().assign(())
 
+    def _most(self, max_records: int | None) -> int:
+        """How many records a poll returns."""
+        return self._max_poll_records if max_records is None else given.number("max_records", max_records, 1)
+
+    def _check_listener(self, listener: AnyListener) -> None:
+        given.check_listener(listener)
+        if not self._has_group_id and not isinstance(listener, NoListener):
+            raise InvalidRequest("listener: only a group's partitions come and go; give group_id, or leave it out")
+
     @property
     def _has_group_id(self) -> bool:
         return not self._settings.is_default(GROUP_ID)
 
     def _in_group(self) -> GroupReader:
-        self._fork.check()
+        self._check()
         if self._group is None:
             raise InvalidRequest("this consumer is in no group: give group_id, subscribe, and do not close it before")
         return self._group
@@ -102,7 +122,7 @@ class ConsumerInGroup(ConsumerCore):
 
 def named(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Iterator[str]:
     """Topics to be read without a group. Raises InvalidRequest for a pattern."""
-    for topic in (topics,) if isinstance(topics, str | Pattern) else topics:
+    for topic in (topics,) if isinstance(topics, str | Pattern) else given.several("topics", topics):
         if isinstance(topic, Pattern):
             raise InvalidRequest(f"topics matching {topic.pattern!r}: only a group looks for new topics; give group_id")
         yield topic
@@ -112,10 +132,4 @@ def committed_offsets(
     offsets: Mapping[tuple[str, int], int | CommittedOffset] | None,
 ) -> dict[TopicPartition, CommittedOffset] | None:
     """What a user named; None is None."""
-    if offsets is None:
-        return None
-    values = (
-        offset if isinstance(offset, CommittedOffset) else CommittedOffset(Offset(offset))
-        for offset in offsets.values()
-    )
-    return dict(zip(to_partitions(offsets), values, strict=True))
+    return None if offsets is None else given.committed_offsets(offsets)

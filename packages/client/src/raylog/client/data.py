@@ -16,8 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raylog import client
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.config import client_settings
-from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
+from raylog.client.consumer_config import consumer_settings, isolation_level
 from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_at_once
 from raylog.client.data_sink import TopicDatasink
 from raylog.client.data_source import TopicDatasource
@@ -81,7 +80,7 @@ def read(
     raise DataLoss for what goes while they read.
     """
     schema_of(columns)
-    isolation = isolation_level(client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", config))
+    isolation = isolation_level(consumer_settings("checked-elsewhere:1", config))
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics:
         raise ValueError("read: name at least one topic")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
 from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -64,11 +64,6 @@ def read_list_offsets(reply: Reply) -> dict[TopicPartition, tuple[int, int, int]
             else:
                 answers[tp] = (partition.offset, partition.timestamp, partition.leader_epoch)
     return answers
-
-
-def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    """Plain pairs as the type that has their names."""
-    return [TopicPartition(TopicName(topic), PartitionIndex(partition)) for topic, partition in partitions]
 
 
 def by_topic(

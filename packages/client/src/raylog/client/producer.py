@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from raylog.client.arguments import wait, wait_or_none
 from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, refuse_to_wait
 from raylog.client.exit_flush import forget, remember
 from raylog.client.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
@@ -134,6 +135,7 @@ class Producer(ProducerCore):
 
         Raises RequestTimedOut when that takes longer than ``timeout_s``.
         """
+        wait_or_none("timeout_s", timeout_s)
         refuse_to_wait("flush()")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for batch in self.hurry():
@@ -151,6 +153,7 @@ class Producer(ProducerCore):
 
         In a delivery callback it doesn't flush: what isn't delivered yet fails.
         """
+        wait_or_none("timeout_s", timeout_s)
         if self._closed or self._fork.forked:
             return
         try:
@@ -169,6 +172,7 @@ class Producer(ProducerCore):
 
     def close_at_exit(self, timeout_s: float) -> None:
         """Called at the end of the process."""
+        wait("timeout_s", timeout_s)
         self.close(timeout_s)
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, Batch, EncodedRecords
+from raylog.client.arguments import check_interceptors
 from raylog.client.column_batches import check_partitions, check_rows, encode_rows
 from raylog.client.column_schema import Integers, Rows
 from raylog.client.column_values import ColumnValues
@@ -96,8 +97,11 @@ class ProducerCore:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
             config = {**config, "partitioner": partitioner}
+        check_interceptors(interceptors, "on_send")
         settings = client_settings(PRODUCER_SETTINGS, bootstrap_servers, config)
         _, idempotent = producer_guarantees(settings)
+        if continues is not None and not isinstance(continues, Continuation):
+            raise InvalidConfig(f"continues={continues!r} is no Continuation")
         if continues is not None and not idempotent:
             raise InvalidConfig("a producer that goes on as another one needs enable.idempotence")
         self._serialize_key = serializer(key_serializer)

@@ -10,6 +10,7 @@ from raylog.client.accumulator import header_size
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord
 
 Headers = Sequence[tuple[str, bytes | None]]
+_MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 
 
@@ -43,7 +44,7 @@ def timestamp_ms(given: Any, topic: str) -> int:
 def partition_index(given: Any, topic: str) -> int:
     """Raises InvalidPartitions for what can be no partition's number."""
     number = whole_number(given)
-    if number is None or number < 0:
+    if number is None or not 0 <= number <= _MAX_INT32:
         raise InvalidPartitions(f"{topic}: partition {given!r} is not a whole number from 0 on")
     return number
 

@@ -93,7 +93,7 @@ def serializer(choice: str | Serializer | None) -> Serializer:
         return _default
     if callable(choice):
         return choice
-    if choice not in SERIALIZERS:
+    if not isinstance(choice, str) or choice not in SERIALIZERS:
         raise InvalidConfig(f"unknown serializer {choice!r}; give {', '.join(SERIALIZERS)} or a function")
     return SERIALIZERS[choice]
 
@@ -102,6 +102,6 @@ def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
     """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None."""
     if choice is None or callable(choice):
         return choice
-    if choice not in DESERIALIZERS:
+    if not isinstance(choice, str) or choice not in DESERIALIZERS:
         raise InvalidConfig(f"unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function")
     return DESERIALIZERS[choice]

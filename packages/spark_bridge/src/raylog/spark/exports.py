@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
-from raylog.client.config import client_settings
-from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
+from raylog.client.consumer_config import consumer_settings, isolation_level
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
@@ -101,7 +100,7 @@ def export(
     root, disk = local_directory(to), Disk()
     directory = topic_directory(root, topic)
     settings = dict(consumer or {})
-    isolation = isolation_level(client_settings(CONSUMER_SETTINGS, servers, settings))
+    isolation = isolation_level(consumer_settings(servers, settings))
     asked = ask_brokers(servers, topic, since_ms, until_ms, isolation)
     directory.mkdir(parents=True, exist_ok=True)
     sweep(directory, disk)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from raylog.client.config import client_settings
-from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level
+from raylog.client.consumer_config import CONSUMER_SETTINGS, consumer_settings, isolation_level
 from raylog.client.offset_ranges import (
     EARLIEST,
     LATEST,
@@ -166,7 +165,7 @@ def _consumer(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if name in given:
             raise ValueError(f"option 'kafka.{name}' cannot be set: {instead}")
     settings = {name.replace(".", "_"): value for name, value in given.items()}
-    return settings, isolation_level(client_settings(CONSUMER_SETTINGS, "checked-elsewhere:1", settings))
+    return settings, isolation_level(consumer_settings("checked-elsewhere:1", settings))
 
 
 def _selection(plain: Mapping[str, Any]) -> Selection:

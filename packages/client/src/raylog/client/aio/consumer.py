@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.aio.group_task import AsyncRebalanceListener, GroupTask, seen
+from raylog.client.arguments import check_listener, offsets, several, to_partitions, wait
+from raylog.client.arguments import group_id as checked_group_id
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import isolation_level
 from raylog.client.consumer_core import offsets_of
@@ -26,10 +28,10 @@ from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import subscribed
 from raylog.client.interceptors import ConsumerInterceptor
 from raylog.client.metrics_reporter import Statistics
-from raylog.client.offset_queries import to_partitions
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import EARLIEST, LATEST
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
@@ -61,7 +63,8 @@ class AsyncConsumer(GroupTask):
         **config: Any,
     ) -> None:
         if group_id is not None:
-            config["group_id"] = group_id
+            config["group_id"] = checked_group_id(group_id)
+        check_listener(listener)
         super().__init__(bootstrap_servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._listener = listener or self._listener
         self._names: list[str] = []
@@ -73,8 +76,9 @@ class AsyncConsumer(GroupTask):
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         try:
-            given = [topics] if isinstance(topics, str | Pattern) else list(topics)
+            given = _several(topics)
             if given:
+                self._check_listener(self._listener)
                 self._want(given)
         except BaseException:
             self._close()
@@ -87,7 +91,8 @@ class AsyncConsumer(GroupTask):
         listener: AsyncRebalanceListener | RebalanceListener | None = None,
     ) -> None:
         """Read these topics, as the constructor's, in place of what was read before; see ``Consumer.subscribe``."""
-        given = [topics] if isinstance(topics, str | Pattern) else list(topics)
+        given = _several(topics)
+        self._check_listener(listener or self._listener)
         if self._has_group_id:
             subscribed(given)
         await self.unsubscribe()
@@ -116,6 +121,7 @@ class AsyncConsumer(GroupTask):
 
     async def position(self, topic: str, partition: int) -> int:
         """The offset of the next record to be read, which may have to be asked of the leader first."""
+        to_partitions([(topic, partition)])
         await self._begin()
         place = self._place(topic, partition)
         begun = time.monotonic()
@@ -136,14 +142,16 @@ class AsyncConsumer(GroupTask):
         self, timestamps: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offset at or after each timestamp (ms); None when there is none."""
+        offsets("timestamp", timestamps)
         found = await self._offsets(timestamps)
         return {tp: answer if answer.offset >= 0 else None for tp, answer in found.items()}
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, or that come within ``timeout_ms``; at most ``max.poll.records``."""
-        most = min(max_records or self._max_poll_records, self._max_poll_records)
+        """Records that are there, or that come within ``timeout_ms``; at most ``max_records``, by default
+        ``max.poll.records``."""
+        most = self._most(max_records)
         return await self._find(partial(self._take_up_to, most), timeout_ms)
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
@@ -195,7 +203,10 @@ class AsyncConsumer(GroupTask):
         if self._has_group_id:
             self._topics = subscribed(topics)
         else:
-            self._names = list(named(topics))
+            names = list(named(topics))
+            for topic in names:
+                check_topic_name(topic)
+            self._names = names
 
     async def _end(self, *, commit: bool) -> None:
         if self._fork.forked or (self._closing is not None and self._closing.done()):
@@ -243,10 +254,10 @@ class AsyncConsumer(GroupTask):
 
     async def _wait_for_data(self, timeout_ms: float) -> None:
         """Talk to brokers, and wait at most so long until there is something to hand out or to tell."""
+        deadline = time.monotonic() + wait("timeout_ms", timeout_ms) / 1_000
         await self._begin()
         if self._has_group_id and self._group is None:
             raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
-        deadline = time.monotonic() + timeout_ms / 1_000
         with self._user:
             self._look_for_partitions()
             again_ms = await self._attend()
@@ -299,6 +310,10 @@ class AsyncConsumer(GroupTask):
     def _answered(self, asking: asyncio.Future[Any]) -> None:
         self._asking = None
         seen(asking)
+
+
+def _several(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> list[str | Pattern[str]]:
+    return [topics] if isinstance(topics, str | Pattern) else several("topics", topics)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

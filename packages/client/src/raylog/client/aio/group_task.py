@@ -10,11 +10,11 @@ from inspect import isawaitable
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, committed_offsets
+from raylog.client.arguments import to_partitions
+from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets
 from raylog.client.group_calls import Call, Calls
 from raylog.client.group_consumer import AnyListener, GroupReader
 from raylog.client.group_consumer_join import Topics
-from raylog.client.offset_queries import to_partitions
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
@@ -41,17 +41,13 @@ class AsyncRebalanceListener(Protocol):
         return None
 
 
-class _NoListener(AsyncRebalanceListener):
-    """Nobody is told."""
-
-
 class GroupTask(ConsumerInGroup):
     """What an AsyncConsumer does because it may be in a group."""
 
     def __init__(self, *arguments: Any) -> None:
         self._loop = asyncio.get_running_loop()
         super().__init__(*arguments)
-        self._listener: AnyListener = _NoListener()
+        self._listener: AnyListener = NoListener()
         self._topics: Topics | None = None
         """What to join the group for."""
         self._joining: asyncio.Future[GroupReader] | None = None
@@ -60,11 +56,13 @@ class GroupTask(ConsumerInGroup):
 
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commit, as ``Consumer.commit`` does. Cancelled, it may have committed."""
-        await asyncio.wrap_future(self._in_group().commit_async(committed_offsets(offsets)))
+        wanted = committed_offsets(offsets)
+        await asyncio.wrap_future(self._in_group().commit_async(wanted))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
-        ask = partial(self._in_group().committed, to_partitions(partitions))
+        wanted = to_partitions(partitions)
+        ask = partial(self._in_group().committed, wanted)
         return await self._loop.run_in_executor(None, ask)
 
     @property

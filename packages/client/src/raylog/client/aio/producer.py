@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client.accumulator import EncodedRecords
+from raylog.client.arguments import wait, wait_or_none
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
 from raylog.client.exit_flush import forget, remember
 from raylog.client.interceptors import ProducerBatch, ProducerInterceptor, ProducerRecord
@@ -196,6 +197,7 @@ class AsyncProducer(ProducerCore):
 
         Raises RequestTimedOut when that takes longer than ``timeout_s``.
         """
+        wait_or_none("timeout_s", timeout_s)
         batches = self.hurry()
         try:
             async with asyncio.timeout(timeout_s):
@@ -211,6 +213,7 @@ class AsyncProducer(ProducerCore):
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop. What isn't settled within ``timeout_s``, or when this is cancelled, fails. Twice does no
         harm."""
+        wait_or_none("timeout_s", timeout_s)
         if self._closed or self._fork.forked:
             return
         try:
@@ -225,7 +228,7 @@ class AsyncProducer(ProducerCore):
 
     def close_at_exit(self, timeout_s: float) -> None:
         """Called at the end of the process, when its loop is over, or runs in a thread that nobody waits for."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + wait("timeout_s", timeout_s)
         batches = self.hurry()
         if self._loop.is_running():
             with suppress(TimeoutError):

@@ -1,0 +1,388 @@
+"""Every argument of every public call of the clients × values that it cannot have: refused at the call, by name.
+
+What records and columns may be is in ``test_client_bad_values``. A new argument without a row here fails a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from kit.cluster import InProcessCluster
+from raylog.client import Admin, Consumer, NewTopic, Producer
+from raylog.client.aio import AsyncConsumer, AsyncProducer
+from raylog.protocol.errors import (
+    InvalidConfig,
+    InvalidGroupId,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    RaylogError,
+)
+
+REFUSALS = (
+    InvalidConfig,
+    InvalidGroupId,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+)
+Bad = Sequence[Any]
+
+NO_WAIT: Bad = (-1, -0.1, nan, inf, "1", b"1", True, [1])
+NO_COUNT: Bad = (0, -1, 1.5, "1", True, 2**31)
+NO_NUMBER: Bad = (-1, 1.5, "0", True, b"0", 2**31)
+NO_OFFSET: Bad = (-1, 1.5, "0", True, None, 2**63)
+NO_FLAG: Bad = ("false", 1, None, "")
+NO_TOPIC: Bad = ("", b"t", None, 5, ["t"], "no/such", "x" * 250)
+NO_GROUP: Bad = ("", b"g", None, 5, ["g"])
+NO_PARTITION: Bad = (*NO_NUMBER, None)
+NO_PAIR: Bad = (
+    *("t", b"t", 5, (), ("t",), ("t", 0, 0), ("t", "0"), ("t", True), ("t", -1), ("t", 1.0), ("t", 2**31)),
+    *((topic, 0) for topic in NO_TOPIC),
+)
+NO_PAIRS: Bad = ("t", b"t", 5, *([pair] for pair in NO_PAIR))
+NO_NAMES: Bad = ("t", b"t", 5, None, [""], [b"t"], [None], [5], ["t", "t"])
+NO_SERVERS: Bad = (b"h:1", 5, True, "", [], "host", "host:x", [None], [b"h:1"], {"h": 1})
+NO_CONVERTER: Bad = (5, "no such", b"json", ["json"])
+NO_SETTINGS: Bad = ({"no_such": 1}, {"client_id": b"x"}, {"client_id": True}, {"request_timeout_ms": 0},
+                    {"request_timeout_ms": 1.5}, {"request_timeout_ms": True}, {"group.instance.id": "a"})  # fmt: skip
+NO_CONFIGS: Bad = (5, "a=b", ["a"], {5: "1"}, {"": "1"}, {"retention.ms": b"1"}, {"retention.ms": [1]})
+NO_BROKERS: Bad = (5, "12", [], [-1], ["0"], [True], [0, 0])
+
+
+def offsets(low: int = 0) -> Bad:
+    """Mappings from partitions, of which each has something that it cannot have."""
+    values = [value for value in NO_OFFSET if value != -1] + [low - 1]
+    pairs = [pair for pair in NO_PAIR if not isinstance(pair, list) and not any(map(is_list, as_tuple(pair)))]
+    return (5, "t", [("t", 0)], *({("t", 0): value} for value in values), *({pair: 0} for pair in pairs))
+
+
+def is_list(given: Any) -> bool:
+    return isinstance(given, list)
+
+
+def as_tuple(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else ()
+
+
+class Listens:
+    """No RebalanceListener."""
+
+
+PRODUCER: Mapping[str, Mapping[str, Bad]] = {
+    "__init__": {
+        "bootstrap_servers": (*NO_SERVERS, None),
+        "key_serializer": NO_CONVERTER,
+        "value_serializer": NO_CONVERTER,
+        "partitioner": (5, "no such", b"x", True),
+        "continues": (5, "x", ()),
+        "stats_cb": (5, "x", []),
+        "interceptors": (5, "x", [5], [None]),
+        "config": (*NO_SETTINGS, {"batch_size": 2**20, "buffer_memory": 2**19}, {"linger_ms": nan}, {"acks": True}),
+    },
+    "partitions_for": {"topic": NO_TOPIC},
+    "flush": {"timeout_s": NO_WAIT},
+    "close": {"timeout_s": NO_WAIT},
+    "close_at_exit": {"timeout_s": (*NO_WAIT, None)},
+    "hurry": {},
+    "metrics": {},
+}
+SENDS = {"send", "aiosend", "send_batch"}
+"""See ``test_client_bad_values``."""
+READER: Mapping[str, Mapping[str, Bad]] = {
+    "__init__": {
+        "bootstrap_servers": NO_SERVERS,
+        "topics": (5, b"t", [""], [5], [None], [b"t"], "", "no/such"),
+        "key_deserializer": NO_CONVERTER,
+        "value_deserializer": NO_CONVERTER,
+        "stats_cb": (5, "x", []),
+        "interceptors": (5, "x", [5], [None]),
+        "config": (
+            *NO_SETTINGS,
+            {"session_timeout_ms": 10_000},
+            {"max_poll_interval_ms": 10_000},
+            {"partition_assignment_strategy": "range"},
+            {"enable_auto_commit": True},
+            {"auto_commit_interval_ms": 100},
+            {"enable_auto_offset_store": False},
+            {"zookeeper_connect": "h:1"},
+        ),
+    },
+    "assign": {"partitions": (*NO_PAIRS, None)},
+    "beginning_offsets": {"partitions": (*NO_PAIRS, None)},
+    "end_offsets": {"partitions": (*NO_PAIRS, None)},
+    "offsets_for_times": {"timestamps": offsets()},
+    "partitions_for": {"topic": NO_TOPIC},
+    "topic_id": {"topic": NO_TOPIC},
+    "position": {"topic": NO_TOPIC, "partition": NO_PARTITION},
+    "current_lag": {"topic": NO_TOPIC, "partition": NO_PARTITION},
+    "seek": {"topic": NO_TOPIC, "partition": NO_PARTITION, "offset": NO_OFFSET},
+    "seek_to_time": {"timestamp": NO_OFFSET, "partitions": NO_PAIR},
+    "seek_to_beginning": {"partitions": NO_PAIR},
+    "seek_to_end": {"partitions": NO_PAIR},
+    "pause": {"partitions": NO_PAIR},
+    "resume": {"partitions": NO_PAIR},
+    "poll": {"timeout_ms": (*NO_WAIT, None), "max_records": NO_COUNT},
+    "poll_batches": {"timeout_ms": (*NO_WAIT, None)},
+    "poll_columns": {"timeout_ms": (*NO_WAIT, None), "columns": (5, [], ["no such"], ["key", "key"], b"key", [5])},
+    "assignment": {},
+    "paused": {},
+    "metrics": {},
+    "close": {},
+}
+CONSUMER_ALONE = {"iterate", "commit_async", "wakeup"}
+"""An AsyncConsumer has these not."""
+CONSUMER: Mapping[str, Mapping[str, Bad]] = {
+    **READER,
+    "__init__": {**READER["__init__"], "group_id": (b"g", True, 5, "", ["g"]), "listener": (5, "x", Listens())},
+    "subscribe": {"topics": (5, b"t", [""], [5], [None], "", "no/such", None), "listener": (5, "x", Listens())},
+    "iterate": {"timeout_ms": NO_WAIT, "until_end": NO_FLAG},
+    "may_deliver": {"topic": NO_TOPIC, "partition": NO_PARTITION},
+    "commit": {"offsets": offsets()},
+    "commit_async": {"offsets": offsets()},
+    "store_offsets": {"offsets": offsets()},
+    "committed": {"partitions": (*NO_PAIRS, None)},
+    "unsubscribe": {},
+    "wakeup": {},
+}
+ASYNC_CONSUMER = {name: arguments for name, arguments in CONSUMER.items() if name not in CONSUMER_ALONE}
+ADMIN: Mapping[str, Mapping[str, Bad]] = {
+    "__init__": {"bootstrap_servers": (*NO_SERVERS, None), "config": NO_SETTINGS},
+    "create_topic": {
+        "name": NO_TOPIC,
+        "partitions": (0, -2, 1.5, "1", True, None, 2**31),
+        "replication_factor": (0, -2, 1.5, "1", True, None, 2**15),
+        "configs": NO_CONFIGS,
+        "assignments": (5, [[0]], {0: 0}, {"0": [0]}, {True: [0]}, {-1: [0]}, *({0: bad} for bad in NO_BROKERS)),
+    },
+    "create_topics": {
+        "topics": ("t", 5, None, ["t"], [None], [NewTopic("n"), NewTopic("n")], [NewTopic("n", "1")], [NewTopic("")]),
+        "validate_only": NO_FLAG,
+    },
+    "create_partitions": {
+        "name": NO_TOPIC,
+        "count": (*NO_COUNT, None),
+        "assignments": (5, "0", [0], *([bad] for bad in NO_BROKERS)),
+        "validate_only": NO_FLAG,
+    },
+    "delete_topics": {"names": NO_NAMES},
+    "describe_topic": {"name": NO_TOPIC},
+    "describe_topic_configs": {"name": NO_TOPIC},
+    "describe_broker_configs": {"broker_id": NO_NUMBER},
+    "describe_log_dirs": {"broker_id": (*NO_NUMBER, None)},
+    "alter_topic_configs": {
+        "name": NO_TOPIC,
+        "configs": (*NO_CONFIGS, None),
+        "append": (*NO_CONFIGS, None),
+        "subtract": (*NO_CONFIGS, None),
+        "validate_only": NO_FLAG,
+    },
+    "alter_broker_configs": {
+        "broker_id": NO_NUMBER,
+        "configs": (*NO_CONFIGS, None),
+        "append": (*NO_CONFIGS, None),
+        "subtract": (*NO_CONFIGS, None),
+        "validate_only": NO_FLAG,
+    },
+    "elect_leaders": {"partitions": NO_PAIRS, "unclean": NO_FLAG},
+    "alter_partition_reassignments": {
+        "reassignments": (5, "t", [("t", 0)], *({("t", 0): bad} for bad in NO_BROKERS), {("t", -1): [0]}),
+        "allow_replication_factor_change": NO_FLAG,
+    },
+    "list_partition_reassignments": {"partitions": NO_PAIRS},
+    "list_offsets": {"at": offsets(-4), "isolation_level": (-1, 2, "0", True, None)},
+    "delete_records": {"before": offsets(-1)},
+    "describe_producers": {"partitions": (*NO_PAIRS, None)},
+    "list_groups": {"states": ("Empty", 5, [5], [""], None)},
+    "describe_groups": {"names": NO_NAMES},
+    "delete_groups": {"names": NO_NAMES},
+    "list_group_offsets": {"group": NO_GROUP, "partitions": NO_PAIRS},
+    "alter_group_offsets": {"group": NO_GROUP, "offsets": offsets()},
+    "delete_group_offsets": {"group": NO_GROUP, "partitions": (*NO_PAIRS, None)},
+    "describe_cluster": {},
+    "list_topics": {},
+    "close": {},
+}
+DOORS: Mapping[type, Mapping[str, Mapping[str, Bad]]] = {
+    Producer: PRODUCER,
+    AsyncProducer: {**PRODUCER, "__init__": {k: v for k, v in PRODUCER["__init__"].items() if k != "continues"}},
+    Consumer: CONSUMER,
+    AsyncConsumer: ASYNC_CONSUMER,
+    Admin: ADMIN,
+}
+GOOD: Mapping[str, Any] = {
+    "topic": "t",
+    "name": "t",
+    "create_topic.name": "new",
+    "group": "g",
+    "partition": 0,
+    "partitions": [("t", 0)],
+    "offset": 0,
+    "offsets": {("t", 0): 0},
+    "timestamp": 0,
+    "timeout_ms": 0,
+    "topics": ["t"],
+    "count": 9,
+    "broker_id": 0,
+    "reassignments": {("t", 0): [0]},
+    "at": {("t", 0): 0},
+    "validate_only": True,
+}
+"""Of arguments that have to be given when another one is bad."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    config = {"auto.create.topics.enable": "false"}
+    with InProcessCluster(tmp_path_factory.mktemp("cluster"), brokers=1, config=config) as running:
+        running.create_topic("t", partitions=4)
+        yield running.bootstrap_servers
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_every_argument_of_every_call_has_a_row(door: type) -> None:
+    calls = {
+        name: {parameter for parameter in inspect.signature(call).parameters if parameter != "self"}
+        for name, call in inspect.getmembers(door, callable)
+        if (name == "__init__" or not name.startswith("_")) and name not in SENDS
+    }
+    assert calls == {name: set(arguments) for name, arguments in DOORS[door].items()}
+
+
+def arguments_of(call: Callable[..., Any], argument: str, bad: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """All that is needed, with one bad value."""
+    found: dict[str, Any] = {}
+    pairs: tuple[Any, ...] = ()
+    for name, parameter in inspect.signature(call).parameters.items():
+        match parameter.kind:
+            case parameter.VAR_POSITIONAL:
+                pairs = (bad,) if name == argument else ()
+            case parameter.VAR_KEYWORD:
+                found |= bad if name == argument else {}
+            case _ if name == argument:
+                found[name] = bad
+            case _ if parameter.default is parameter.empty or name == "validate_only":
+                found[name] = GOOD.get(f"{call.__name__}.{name}", GOOD.get(name))
+    first = [found.pop("timestamp")] if pairs and "timestamp" in found else []
+    return (*first, *pairs), found
+
+
+async def outcome(call: Callable[..., Any], argument: str, bad: Any) -> str:
+    """What is wrong with how it was refused; empty when nothing is."""
+    positional, named = arguments_of(call, argument, bad)
+    try:
+        found = call(*positional, **named)
+        if inspect.isawaitable(found):
+            found = await found
+        elif inspect.isgenerator(found):
+            found = next(found, "nothing")
+    except REFUSALS as error:
+        return "" if "in no group" not in str(error) else f"it was looked at too late: {error!r}"
+    except Exception as other:  # noqa: BLE001 (it is looked at)
+        return f"it raised {other!r}"
+    return f"it gave {found!r}"
+
+
+async def complaints(door: type, servers: str) -> dict[str, str]:
+    """Of all calls of the door with all bad values."""
+    found: dict[str, str] = {}
+    made = door(
+        servers, **({"default_api_timeout_ms": 5_000} if door is not Producer and door is not AsyncProducer else {})
+    )
+    try:
+        for name, arguments in DOORS[door].items():
+            call = getattr(made, name) if name != "__init__" else making(door, servers)
+            for argument, values in arguments.items():
+                for bad in values:
+                    told = await outcome(call, argument, bad)
+                    if told:
+                        found[f"{name}({argument}={bad!r})"] = told
+    finally:
+        if inspect.isawaitable(closing := made.close()):
+            await closing
+    return found
+
+
+def making(door: type, servers: str) -> Callable[..., Any]:
+    def make(*args: Any, **named: Any) -> Any:
+        made = door(*args, **{"bootstrap_servers": servers, **named})
+        return close_then_tell(made)
+
+    make.__signature__ = inspect.signature(door).replace(  # type: ignore[attr-defined]
+        parameters=[
+            parameter.replace(
+                default=None
+                if parameter.default is parameter.empty and parameter.kind in (0, 1, 3)
+                else parameter.default
+            )
+            for parameter in inspect.signature(door).parameters.values()
+        ]
+    )
+    return make
+
+
+def close_then_tell(made: Any) -> Any:
+    closing = made.close()
+    return closing if inspect.isawaitable(closing) else "made"
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_what_an_argument_cannot_be_is_refused(door: type, servers: str) -> None:
+    assert asyncio.run(complaints(door, servers)) == {}
+    with Producer(servers, linger_ms=0) as producer, Admin(servers) as admin:
+        assert producer.send("t", b"fine").exception(20) is None
+        assert [topic.name for topic in admin.list_topics()] == ["t"]
+
+
+T0 = {"topic": "t", "partition": 0}
+PAIRS = {"partitions": [("t", 0)]}
+CLOSED: Mapping[type, Mapping[str, Mapping[str, Any]]] = {
+    Producer: {
+        "send": {"topic": "t"},
+        "send_batch": {"topic": "t", "values": [b""]},
+        "partitions_for": {"topic": "new"},
+    },
+    Consumer: {
+        "poll": {},
+        "poll_batches": {},
+        "poll_columns": {},
+        "iterate": {},
+        "subscribe": {"topics": "t"},
+        "partitions_for": {"topic": "t"},
+        "position": T0,
+        "seek": {**T0, "offset": 0},
+        "assign": PAIRS,
+        "end_offsets": PAIRS,
+    },
+    Admin: {
+        "list_topics": {},
+        "describe_cluster": {},
+        "list_groups": {},
+        "list_offsets": {"at": {("t", 0): -1}},
+        "describe_groups": {"names": ["g"]},
+        "delete_topics": {"names": ["t"]},
+    },
+}
+
+
+@pytest.mark.parametrize("door", CLOSED, ids=lambda door: door.__name__)
+def test_a_client_that_is_closed_says_so(door: type, servers: str) -> None:
+    made = door(servers)
+    made.close()
+    made.close()
+    for name, arguments in CLOSED[door].items():
+        with pytest.raises(RaylogError, match="closed"):
+            used(getattr(made, name)(**arguments))
+
+
+def used(found: Any) -> None:
+    if inspect.isgenerator(found):
+        next(found)
