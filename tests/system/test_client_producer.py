@@ -150,6 +150,29 @@ def test_a_partition_that_was_added_is_found(cluster: InProcessCluster) -> None:
         assert impatient.send("t", b"x", partition=7).result(20).partition == 7
 
 
+def test_a_topic_made_anew_with_fewer_partitions_refuses_what_was_to_go_to_the_others(
+    cluster: InProcessCluster,
+) -> None:
+    servers = cluster.bootstrap_servers
+    with (
+        Admin(servers) as admin,
+        Producer(servers, partitioner=lambda *_: replaced(), metadata_max_age_ms=100, max_block_ms=1_000) as producer,
+    ):
+        assert producer.partitions_for("t") == 4
+
+        def replaced() -> int:
+            """The last partition of a topic that is made anew with fewer meanwhile."""
+            if producer.partitions_for("t") == 4:
+                admin.delete_topics(["t"])
+                admin.create_topic("t", 2)
+                wait_until(lambda: producer.partitions_for("t") == 2, 20, "the producer knows the new topic")
+            return 3
+
+        with pytest.raises(InvalidPartitions, match="0 to 1, not 3"):
+            producer.send_batch("t", [b"x"] * 2)
+        assert producer.send("t", b"y", partition=1).result(20).partition == 1
+
+
 def test_a_deleted_topic_is_made_anew_only_by_sending_to_it(tmp_path: Path) -> None:
     with (
         proxied(tmp_path, {"auto.create.topics.enable": "true"}) as (_, proxy, servers),

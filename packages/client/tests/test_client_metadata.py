@@ -185,7 +185,7 @@ def test_all_topics_can_be_asked_for() -> None:
 def hint(metadata: Metadata, leader: int, epoch: int, *addresses: int) -> bool:
     """Take a hint for partition 0 that gives the addresses of these brokers, too."""
     brokers = {n: BrokerDescription(ids.BrokerId(n), f"h{n}", 9, None) for n in addresses}
-    return metadata.take_hint(tp(0), ids.BrokerId(leader), ids.LeaderEpoch(epoch), brokers)
+    return metadata.take_hint(tp(0), ids.TopicId(ID), ids.BrokerId(leader), ids.LeaderEpoch(epoch), brokers)
 
 
 def test_a_hint_moves_the_leader_when_it_is_newer_and_somewhere() -> None:
@@ -207,29 +207,39 @@ def test_a_hint_moves_the_leader_when_it_is_newer_and_somewhere() -> None:
     assert metadata.view.leader_of(tp(0)) == (2, 6), "a broker that lags does not take it back"
 
 
-def test_an_id_that_was_replaced_is_never_taken_again() -> None:
-    metadata, newer, newest = Metadata(["t"]), uuid.UUID(int=8), uuid.UUID(int=9)
-    for topic_id in (ID, newer, ID, newest, newer, ID):
-        metadata.on_response(answer((1, 0), topic_id=topic_id), 0)
-    assert metadata.view.topics["t"].topic_id == newest
+def told(metadata: Metadata, *topic_ids: int) -> list[int]:
+    """What the topic's id is after each of these answers; 0: no broker knows the topic."""
+    held = []
+    for number in topic_ids:
+        gone = ErrorCode.unknown_topic_or_partition
+        metadata.on_response(answer((1, 0), topic_id=uuid.UUID(int=number)) if number else answer(error=gone), 0)
+        held.append(metadata.view.topic_id("t").int)
+    return held
+
+
+def test_a_former_id_of_a_broker_that_lags_is_passed_over() -> None:
+    metadata = Metadata(["t"])
+    assert told(metadata, 1, 2, 1, 2, 1, 1, 3, 2, 1) == [1, 2, 2, 2, 2, 2, 3, 3, 3]
     assert metadata.due_in_ms(1_000) == 0  # the broker that lags is asked again
-    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 0)
-    assert "t" not in metadata.view.topics
+    assert told(metadata, 0, 2, 3) == [0, 0, 3]
+    assert told(Metadata(["t"]), 1, 0, 2, 1) == [1, 0, 2, 2]
+
+
+def test_what_a_broker_that_lags_told_last_is_not_kept() -> None:
+    """The first answer may have been the right one."""
+    assert told(Metadata(["t"]), 2, 1, 2, 2, 2, 2, 2) == [2, 1, 1, 1, 1, 1, 2]
+    metadata = Metadata(["t"])
+    assert told(metadata, 2, 1, 2) == [2, 1, 1]
+    metadata.refused("t", ids.TopicId(uuid.UUID(int=2)))
+    assert told(metadata, 2) == [1]
+    metadata.refused("t", ids.TopicId(uuid.UUID(int=1)))
+    assert told(metadata, 2) == [2]
+
+
+def test_a_hint_about_the_topic_before_is_none_about_this_one() -> None:
+    metadata, newer = Metadata(["t"]), uuid.UUID(int=8)
+    metadata.on_response(answer((1, 7)), 0)
     metadata.on_response(answer((1, 0), topic_id=newer), 0)
-    assert "t" not in metadata.view.topics
-    metadata.on_response(answer((2, 0), topic_id=newest), 0)  # it is not known that it was deleted
-    assert metadata.view.leader_of(tp(0)) == (2, 0)
-
-
-def test_a_reader_may_have_a_topic_created_but_not_one_that_was_deleted() -> None:
-    metadata = Metadata(allow_auto_create=True)
-    metadata.want(["t"])
-    assert metadata.request().allow_auto_topic_creation
-    metadata.on_response(answer((1, 0)), 0)
-    metadata.need_update()
-    assert not metadata.request(1_000).allow_auto_topic_creation
-    metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 1_000)
-    assert isinstance(metadata.view.errors["t"], UnknownTopicOrPartition)
-    again = metadata.request(2_000)
-    assert not again.allow_auto_topic_creation
-    assert [topic.name for topic in again.topics or ()] == ["t"]  # it may come back
+    assert not metadata.take_hint(tp(0), ids.TopicId(ID), ids.BrokerId(1), ids.LeaderEpoch(8), {})
+    assert metadata.view.leader_of(tp(0)) == (1, 0)
+    assert metadata.take_hint(tp(0), ids.TopicId(newer), ids.BrokerId(1), ids.LeaderEpoch(1), {})

@@ -297,7 +297,20 @@ def test_a_topic_made_anew_begins_with_one_batch_under_sequence_0() -> None:
     assert state.sendable(batch(9), 0, EPOCH) is None
     state.succeeded(first)
     assert [b.sequence for b in (first, second, third)] == [0, 2, 4]
-    assert state.identity == Identity(1_000, 0)
+    assert state.identity == Identity(1_000, 1)
+
+
+def test_an_id_that_comes_back_is_numbered_anew() -> None:
+    """Else a new batch there could be taken for the one that has its number already."""
+    state = machine()
+    numbered = []
+    for topic_id in OLD, NEW, OLD:
+        assert state.turn_to(topic_id)
+        sent = send(state, batch(0))
+        assert state.identity is not None
+        numbered.append((state.identity.epoch, sent.sequence))
+        state.succeeded(sent)
+    assert numbered == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_a_topic_made_anew_waits_for_no_backoff_and_has_no_gap() -> None:
@@ -314,15 +327,16 @@ def test_a_topic_made_anew_waits_for_no_backoff_and_has_no_gap() -> None:
     assert send(state, batch(3)).sequence == 2
 
 
-def test_a_continued_producer_keeps_its_numbers_in_a_topic_made_anew() -> None:
-    state = continued(40)
-    assert state.turn_to(OLD)
-    state.succeeded(send(state, batch(0)))
-    first = send(state, batch(1))
-    assert state.failed(first, UnknownTopicId("gone"), 0)
-    assert state.turn_to(NEW)
-    assert send(state).sequence == first.sequence == 42
-    assert state.sendable(batch(2), 0, EPOCH) is None  # one first: the log takes any number as its first
+@pytest.mark.parametrize("named", [False, True])
+def test_a_continued_producer_ends_where_its_topic_was_made_anew(named: bool) -> None:
+    """The new one lacks what was sent before, and would take what comes behind it."""
+    continuation = Continuation(Identity(7, 3), {TP: 40}, {TP.topic: OLD} if named else {})
+    state = PartitionState(TP, idempotent=True, policy=POLICY, continues=continuation)
+    if not named:
+        assert state.turn_to(OLD)
+        state.succeeded(send(state, batch(0)))
+    with pytest.raises(UnknownTopicId, match="made anew"):
+        state.turn_to(NEW)
 
 
 @dataclass

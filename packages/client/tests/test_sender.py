@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Condition
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,10 +16,11 @@ from raylog.client.client_log import ClientLog
 from raylog.client.config import PRODUCER_SETTINGS, client_settings
 from raylog.client.connection import Address
 from raylog.client.delivery import BatchOutcome
+from raylog.client.producer_state import Continuation, Identity
 from raylog.client.sender import Sender
 from raylog.coordination.clocks import monotonic_ms
-from raylog.protocol.errors import RequestTimedOut, UnsupportedVersion
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.errors import RequestTimedOut, UnknownTopicId, UnsupportedVersion
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Record
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -35,7 +37,8 @@ class SilentNetwork:
         self.requests = 0
         self.resets = 0
         self.metadata = SimpleNamespace(
-            view=SimpleNamespace(version=1, errors={}, topics={}, leader_of=lambda _: (0, 0)), need_update=lambda: None
+            view=SimpleNamespace(version=1, errors={}, topic_id=lambda _: NO_TOPIC_ID, leader_of=lambda _: (0, 0)),
+            need_update=lambda: None,
         )
         self.pool = self
         self.client_id = "c"
@@ -65,15 +68,18 @@ class SilentNetwork:
         self.resets, self.requests = self.resets + 1, 0
 
 
-def sender_over(network: Any, **config: Any) -> tuple[Sender, Accumulator[BatchOutcome]]:
-    settings = client_settings(PRODUCER_SETTINGS, "h:1", {"enable_idempotence": False, "linger_ms": 0, **config})
+def sender_over(
+    network: Any, continues: Continuation | None = None, **config: Any
+) -> tuple[Sender, Accumulator[BatchOutcome]]:
+    given = {"enable_idempotence": continues is not None, "linger_ms": 0, **config}
+    settings = client_settings(PRODUCER_SETTINGS, "h:1", given)
     accumulator: Accumulator[BatchOutcome] = Accumulator(
         batch_size=1_000,
         linger_ms=0,
         buffer_memory=1 << 20,
         new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
     )
-    return Sender(settings, network, accumulator, Condition(), lambda: None), accumulator
+    return Sender(settings, network, accumulator, Condition(), lambda: None, continues), accumulator
 
 
 def one_batch(accumulator: Accumulator[BatchOutcome], created_ms: int) -> BatchOutcome:
@@ -131,3 +137,14 @@ def test_brokers_of_another_version_are_told_to_those_that_wait(caplog: pytest.L
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
         "client c: nothing can be sent any more, make another producer: h:1 speaks API 3 not at all"
     ]
+
+
+def test_a_producer_that_goes_on_fails_all_where_a_topic_of_it_was_made_anew() -> None:
+    network, old, new = SilentNetwork(), TopicId(UUID(int=1)), TopicId(UUID(int=2))
+    sender, accumulator = sender_over(network, Continuation(Identity(7, 3), {TP: 40}, {TP.topic: old}))
+    network.metadata.view.topic_id = lambda _: new
+    outcome = one_batch(accumulator, monotonic_ms())
+    sender.step()
+    assert isinstance(outcome.error, UnknownTopicId)
+    assert isinstance(sender.fatal, UnknownTopicId)
+    assert network.requests == 0

@@ -24,10 +24,10 @@ PRODUCE_VERSION = 13
 
 
 class Sent(NamedTuple):
-    """What a request carried, and which topics its ids are."""
+    """What a request carried, and the ids that its topics had."""
 
     batches: Mapping[TopicPartition, Batch[Any]]
-    names: Mapping[TopicId, TopicName]
+    ids: Mapping[TopicName, TopicId]
     address: Address
     """Of the broker that it went to."""
 
@@ -70,8 +70,9 @@ def read_produced(
             problem = malformed
         else:
             endpoints = response.node_endpoints
+            names = {topic_id: name for name, topic_id in sent.ids.items()}
             for topic in response.topics:
-                name = sent.names.get(TopicId(topic.topic_id), TopicName(""))
+                name = names.get(TopicId(topic.topic_id), TopicName(""))
                 for partition in topic.partitions:
                     answers[TopicPartition(name, PartitionIndex(partition.partition))] = partition
     lost = NetworkException(str(problem or "the broker's answer leaves out a partition"))

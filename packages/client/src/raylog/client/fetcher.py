@@ -25,6 +25,7 @@ from raylog.client.consumer_config import (
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.metadata import ClusterView
 from raylog.client.metrics import FetchCounts
 from raylog.client.network import CONNECT_POLL_MS, Network
 from raylog.client.offset_searches import OffsetSearches
@@ -66,11 +67,13 @@ _MISSING_GRACE_MS = 2_000
 
 
 class _Fetch(NamedTuple):
-    """What a fetch under way asked for: the generation of each place, and the offset; and of whom, a leader or not."""
+    """What a fetch under way asked for: the generation of each place, and the offset; and of whom, a leader or not.
+    ``view``: what was known then."""
 
     address: Address
     asked: dict[TopicPartition, tuple[int, int]]
     of_replica: set[TopicPartition]
+    view: ClusterView
 
 
 class Fetcher:
@@ -240,7 +243,7 @@ class Fetcher:
         offsets = {buffer.place.tp: (buffer.generation, buffer.fetch_offset) for buffer in buffers}
         of_replica = {tp for tp in wanted if address != self._network.leader_address(tp)}
         rack = self._rack if self._replicas.may_name_rack(wanted, monotonic_ms()) else ""
-        self._send(address, asked, max_wait_ms, _Fetch(address, offsets, of_replica), rack)
+        self._send(address, asked, max_wait_ms, _Fetch(address, offsets, of_replica, self._network.metadata.view), rack)
         self._fetching.add(address)
 
     def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object, rack: str = "") -> None:
@@ -333,7 +336,7 @@ class Fetcher:
                     if tp in fetch.of_replica:
                         self._take_from_replica(buffer, place, fetched)
                     else:
-                        self._take_partition(buffer, place, fetched, response.node_endpoints)
+                        self._take_partition(buffer, place, fetched, fetch.view, response.node_endpoints)
                 except RaylogError as error:
                     self.complaints.add(tp, error)
                     self._rest(tp)
@@ -343,6 +346,7 @@ class Fetcher:
         buffer: PartitionBuffer,
         place: Place,
         fetched: FetchedPartition[memoryview],
+        asked: ClusterView,
         endpoints: Sequence[NodeEndpoint],
     ) -> None:
         if fetched.error_code == 0:
@@ -358,7 +362,7 @@ class Fetcher:
             else:
                 place.lose(self._subscription.reset)
         elif fetched.leader_id >= 0 and self._network.take_hint(
-            place.tp, fetched.leader_id, fetched.leader_epoch, endpoints
+            place.tp, asked.topic_id(place.tp.topic), fetched.leader_id, fetched.leader_epoch, endpoints
         ):
             self._tell("moved", place, "%s; going to broker %d, which leads it (KIP-951)", error, fetched.leader_id)
         elif is_retriable(error):

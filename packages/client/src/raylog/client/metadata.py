@@ -2,12 +2,11 @@
 
 One owner updates it from Metadata responses (version 12); everyone else reads :attr:`Metadata.view`, which is
 replaced whole, never changed. A leader epoch lower than the known one comes from a broker that lags, and its
-leader is not taken (KIP-320). Neither is a topic's id that was replaced by another one (KIP-516).
+leader is not taken (KIP-320); which id of a topic counts: see ``topic_ids``.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +20,7 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import TopicName as KioTopicName
 
 from raylog.client.results import BrokerDescription, PartitionDescription, TopicDescription
+from raylog.client.topic_ids import TopicIds
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, exception_for
 from raylog.protocol.ids import (
@@ -35,8 +35,6 @@ from raylog.protocol.ids import (
 )
 
 ALL_TOPICS: frozenset[str] | None = None
-_FORMER_IDS = 8
-"""Of a topic that is made anew over and over, so many are known to be former ones; brokers do not lag by more."""
 
 
 def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
@@ -57,6 +55,11 @@ class ClusterView:
     """Per topic the partitions that have a leader."""
     errors: Mapping[str, RaylogError] = field(default_factory=dict)
     version: int = 0
+
+    def topic_id(self, topic: str) -> TopicId:
+        """NO_TOPIC_ID while the topic is not known."""
+        known = self.topics.get(topic)
+        return NO_TOPIC_ID if known is None else known.topic_id
 
     def leader_of(self, tp: TopicPartition) -> tuple[BrokerId, LeaderEpoch]:
         """Leader and its epoch; -1 and -1 while nobody is known to lead."""
@@ -86,8 +89,7 @@ class Metadata:
         allow_auto_create: bool = False,
     ) -> None:
         self.view = ClusterView()
-        self._former: dict[str, deque[TopicId]] = {}
-        """The ids of topics that were made anew since."""
+        self._ids = TopicIds()
         self._wanted = None if topics is None else dict.fromkeys(topics, 0)
         """When each was used last. The owner reads it while others add to it: copy it to go through it."""
         self._awaited: dict[str, None] = dict.fromkeys(self._wanted or ())
@@ -213,13 +215,11 @@ class Metadata:
                 continue
             known = before.topics.get(name)
             topic = _topic(entry, known)
-            if topic.topic_id in self._former.get(name, ()):
+            if not self._ids.takes(name, topic.topic_id):
                 incomplete = True
                 if known is not None:
                     topics[name] = known
                 continue
-            if known is not None and topic.topic_id != known.topic_id:
-                self._former.setdefault(name, deque(maxlen=_FORMER_IDS)).append(known.topic_id)
             topics[name] = topic
             incomplete |= any(partition.leader < 0 for partition in topic.partitions)
         self.view = ClusterView(
@@ -238,13 +238,23 @@ class Metadata:
         if incomplete:
             self._needed = True
 
+    def refused(self, topic: str, topic_id: TopicId) -> None:
+        """A broker that was asked for the topic of that id knows none: the id may be a former one."""
+        self._ids.refused(topic, topic_id)
+
     def take_hint(
-        self, tp: TopicPartition, leader: BrokerId, epoch: LeaderEpoch, brokers: Mapping[int, BrokerDescription]
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        leader: BrokerId,
+        epoch: LeaderEpoch,
+        brokers: Mapping[int, BrokerDescription],
     ) -> bool:
-        """Take a leader that is newer than the known one (KIP-951). False when it isn't, or is at no known place."""
+        """Take a leader that is newer than the known one (KIP-951). False when it isn't, is at no known place, or leads
+        a partition of another topic than ``topic_id`` was when the broker was asked."""
         before = self.view
         topic = before.topics.get(tp.topic)
-        if topic is None or tp.partition >= len(topic.partitions) or leader < 0:
+        if topic is None or topic.topic_id != topic_id or tp.partition >= len(topic.partitions) or leader < 0:
             return False
         if epoch <= topic.partitions[tp.partition].leader_epoch or leader not in {**before.brokers, **brokers}:
             return False

@@ -25,7 +25,7 @@ from raylog.client.resolver import LookUp, system_look_up
 from raylog.client.results import BrokerDescription
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
-from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from raylog.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.messages import decode_response
 from raylog.protocol.settings import Settings
@@ -159,12 +159,17 @@ class Network:
         return self.pool.wait_ms(min(timeout_ms, due_ms))
 
     def take_hint(
-        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint] = ()
+        self,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        leader: int,
+        leader_epoch: int,
+        endpoints: Iterable[NodeEndpoint] = (),
     ) -> bool:
-        """A broker that refused a request told who leads the partition (KIP-951). True when that was news, and
-        where the leader listens is known."""
+        """A broker that refused a request for the topic of that id told who leads the partition (KIP-951). True when
+        that was news, and where the leader listens is known."""
         addresses = {at.node_id: BrokerDescription(BrokerId(at.node_id), at.host, at.port, at.rack) for at in endpoints}
-        return self.metadata.take_hint(tp, BrokerId(leader), LeaderEpoch(leader_epoch), addresses)
+        return self.metadata.take_hint(tp, topic_id, BrokerId(leader), LeaderEpoch(leader_epoch), addresses)
 
     def send(
         self, address: Address, message: RequestPayload, context: object, *, timeout_ms: int | None = None

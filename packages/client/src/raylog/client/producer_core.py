@@ -262,7 +262,7 @@ class ProducerCore:
 
     def _add_encoded(self, topic: str, encoded: EncodedRecords, delivery: BatchDelivery) -> None:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
-        tp = self._current_route(topic).tps[encoded.partition]
+        tp = self._current_route(topic, encoded.partition).tps[encoded.partition]
         with self._lock:
             now_ms = monotonic_ms()
             self._network.metadata.used(topic, now_ms)

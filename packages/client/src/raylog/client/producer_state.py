@@ -27,11 +27,11 @@ again, as 6. "acknowledged": 5 had arrived, and so did 6; go on with 7. "Out of 
 neither 6 nor 7 did; both are sent as 0 and 1 of the next epoch.
 
 A topic that was deleted and made anew is another log. Records go to a topic's id (KIP-516), so none that was sent to
-the one before can be in this one: what is outstanding goes there as if it had never been sent.
+the one before can be in this one: what is outstanding goes there under the next epoch, one first.
 
 A producer that goes on as another one (a :class:`Continuation`) must number its records as that one did, or the same
-record would be there under two numbers. It never takes the next epoch: its first gap is its end; and it keeps its
-numbers in a topic made anew.
+record would be there under two numbers. It never takes the next epoch: its first gap is its end, and so is a topic made
+anew, which lacks what was sent before.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ from raylog.protocol.errors import (
     OutOfOrderSequence,
     RaylogError,
     UnknownProducerId,
+    UnknownTopicId,
     is_retriable,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicName, TopicPartition
 
 MAX_EPOCH = 32_767
 _NOT_IN_SEQUENCE = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
@@ -72,10 +73,12 @@ class Continuation(NamedTuple):
 
     ``next_sequences``: the sequence of the first record to send to each partition, 0 where it isn't named. A record
     has to get the number that it had before: then brokers take it once, whoever sends it and how often (KIP-98).
+    ``topic_ids``: the topics that have what was sent before; where one isn't named, whichever has the name at first.
     """
 
     identity: Identity
     next_sequences: Mapping[TopicPartition, int]
+    topic_ids: Mapping[TopicName, TopicId] = {}
 
 
 class RetryPolicy(NamedTuple):
@@ -125,6 +128,7 @@ class PartitionState:
         self._continued = continues is not None
         if continues is not None:
             self.identify(continues.identity, continues.next_sequences.get(tp, 0))
+            self.topic_id = continues.topic_ids.get(tp.topic, NO_TOPIC_ID)
 
     @property
     def retrying(self) -> bool:
@@ -145,18 +149,28 @@ class PartitionState:
             self._assign(batch)
 
     def turn_to(self, topic_id: TopicId) -> bool:
-        """Send to the topic of that id, which the name means now and never meant before another one. False while
-        answers from the one before are awaited."""
-        if topic_id == self.topic_id:
+        """Send to the topic of that id, which the name means now (NO_TOPIC_ID: not known). False while answers from the
+        one before are awaited.
+
+        A batch whose answer got lost is sent to the new topic, too. If that was the topic before the last one, since
+        a broker that lags told another id in between, it may have the batch already. Raises UnknownTopicId for a
+        continued producer whose topic was made anew.
+        """
+        if topic_id in (self.topic_id, NO_TOPIC_ID):
             return True
-        if self._in_flight:
-            return False
-        is_first, self.topic_id = self.topic_id == NO_TOPIC_ID, topic_id
-        if not is_first:
+        if self.topic_id != NO_TOPIC_ID:
+            if self._continued:
+                raise UnknownTopicId(
+                    f"{self.tp}: its topic (id {self.topic_id}) is gone with what was sent before; in the one that was "
+                    f"made anew (id {topic_id}) this producer cannot go on"
+                )
+            if self._in_flight:
+                return False
             self._retry_at_ms = 0
             self._acknowledged = not self._idempotent
-            if self._idempotent and not self._continued and self.identity is not None:
-                self.identify(self.identity)
+            if self._idempotent and self.identity is not None:
+                self._take_next_epoch(self.identity)
+        self.topic_id = topic_id
         return True
 
     def sendable(self, fresh: Batch[Any] | None, now_ms: int, leader_epoch: LeaderEpoch) -> Batch[Any] | None:
@@ -256,10 +270,14 @@ class PartitionState:
             return
         if self._continued:
             return
-        if self.identity is None or self.identity.epoch >= MAX_EPOCH:
+        if self.identity is not None:
+            self._take_next_epoch(self.identity)
+
+    def _take_next_epoch(self, identity: Identity) -> None:
+        if identity.epoch >= MAX_EPOCH:
             self.identity = None  # the epochs of this id are used up: wait for another id
-            return
-        self.identify(Identity(self.identity.producer_id, self.identity.epoch + 1))
+        else:
+            self.identify(Identity(identity.producer_id, identity.epoch + 1))
 
     def _assign(self, batch: Batch[Any]) -> None:
         batch.sequence = self._next_sequence

@@ -38,6 +38,7 @@ from raylog.protocol.errors import (
     RaylogError,
     RecordListTooLarge,
     RequestTimedOut,
+    UnknownTopicId,
     UnsupportedVersion,
     is_retriable,
 )
@@ -120,7 +121,7 @@ class Sender:
         """
         try:
             return self._round(wait_ms)
-        except UnsupportedVersion as error:
+        except (UnsupportedVersion, UnknownTopicId) as error:
             self._network.reset()
             self._give_up(error)  # that will not pass
             return _IDLE_MS
@@ -192,10 +193,8 @@ class Sender:
         for state in self._candidates():
             fresh = self._accumulator.ready(state.tp, now_ms)
             _, leader_epoch = view.leader_of(state.tp)
-            topic = view.topics.get(state.tp.topic)
-            batch = None
-            if topic is None or state.turn_to(topic.topic_id):
-                batch = state.sendable(fresh, now_ms, leader_epoch)
+            has_turned = state.turn_to(view.topic_id(state.tp.topic))
+            batch = state.sendable(fresh, now_ms, leader_epoch) if has_turned else None
             if batch is None:
                 wait_ms = min(wait_ms, self._wait_ms(state, fresh, now_ms))
                 continue
@@ -242,10 +241,8 @@ class Sender:
         if state.retrying:
             retry_ms = state.retry_in_ms(now_ms)
             return _IDLE_MS if retry_ms is None else max(1, retry_ms)
-        if fresh is None:
-            linger_ms = self._accumulator.linger_left_ms(state.tp, now_ms)
-            return _IDLE_MS if linger_ms is None else max(1, linger_ms)
-        return _IDLE_MS
+        linger_ms = self._accumulator.linger_left_ms(state.tp, now_ms) if fresh is None else None
+        return _IDLE_MS if linger_ms is None else max(1, linger_ms)
 
     def _expire(self, now_ms: int, settled: list[_Settled]) -> None:
         for batch in self._accumulator.older_than(now_ms - self._delivery_timeout_ms):
@@ -297,7 +294,7 @@ class Sender:
                     correlation_id=correlation_id,
                     client_id=self._network.pool.client_id,
                 ),
-                Sent(sent, {topic_id: name for name, topic_id in by_topic}, plan.address),
+                Sent(sent, dict(by_topic.keys()), plan.address),
                 timeout_ms=self._request_timeout_ms,
                 expects_reply=self._acks != 0,
             )
@@ -315,7 +312,7 @@ class Sender:
         for tp, answer in answers.items():
             if isinstance(answer, ProducedPartition) and answer.leader_id >= 0:
                 # The broker doesn't lead the partition and says who does: go there at once.
-                self._network.take_hint(tp, answer.leader_id, answer.leader_epoch, endpoints)
+                self._network.take_hint(tp, sent.ids[tp.topic], answer.leader_id, answer.leader_epoch, endpoints)
         self._settle([(sent.batches[tp], answer) for tp, answer in answers.items()], sent.address)
 
     def _settle(
@@ -344,6 +341,8 @@ class Sender:
                         self._split(batch)
                         continue
                     metadata = self._network.metadata
+                    if isinstance(error, UnknownTopicId):
+                        metadata.refused(batch.tp.topic, state.topic_id)
                     if is_retriable(error) and metadata.view.leader_of(batch.tp)[1] <= batch.leader_epoch:
                         metadata.need_update()
                     if state.failed(batch, error, now_ms):

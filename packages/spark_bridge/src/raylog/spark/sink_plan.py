@@ -15,9 +15,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
+from uuid import UUID
 
 from raylog.client.producer_state import Identity
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
 
 FORMAT = 2
 """Of the files; another one is refused."""
@@ -55,6 +56,10 @@ class BatchPlan:
             for topic, target in self.targets.items()
             for partition, end in enumerate(target.ends)
         }
+
+    def topic_ids(self) -> dict[TopicName, TopicId]:
+        """The topics that it is written to: others of their names lack what was written before."""
+        return {TopicName(topic): TopicId(UUID(target.topic_id)) for topic, target in self.targets.items()}
 
     def to_json(self) -> str:
         """As it is written down."""

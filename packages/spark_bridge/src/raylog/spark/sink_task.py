@@ -59,7 +59,7 @@ def send_files(task: SinkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     deliveries = Deliveries()
     with Producer(
         task.bootstrap_servers,
-        continues=Continuation(identity, written),
+        continues=Continuation(identity, written, task.plan.topic_ids()),
         **{**task.producer, "batch_size": task.plan.batch_size},
     ) as producer:
         try:
