@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf, nan
 from typing import Any
 
 import pytest
 
 from kit.cluster import InProcessCluster
-from raylog.client import Admin, Consumer, NewTopic, Producer
+from raylog.client import Admin, Consumer, NewTopic, Producer, data
 from raylog.client.aio import AsyncConsumer, AsyncProducer
 from raylog.protocol.errors import (
     InvalidConfig,
@@ -211,6 +212,54 @@ ADMIN: Mapping[str, Mapping[str, Bad]] = {
     "list_topics": {},
     "close": {},
 }
+NO_PLACE: Bad = (
+    -1,
+    True,
+    1.5,
+    None,
+    b"earliest",
+    "first",
+    ["earliest"],
+    {"t": 0},
+    {"t": {"0": 0}},
+    {"t": {9: 0}},
+    {"no": {0: 0}},
+)
+NO_AMOUNT: Bad = (-1, nan, inf, "1", True)
+NO_SERVERS_GIVEN: Bad = tuple(servers for servers in NO_SERVERS if servers is not None)
+DATA: Mapping[Callable[..., Any], Mapping[str, Bad]] = {
+    data.read: {
+        "topic": (*NO_TOPIC[:-3], [], [""], [5], ["t", "t"], "no/such"),
+        "bootstrap_servers": NO_SERVERS_GIVEN,
+        "start_offset": NO_PLACE,
+        "end_offset": NO_PLACE,
+        "columns": (5, [], ["no such"], ["key", "key"]),
+        "fail_on_data_loss": NO_FLAG,
+        "override_num_blocks": NO_COUNT,
+        "concurrency": NO_COUNT,
+        "num_cpus": NO_AMOUNT,
+        "memory": NO_AMOUNT,
+        "label_selector": (5, "a", ["a"]),
+        "config": READER["__init__"]["config"],
+    },
+    data.write: {
+        "dataset": (),  # Ray Data's own
+        "topic": (*NO_TOPIC, None),
+        "bootstrap_servers": NO_SERVERS_GIVEN,
+        "concurrency": NO_COUNT,
+        "config": PRODUCER["__init__"]["config"],
+    },
+    data.stream: {
+        "topic": (5, b"t", [""], [5], [None], "", "no/such", None),
+        "group": NO_GROUP,
+        "bootstrap_servers": NO_SERVERS_GIVEN,
+        "columns": (5, [], ["no such"], ["key", "key"]),
+        "auto_offset_reset": ("none", "first", 5, None),
+        "fail_on_data_loss": NO_FLAG,
+        "timeout_ms": NO_WAIT,
+        "config": NO_SETTINGS,
+    },
+}
 DOORS: Mapping[type, Mapping[str, Mapping[str, Bad]]] = {
     Producer: PRODUCER,
     AsyncProducer: {**PRODUCER, "__init__": {k: v for k, v in PRODUCER["__init__"].items() if k != "continues"}},
@@ -340,6 +389,31 @@ def test_what_an_argument_cannot_be_is_refused(door: type, servers: str) -> None
     with Producer(servers, linger_ms=0) as producer, Admin(servers) as admin:
         assert producer.send("t", b"fine").exception(20) is None
         assert [topic.name for topic in admin.list_topics()] == ["t"]
+
+
+@pytest.mark.parametrize("call", DATA, ids=lambda call: call.__name__)
+def test_what_an_argument_of_ray_data_cannot_be_is_refused(call: Callable[..., Any], servers: str) -> None:
+    assert set(inspect.signature(call).parameters) == set(DATA[call])
+    found: dict[str, str] = {}
+    for argument, values in DATA[call].items():
+        for bad in values:
+            first = {"topic": "t", "bootstrap_servers": servers}
+            if call is data.stream:
+                first["group"] = "g"
+            given = {**first, **(bad if argument == "config" else {argument: bad})}
+            told = wrong(partial(call, *([None] if call is data.write else []), **given), (*REFUSALS, ValueError))
+            if told:
+                found[f"{argument}={bad!r}"] = told
+    assert found == {}
+
+
+def wrong(call: Callable[[], object], refusals: tuple[type[Exception], ...]) -> str:
+    try:
+        return f"it gave {call()!r}"
+    except refusals:
+        return ""
+    except Exception as other:  # noqa: BLE001 (it is looked at)
+        return f"it raised {other!r}"
 
 
 T0 = {"topic": "t", "partition": 0}

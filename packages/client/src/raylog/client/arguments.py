@@ -115,9 +115,9 @@ def flag(name: str, given: Any) -> bool:
 
 
 def wait(name: str, given: Any) -> float:
-    """How long to wait, in whichever unit: a number from 0 on, not without an end."""
+    """How long to wait, in whichever unit, or how much of something: a number from 0 on, not without an end."""
     if isinstance(given, bool) or not isinstance(given, Real) or not isfinite(given) or given < 0:
-        raise InvalidRequest(f"{name}={given!r}: give how long to wait, a number from 0 on")
+        raise InvalidRequest(f"{name}={given!r}: give a number from 0 on")
     return float(given)
 
 

@@ -14,6 +14,7 @@ from ray.data import Dataset, read_datasource
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog import client
+from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer_config import consumer_settings, isolation_level
@@ -35,6 +36,7 @@ from raylog.client.offset_ranges import (
 from raylog.client.producer import Producer
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT, RangeReading
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
 
@@ -81,11 +83,20 @@ def read(
     """
     schema_of(columns)
     isolation = isolation_level(consumer_settings("checked-elsewhere:1", config))
-    topics = (topic,) if isinstance(topic, str) else tuple(topic)
+    topics = tuple(given.texts("topic", (topic,) if isinstance(topic, str) else topic))
     if not topics:
         raise ValueError("read: name at least one topic")
-    if override_num_blocks is not None and override_num_blocks < 1:
+    for topic in topics:
+        check_topic_name(topic)
+    given.flag("fail_on_data_loss", fail_on_data_loss)
+    if override_num_blocks is not None and given.number("override_num_blocks", override_num_blocks) < 1:
         raise ValueError(f"override_num_blocks={override_num_blocks} must be at least 1")
+    if concurrency is not None:
+        given.number("concurrency", concurrency, 1)
+    for name, amount in (("num_cpus", num_cpus), ("memory", memory)):
+        given.wait_or_none(name, amount)
+    if label_selector is not None:
+        given.mapping("label_selector", label_selector)
     servers = _servers(bootstrap_servers)
     with Admin(servers) as admin:
         selected = select(admin, Selection(topics=topics))
@@ -129,6 +140,9 @@ def write(
     order within a block. Raises ValueError for other columns, the delivery's error when a row could not be delivered,
     and what a producer raises for a topic that is not there; some rows may then have been sent.
     """
+    check_topic_name(topic)
+    if concurrency is not None:
+        given.number("concurrency", concurrency, 1)
     servers = _servers(bootstrap_servers)
     with Producer(servers, **config) as producer:
         producer.partitions_for(topic)  # what is wrong with either is found before any task runs

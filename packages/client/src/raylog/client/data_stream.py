@@ -12,6 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from raylog import client
+from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer import Consumer
@@ -226,6 +227,10 @@ def stream(
         raise ValueError(f"auto_offset_reset={auto_offset_reset!r} must be earliest or latest")
     if not isinstance(group, str):
         raise ValueError(f"group={group!r} must be a name: the group's offsets are the stream's progress")
+    if topic is None:
+        raise ValueError("topic=None: name one, several, or a pattern")
+    given.flag("fail_on_data_loss", fail_on_data_loss)
+    given.wait_or_none("timeout_ms", timeout_ms)
     schema_of(columns)
     servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     latest = auto_offset_reset == "latest"

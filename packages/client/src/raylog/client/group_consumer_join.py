@@ -9,6 +9,7 @@ from re import Pattern
 from typing import NamedTuple
 
 from raylog.client.admin import Admin
+from raylog.client.arguments import several
 from raylog.client.config import CLIENT_ID, DEFAULT_API_TIMEOUT_MS
 from raylog.client.consumer_config import (
     AUTO_COMMIT_INTERVAL_MS,
@@ -54,9 +55,9 @@ def subscribed(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Top
     """What the user named, checked: topics, or one pattern. Raises InvalidTopic, InvalidConfig."""
     if isinstance(topics, str | Pattern):
         topics = (topics,)
-    given = list(topics)
+    given = several("topics", topics)
     patterns = [topic for topic in given if isinstance(topic, Pattern)]
-    names = [topic for topic in given if isinstance(topic, str)]
+    names = [topic for topic in given if not isinstance(topic, Pattern)]
     if not given or (patterns and len(given) > 1):
         raise InvalidConfig("topics: a group reads topics by name, at least one, or one compiled pattern")
     if patterns:
