@@ -113,7 +113,7 @@ def columns_figures() -> dict[str, float]:
     rows = Rows(pa.nulls(count, pa.binary()), values, np.arange(NOW_MS, NOW_MS + count), None)
 
     def decode_by(decode: Decode) -> pa.RecordBatch:
-        batches = [(header, body_of(data, pos, header, check_crcs=True)) for pos, header in batch_headers(data)]
+        batches = [(header, body_of(data, pos, header)) for pos, header in batch_headers(data)]
         return decode_columns(TP, batches, SCHEMA, from_offset=0, decode=decode)
 
     def encode_by(encode: Encode) -> int:

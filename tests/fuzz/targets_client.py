@@ -10,6 +10,7 @@ from kit.kernels import DECODERS, ENCODERS
 from raylog.client.column_batches import header_column, integers
 from raylog.client.column_schema import Rows
 from raylog.client.columns import SCHEMA, body_of, decode_columns
+from raylog.protocol.batch_header import check_crc
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, batch_headers, decode_batch
 
@@ -36,7 +37,8 @@ def columns(data: bytes) -> None:
         for name, decode in DECODERS.items():
             table: Any = None
             try:
-                body = body_of(answer, pos, header, check_crcs=True)
+                check_crc(answer, pos, header)
+                body = body_of(answer, pos, header)
                 table = decode_columns(TP, [(header, body)], SCHEMA, from_offset=-BITS, decode=decode)
             except ERRORS:
                 pass

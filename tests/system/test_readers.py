@@ -97,7 +97,8 @@ def bad_things() -> dict[str, Bad]:
     for where, batch in {"first": 0, "middle": 1, "last": 2}.items():
         for damage in DAMAGES:
             begin, end = batch * IN_BATCH, (batch + 1) * IN_BATCH
-            told = [*everything[:begin], f"corrupt {begin}-{end}", *everything[end:]]
+            next_offset = -1 if damage == "checksum" and end == COUNT else end
+            told = [*everything[:begin], f"corrupt {begin}-{next_offset}", *everything[end:]]
             found[f"{damage} {where}"] = Bad(told, damaged=batch, damage=damage)
     return found
 
@@ -334,7 +335,7 @@ def seen_by(reader: Reader, topic: str, done: int) -> list[Any]:
             reader.seek(error.offset + 1)
         except CorruptBatch as error:
             seen.append(told(error, topic))
-            reader.seek(error.next_offset)
+            reader.seek(error.next_offset if error.next_offset >= 0 else COUNT)
         except KeyboardInterrupt:
             seen.append("interrupt")
         return len(seen) >= done
@@ -368,7 +369,22 @@ def test_columns_before_and_behind_the_bad_come_once(world: World, reader: str, 
         assert seen_by(opened, topic, len(bad.sees)) == bad.sees
 
 
-@pytest.mark.parametrize("what", [name for name, bad in BAD.items() if bad.damage])
+@pytest.mark.parametrize("what", [name for name, bad in BAD.items() if bad.damage == "checksum"])
+def test_raw_batches_end_before_a_wrong_checksum(world: World, what: str) -> None:
+    bad, found = BAD[what], list[int]()
+    with closing(world.consumer(world.topic(what, bad), None)) as consumer:
+
+        def step() -> None:
+            for batches in consumer.poll_batches(500).values():
+                found.extend(record.offset for record in batches.records())
+
+        with pytest.raises(CorruptBatch) as caught:
+            wait_until(step, WAIT_S, "the error came")
+        assert found == list(range(bad.damaged * IN_BATCH))
+        assert caught.value.offset == len(found)
+
+
+@pytest.mark.parametrize("what", [name for name, bad in BAD.items() if bad.damage in ("record", "truncated")])
 def test_raw_batches_come_once_and_decode_up_to_the_bad(world: World, what: str) -> None:
     bad = BAD[what]
     begin = bad.damaged * IN_BATCH

@@ -15,6 +15,7 @@ from raylog.client.read_errors import CorruptBatch, RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer, deserializer
 from raylog.client.subscription import Place
+from raylog.protocol.batch_header import CRC_POSITION, HEADER_SIZE
 from raylog.protocol.errors import MessageTooLarge, UnsupportedCompressionType
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Codec, Record, TimestampType, encode_batch
@@ -161,12 +162,49 @@ READERS: dict[str, Callable[[PartitionBuffer], list[int] | None]] = {"rows": off
 
 def test_damaged_batch_is_told_and_fetched_again() -> None:
     buffer = buffer_at(0)
-    buffer.add(encoded(0, 1) + damaged(encoded(1, 3)), 4)
+    buffer.add(encoded(0, 1) + damaged(encoded(1, 3)) + encoded(4, 1), 5)
     assert offsets(buffer) == [0]
     with pytest.raises(CorruptBatch, match=r"t-3, batch at offset 1: .*; seek to offset 4 to go on") as caught:
         offsets(buffer)
     assert (caught.value.tp, caught.value.offset, caught.value.next_offset) == (TP, 1, 4)
     assert (buffer.fetch_offset, buffer.place.position, buffer.has_data()) == (1, 1, False)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_no_damaged_bit_of_a_header_skips_a_batch(read: Callable[[PartitionBuffer], list[int] | None]) -> None:
+    """Of the checksum itself, and of all that is behind it in the header."""
+    before, sound, behind = encoded(0, 3), encoded(3, 3), encoded(6, 3)
+    for bit in range(8 * CRC_POSITION, 8 * HEADER_SIZE):
+        bad = bytearray(sound)
+        bad[bit // 8] ^= 1 << bit % 8
+        buffer = buffer_at(0)
+        buffer.add(before + bytes(bad) + behind, 9, [AbortedTransaction(-1, 3)])
+        assert read(buffer) == [0, 1, 2], f"bit {bit}"
+        with pytest.raises(CorruptBatch) as caught:
+            read(buffer)
+        assert (caught.value.offset, caught.value.next_offset) == (3, 6), f"bit {bit}"
+        assert (buffer.place.position, buffer.fetch_offset) == (3, 3), f"bit {bit}"
+
+
+@pytest.mark.parametrize("behind", [b"", damaged(encoded(6, 3)), encoded(6, 3)[:-1], encoded(2, 3)])
+def test_next_offset_is_not_told_where_no_sound_batch_follows(behind: bytes) -> None:
+    buffer = buffer_at(3)
+    buffer.add(damaged(encoded(3, 3)) + behind, 9)
+    with pytest.raises(CorruptBatch, match="seek to an offset behind it, which is not known, to go on") as caught:
+        offsets(buffer)
+    assert caught.value.next_offset == -1
+
+
+def test_negative_last_offset_is_refused_without_checksums() -> None:
+    bad = bytearray(encoded(0, 3))
+    bad[23] ^= 0x80
+    place = Place(TP)
+    place.seek(0)
+    buffer = PartitionBuffer(place, None, None, check_crcs=False)
+    buffer.add(bytes(bad), 3)
+    with pytest.raises(CorruptBatch, match="last offset delta"):
+        offsets(buffer)
+    assert place.position == 0
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)

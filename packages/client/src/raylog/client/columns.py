@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raylog.client.column_schema import HEADERS, SCHEMA, TIMESTAMP, FoundColumns, Integers, schema_of
 from raylog.client.numpy_columns import decode_by_numpy
-from raylog.protocol.batch_header import HEADER_SIZE, BatchHeader, check_crc
+from raylog.protocol.batch_header import HEADER_SIZE, BatchHeader
 from raylog.protocol.column_buffers import MAX_BYTES, Blobs, HeaderLists
 from raylog.protocol.compiled import KERNEL
 from raylog.protocol.compression import Buffer, Codec, decompress
@@ -54,13 +54,11 @@ def decode_by(kernel: ModuleType) -> Decode:
 DECODE = decode_by_numpy if KERNEL is None else decode_by(KERNEL[0])
 
 
-def body_of(data: bytes, pos: int, header: BatchHeader, *, check_crcs: bool) -> Buffer:
+def body_of(data: bytes, pos: int, header: BatchHeader) -> Buffer:
     """The records' bytes of the batch at ``pos``, decompressed; a view of ``data`` where they are not compressed.
 
-    Raises as ``records.decode_batch``.
+    Checks no checksum. Raises as ``records.decode_batch``.
     """
-    if check_crcs:
-        check_crc(data, pos, header)
     body = memoryview(data)[pos + HEADER_SIZE : pos + header.size]
     return body if header.codec is Codec.NONE else decompress(header.codec, body)
 

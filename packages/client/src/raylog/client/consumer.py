@@ -160,7 +160,7 @@ class Consumer(ConsumerInGroup):
             return self._wait_for(partial(self._take_up_to, most), timeout_ms)
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
-        """Whole batches, still encoded, one answer per partition; their checksums are checked when decoded.
+        """Whole batches, still encoded, one answer per partition; their checksums are right, unless check.crcs is off.
 
         Positions move behind them.
         """

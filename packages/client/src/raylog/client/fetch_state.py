@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns
 from raylog.client.metrics import FetchCounts
-from raylog.client.read_errors import CorruptBatch, RecordDeserializationError, unreadable
+from raylog.client.read_errors import CorruptBatch, RecordDeserializationError, damaged_at, unreadable
 from raylog.client.results import ConsumerRecord
 from raylog.client.serde import Deserializer
 from raylog.client.subscription import Place
+from raylog.protocol.batch_header import check_crc
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage, MessageTooLarge, RaylogError
 from raylog.protocol.ids import TopicPartition
@@ -62,7 +63,7 @@ class _Chunk:
         self.epoch = epoch
         """The leader epoch of the last batch."""
         self.damage = damage
-        """What came behind the data: the header of no batch."""
+        """What came behind the data: a damaged batch."""
         self.batches = self.visible()
 
     def visible(self) -> Iterator[tuple[int, BatchHeader, bool]]:
@@ -145,13 +146,18 @@ class PartitionBuffer:
 
     def add(self, data: bytes, high_watermark: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
         """An answer to a fetch from :attr:`fetch_offset` came, with the transactions in it whose records are not to
-        be read. MessageTooLarge when it has no whole batch."""
+        be read. MessageTooLarge when it has no whole batch.
+
+        Every batch's checksum is checked here, once, before its header is believed.
+        """
         end, epoch, size, damage = self.fetch_offset, self.fetch_epoch, 0, None
         try:
             for pos, header in batch_headers(data):
+                if self._check_crcs:
+                    check_crc(data, pos, header)
                 end, epoch, size = max(end, header.next_offset), header.leader_epoch, pos + header.size
         except CorruptMessage as error:  # told when its turn comes, behind what can be read
-            damage = CorruptBatch(self.place.tp, end, -1, error)
+            damage = damaged_at(self.place.tp, data, size, end, error)
             data = data[:size]
         if end == self.fetch_offset and damage is None:
             raise MessageTooLarge(
@@ -180,7 +186,7 @@ class PartitionBuffer:
 
     def raw(self) -> Batches | None:
         """The oldest answer as it came, from the position on; the position moves behind it. Raises CorruptBatch when
-        what follows is the header of no batch."""
+        what follows is damaged."""
         position = self.place.position
         while self.chunks and position is not None:
             chunk = self.chunks[0]
@@ -240,7 +246,7 @@ class PartitionBuffer:
                 continue
             if visible:
                 try:
-                    body = body_of(chunk.data, pos, header, check_crcs=self._check_crcs)
+                    body = body_of(chunk.data, pos, header)
                 except RaylogError as error:
                     if bodies:
                         return _Portion(bodies, position, epoch, False)
@@ -319,7 +325,7 @@ class PartitionBuffer:
             records: list[Record] = []
             if visible:
                 try:
-                    records = decode_batch(chunk.data, pos, check_crc=self._check_crcs)
+                    records = decode_batch(chunk.data, pos, check_crc=False)
                 except RaylogError as error:
                     raise unreadable(place.tp, header, error) from error
                 if records and records[0].offset < position:

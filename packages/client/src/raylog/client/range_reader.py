@@ -13,9 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from raylog.client.columns import body_of, decode_columns, schema_of
-from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
-from raylog.client.consumer_config import CHECK_CRCS, CONSUMER_SETTINGS
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.read_errors import LogTruncated, unreadable
 from raylog.protocol.batch_header import BatchHeader
@@ -66,7 +64,6 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
     STALL_TIMEOUT_S seconds; CorruptBatch after what comes before the damage.
     """
     schema = schema_of(reading.columns)
-    check_crcs = client_settings(CONSUMER_SETTINGS, reading.bootstrap_servers, reading.consumer)[CHECK_CRCS]
     with Consumer(reading.bootstrap_servers, auto_offset_reset="none", **{**FETCHING, **reading.consumer}) as consumer:
         consumer.assign([piece.tp])
         position = _Position(reading, piece, consumer)
@@ -77,7 +74,7 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
                 polled = consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
                 position.check_topic()
                 for fetched in polled.values():
-                    yield from decode_range(piece, fetched, schema, check_crcs=check_crcs)
+                    yield from decode_range(piece, fetched, schema)
                     position.offset = fetched.next_offset
             except (OffsetOutOfRange, UnknownTopicOrPartition) as error:
                 position.skip_lost(error)
@@ -92,12 +89,11 @@ def read_range(reading: RangeReading, piece: OffsetRange) -> Iterator[pa.RecordB
                 position.check_end()
 
 
-def decode_range(
-    piece: OffsetRange, fetched: Batches, schema: pa.Schema, *, check_crcs: bool = True
-) -> Iterator[pa.RecordBatch]:
-    """The records of ``piece`` in what a fetch returned, from its ``from_offset`` on, in non-empty batches.
+def decode_range(piece: OffsetRange, fetched: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of ``piece`` in what a consumer fetched, from its ``from_offset`` on, in non-empty batches.
 
-    Raises CorruptBatch or UnsupportedCompressionType after what comes before the batch.
+    The consumer has checked the checksums. Raises CorruptBatch or UnsupportedCompressionType after what comes before
+    the batch.
     """
     start = max(piece.start, fetched.from_offset)
     portion: list[tuple[BatchHeader, Buffer]] = []
@@ -109,7 +105,7 @@ def decode_range(
         if header.last_offset < start:
             continue
         try:
-            body = body_of(fetched.data, pos, header, check_crcs=check_crcs)
+            body = body_of(fetched.data, pos, header)
         except RaylogError as error:
             damage = unreadable(piece.tp, header, error)
             break

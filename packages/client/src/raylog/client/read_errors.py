@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.client.results import ConsumerRecord
-from raylog.protocol.batch_header import BatchHeader
+from raylog.protocol.batch_header import BatchHeader, check_crc, read_header, whole_batch
+from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.rows import Record
@@ -53,11 +54,11 @@ class RecordDeserializationError(InvalidRecord):
 
 
 class CorruptBatch(CorruptMessage):
-    """The batch at ``offset`` is damaged. ``seek`` to ``next_offset`` goes on behind it; that is -1 where the damage
-    hides where the batch ends."""
+    """The batch at ``offset`` is damaged. ``seek`` to ``next_offset`` goes on behind it; that is -1 where it is not
+    known which offset comes behind: the damaged header's own word is not taken for it."""
 
     def __init__(self, tp: TopicPartition, offset: int, next_offset: int, error: Exception) -> None:
-        behind = f"offset {next_offset}" if next_offset >= 0 else "an offset behind it"
+        behind = f"offset {next_offset}" if next_offset >= 0 else "an offset behind it, which is not known,"
         super().__init__(f"{tp}, batch at offset {offset}: {error}; seek to {behind} to go on")
         self.tp = tp
         self.topic: str = tp.topic
@@ -101,8 +102,24 @@ class LogTruncated(OffsetOutOfRange):
         self.diverging_offset = diverging_offset
 
 
+def damaged_at(tp: TopicPartition, data: Buffer, pos: int, offset: int, error: CorruptMessage) -> CorruptBatch:
+    """What to tell of the damaged batch at ``pos`` of an answer, which is read for ``offset``. The next offset is that
+    of the sound batch behind it in the same answer."""
+    next_offset = -1
+    try:
+        header = read_header(data, pos)
+        offset = header.base_offset
+        behind = whole_batch(data, pos + header.size)
+        check_crc(data, pos + header.size, behind)
+        if behind.base_offset > offset:
+            next_offset = behind.base_offset
+    except CorruptMessage:
+        pass  # where the next batch begins is not known
+    return CorruptBatch(tp, offset, next_offset, error)
+
+
 def unreadable(tp: TopicPartition, header: BatchHeader, error: RaylogError) -> RaylogError:
-    """``error``, of decoding the batch, with its place."""
+    """``error``, of decoding a batch with a sound header, with its place."""
     if isinstance(error, CorruptMessage):
         return CorruptBatch(tp, header.base_offset, header.next_offset, error)
     return type(error)(f"{tp}, batch at offset {header.base_offset}: {error}")

@@ -271,5 +271,10 @@ def batch_headers(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]
         header = read_header(buf, pos)
         if header.size > limit - pos:
             return
+        if header.last_offset_delta < 0:
+            raise CorruptMessage(
+                f"the batch at position {pos} (base offset {header.base_offset}) has last offset delta "
+                f"{header.last_offset_delta}"
+            )
         yield pos, header
         pos += header.size

@@ -280,11 +280,9 @@ def decode_batches(
     ``aborted`` transactions. ``max_bytes`` bounds each batch. Raises as :func:`decode_batch`.
     """
     records: list[Record] = []
-    for pos, header, visible in visible_batches(buf, aborted):
+    for pos, header, visible in visible_batches(buf, aborted, check_crcs=check_crc):
         if header.last_offset < from_offset or not visible:
             continue
-        if check_crc:
-            _check_crc(buf, pos, header)
         batch = _records_of(buf, pos, header, max_bytes)
         if header.base_offset < from_offset:
             batch = [record for record in batch if record.offset >= from_offset]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from raylog.protocol.batch_header import BatchHeader, batch_headers
+from raylog.protocol.batch_header import BatchHeader, batch_headers, check_crc
 from raylog.protocol.compression import Buffer
 
 
@@ -22,16 +22,19 @@ class AbortedTransaction(NamedTuple):
 
 
 def visible_batches(
-    data: Buffer, aborted: Sequence[AbortedTransaction] = ()
+    data: Buffer, aborted: Sequence[AbortedTransaction] = (), *, check_crcs: bool = False
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
     """Position and header of each whole batch in ``data``, and whether consumers see its records.
 
     ``aborted``: the transactions that the answer listed, in any order. Begin where the answer's data begins: a batch
-    can only be told to be aborted by what comes before it. Raises as ``batch_headers``.
+    can only be told to be aborted by what comes before it. ``check_crcs``: CorruptMessage for a batch whose checksum is
+    wrong, before its header is believed. Raises as ``batch_headers``, too.
     """
     ahead = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
     aborting: set[int] = set()
     for pos, header in batch_headers(data):
+        if check_crcs:
+            check_crc(data, pos, header)
         while ahead and ahead[-1].first_offset <= header.last_offset:
             aborting.add(ahead.pop().producer_id)
         visible = not header.is_control
