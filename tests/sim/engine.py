@@ -54,12 +54,18 @@ class Process:
 class Thread:
     """Events of one thread run one at a time."""
 
-    __slots__ = ("busy", "process", "waiting")
+    __slots__ = ("busy", "process", "until", "waiting")
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.busy = False
+        self.until = 0
+        """When its last call to the store was to be answered."""
         self.waiting: list[Action] = []
+
+    def is_held_up(self, now: int) -> bool:
+        """Its call is not answered in time, since that of another thread, which began later, is still under way."""
+        return self.busy and now > self.until
 
 
 class Engine:
@@ -129,9 +135,9 @@ class Engine:
         if self._depth >= MAX_DEPTH:
             return
         self._depth += 1
-        thread.busy = True
+        thread.busy, thread.until = True, self.now + delay
         try:
-            self.run_until(self.now + delay)
+            self.run_until(thread.until)
             while process.alive and process.paused_until > self.now:
                 self.run_until(process.paused_until)
         finally:

@@ -86,6 +86,7 @@ class Waits:
             not store.is_reachable
             or store.session_state is not SessionState.CONNECTED
             or not self._ensemble.is_live(store.session.id)
+            or store.thread.is_held_up(self._engine.now)
         )
 
     def _is_world_hindered(self) -> bool:
