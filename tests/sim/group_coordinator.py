@@ -159,6 +159,12 @@ class Coordinating:
         self._broker.store.thread = self._thread
         self._groups.stop()
 
+    @property
+    def _is_locked(self) -> bool:
+        """A committer waits for ZooKeeper, under the lock of a group that it claims for its fence."""
+        entries = self._groups._holder._table._entries
+        return any(entry.lock.locked() for entry in entries.values())
+
     def _new_member_id(self, join: Join) -> MemberId:
         self._member_ids += 1
         return MemberId(f"{self._broker.process.name.split()[1]}-{self._member_ids}")
@@ -166,6 +172,9 @@ class Coordinating:
     # --- the thread that has the lock
 
     def _serve(self, request: GroupRequest, answer: Answer) -> None:
+        if self._is_locked:
+            self._engine.at(1, self._thread, lambda: self._serve(request, answer))
+            return
         self._broker.store.thread = self._thread
         try:
             result = self._handle(request.group, request.about)
@@ -210,13 +219,17 @@ class Coordinating:
         raise ValueError(f"nobody serves {about}")
 
     def _tick(self) -> None:
-        self._engine.at(LOOK_MS, self._thread, self._tick)
+        self._engine.at(1 if self._is_locked else LOOK_MS, self._thread, self._tick)
+        if self._is_locked:
+            return
         self._broker.store.thread = self._thread
         while self._is_due(self._groups.next_tick_ms) and self._loops.turn("group-ticker"):
             pass
 
     def _look_after(self) -> None:
-        self._engine.at(UPKEEP_MS, self._thread, self._look_after)
+        self._engine.at(1 if self._is_locked else UPKEEP_MS, self._thread, self._look_after)
+        if self._is_locked:
+            return
         self._broker.store.thread = self._thread
         self._upkeep.turn(NeverStops())  # type: ignore[arg-type]
         self._groups.keeper.turn(NeverStops())  # type: ignore[arg-type]
