@@ -1,4 +1,5 @@
 """Host names to addresses, looked up in threads of their own: a name server that is silent takes half a minute.
+At the end of the process, where Python starts no more threads, they are looked up in place.
 
 Owned by one pool, whose thread asks again until there is an answer; nothing is called back.
 """
@@ -24,6 +25,11 @@ class Candidate(NamedTuple):
 
 LookUp = Callable[[str, int, int, int], Sequence[Candidate]]
 """``look_up(host, port, family, flags)``, which may block, or raise OSError."""
+Start = Callable[[str, Callable[[], object]], object]
+"""``start(name, task)``: begin the task in a thread; RuntimeError when there can be none."""
+
+_ENDING = "interpreter shutdown"
+"""In Python's error for a thread that is started at the end of the process (3.12 and newer)."""
 
 
 def system_look_up(host: str, port: int, family: int, flags: int) -> Sequence[Candidate]:
@@ -44,14 +50,20 @@ class _Asked:
 
 class Resolver:
     """``family``: the only kind of addresses wanted (AF_UNSPEC: any). ``wake`` is called, in another thread, when an
-    answer has come."""
+    answer has come. ``look_up`` and ``start``, of a thread, are the outside world."""
 
-    def __init__(self, family: int, wake: Callable[[], None], look_up: LookUp = system_look_up) -> None:
+    def __init__(
+        self,
+        family: int,
+        wake: Callable[[], None],
+        look_up: LookUp = system_look_up,
+        start: Start | None = None,
+    ) -> None:
         self._family = family
         self._wake = wake
         self._look_up = look_up
         self._asked: dict[Address, _Asked] = {}
-        self._loops = Loops()
+        self._start = start or Loops().once
 
     def candidates(self, address: Address, now_ms: int) -> Sequence[Candidate] | None:
         """The addresses of the host; None while they are looked up. Raises NetworkException when there are none."""
@@ -77,8 +89,11 @@ class Resolver:
     def _begin(self, address: Address, now_ms: int) -> None:
         asked = self._asked[address] = _Asked(now_ms)
         try:
-            self._loops.once(f"raylog-look-up-{address.host}", partial(self._ask, address, asked))
+            self._start(f"raylog-look-up-{address.host}", partial(self._ask, address, asked))
         except RuntimeError as error:  # no more threads
+            if _ENDING in str(error):  # the last records are being flushed: nothing else has to go on meanwhile
+                self._ask(address, asked)
+                return
             asked.answer = NetworkException(f"{address}: the host name could not be looked up: {error}")
 
     def _ask(self, address: Address, asked: _Asked) -> None:
