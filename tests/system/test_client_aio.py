@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxied import proxied as behind_proxy
 from kit.proxy import Fate, FrameProxy
+from kit.waiting import wait_until
 from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
 from raylog.client.consumer_core import _EXCHANGE_S
 from raylog.client.read_errors import PositionLost
@@ -29,6 +31,7 @@ from raylog.protocol.errors import (
 )
 
 PRODUCE = 0
+LIST_OFFSETS = 2
 EARLIEST = {"auto_offset_reset": "earliest"}
 LIMIT_S = 30
 
@@ -414,3 +417,71 @@ async def test_both_outlive_a_restart_of_the_brokers(cluster: InProcessCluster) 
                 break
         assert await consumer.poll(50) == {}
     assert sorted(values) == sorted(b"%d-%d" % (broker_id, n) for broker_id in (0, 1) for n in range(400))
+
+
+@in_loop
+async def test_columns_may_be_deques_and_values_of_a_dict(cluster: InProcessCluster) -> None:
+    """As with ``Producer.send_batch``: what has a length and items."""
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        for values in (deque([b"a", b"b"]), {1: b"a", 2: b"b"}.values()):
+            landed = await (await producer.send_batch("t", values, partition=deque([1, 1])))
+            assert [(run.partition, run.record_count) for run in landed] == [(1, 2)]
+
+
+@in_loop
+async def test_a_serializers_own_timeout_is_raised_as_it_is(cluster: InProcessCluster) -> None:
+    calls = 0
+
+    def serialize(value: Any) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise TimeoutError("no schema")
+        return bytes(value)
+
+    async with AsyncProducer(cluster.bootstrap_servers, value_serializer=serialize) as producer:
+        with pytest.raises(TimeoutError, match="no schema"):
+            await producer.aiosend("t", b"waits for metadata first")
+    assert calls == 2
+
+
+@in_loop
+async def test_waiting_for_a_position_leaves_the_loop_free(cluster: InProcessCluster) -> None:
+    """Also while another partition has records in hand."""
+    async with AsyncProducer(cluster.bootstrap_servers) as producer:
+        await (await producer.send_batch("t", [b"v"] * 100, partition=0))
+    async with AsyncConsumer(cluster.bootstrap_servers, **EARLIEST, default_api_timeout_ms=3_000) as consumer:
+        consumer.assign([("t", 0), ("t", 7)])
+        while not await consumer.poll(500, 1):
+            pass
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.position("t", 7), 0.2)
+
+
+@in_loop
+async def test_assigning_takes_the_place_of_topics_that_were_named(cluster: InProcessCluster) -> None:
+    cluster.create_topic("other", partitions=3)
+    async with AsyncConsumer(cluster.bootstrap_servers, ["t"]) as consumer:
+        assert consumer.assignment() == {("t", n) for n in range(4)}
+    consumer = AsyncConsumer(cluster.bootstrap_servers, ["t"])
+    consumer.assign([("other", 1)])
+    async with consumer:
+        assert await consumer.position("other", 1) == 0
+        assert consumer.assignment() == {("other", 1)}
+
+
+def test_a_loop_that_ends_while_a_consumer_closes_leaves_nothing_open(proxied: tuple[FrameProxy, str]) -> None:
+    proxy, servers = proxied
+    proxy.on_answer = lambda key: Fate.DROP if key == LIST_OFFSETS else Fate.PASS
+
+    async def main() -> None:
+        consumer = AsyncConsumer(servers, ["t"], request_timeout_ms=1_000, default_api_timeout_ms=2_000)
+        await consumer.partitions_for("t")
+        asking = asyncio.create_task(consumer.end_offsets([("t", 0)]))
+        await soon(lambda: proxy.requests[LIST_OFFSETS], "a thread asks")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.close(), 0.1)
+        asking.cancel()
+
+    asyncio.run(main())
+    wait_until(lambda: proxy.open_connections == 0, 10, "all connections are closed")

@@ -32,11 +32,14 @@ class ColumnValues:
     ) -> Iterator[tuple[Rows, Integers | None]]:
         """As :meth:`rows`, some ten thousand at a time: for those that have other things to do, too."""
         count = _count(values, keys, headers, timestamps)
+        is_column = hasattr(partition, "__len__") and not isinstance(partition, _NO_COLUMNS)
+        columns = [_sliceable(column) for column in (values, keys, headers, timestamps)]
+        partition = _sliceable(partition) if is_column else partition
         for start in range(0, max(count, 1), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE if start + ROWS_AT_ONCE < count else None)
-            some = (None if column is None else column[part] for column in (values, keys, headers, timestamps))
-            is_column = hasattr(partition, "__len__") and not isinstance(partition, _NO_COLUMNS)
-            of_values, of_keys, of_headers, of_timestamps = some
+            of_values, of_keys, of_headers, of_timestamps = (
+                None if column is None else column[part] for column in columns
+            )
             of_partition = partition[part] if is_column else partition
             yield self.rows(of_values, of_keys, of_partition, of_headers, of_timestamps, now_ms)
 
@@ -69,6 +72,17 @@ def _count(values: Any, keys: Any, headers: Any, timestamps: Any) -> int:
     given = {"values": values, "keys": keys, "headers": headers, "timestamps": timestamps}
     lengths = [_length(column, what) for what, column in given.items() if column is not None]
     return lengths[0] if lengths else 0
+
+
+def _sliceable(column: Any) -> Any:
+    """The column, as a list where it has items but no slices, as a deque or a dict's values."""
+    if column is None:
+        return None
+    try:
+        column[:0]
+    except TypeError:
+        return list(column)
+    return column
 
 
 def _length(column: Any, what: str) -> int:

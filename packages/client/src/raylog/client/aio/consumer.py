@@ -127,7 +127,7 @@ class AsyncConsumer(GroupTask):
         begun = time.monotonic()
         with self._user:
             while (found := place.position) is None and (found := self._find_position(place, begun)) is None:
-                await self._exchange(100)
+                await self._readable(min(100, self._fetcher.exchange(0)))
         return found
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
@@ -198,6 +198,11 @@ class AsyncConsumer(GroupTask):
         if self._closed and not self._in_listener:
             raise RaylogError("the consumer is closed")
 
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """As ``Consumer.assign``: also in place of topics that were named and are not looked up yet."""
+        super().assign(partitions)
+        self._names = []
+
     def _want(self, topics: list[str | Pattern[str]]) -> None:
         """Begin with these the next time that something is read."""
         if self._has_group_id:
@@ -219,24 +224,31 @@ class AsyncConsumer(GroupTask):
         await asyncio.shield(self._closing)
 
     async def _finish(self, commit: bool) -> None:
-        await self._until_free()
-        with self._user:
-            try:
+        """All is closed also where the loop ends, which cancels this."""
+        try:
+            await self._until_free()
+            with self._user:
                 await self._leave_group(commit=commit)
-            finally:
-                if self._asking is not None:
-                    await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
-                self._close()
-                if self._admin is not None:
-                    self._admin.close()
+            if self._asking is not None:
+                await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
+        finally:
+            self._close()
+            self._close_admin()
+
+    def _close_admin(self) -> None:
+        """Once no thread is at it any more."""
+        if self._admin is not None and self._asking is None:
+            self._admin.close()
 
     async def _begin(self) -> None:
         """Before anything is read: assign what was named, or join the group."""
         self._check()
         if self._names:
-            found = [(topic, partition) for topic in self._names for partition in await self.partitions_for(topic)]
-            self._names = []
-            self._follow([*self.assignment(), *found])
+            names = self._names
+            found = [(topic, partition) for topic in names for partition in await self.partitions_for(topic)]
+            if self._names is names:  # nothing else was assigned meanwhile
+                self._names = []
+                self._follow(found)
         if self._topics is not None and self._group is None:
             with self._user:
                 await self._join()
@@ -272,10 +284,10 @@ class AsyncConsumer(GroupTask):
                 again_ms = await self._attend()
 
     async def _exchange(self, timeout_ms: float) -> None:
-        """One round: send and take in what there is, and wait for more unless something came."""
+        """One round: send and take in what there is, and wait for more unless something came. Others have a turn."""
         again_ms = self._fetcher.exchange(0)
-        if not self._has_data() and not self._fetcher.complaints:
-            await self._readable(min(timeout_ms, again_ms))
+        came = self._has_data() or self._fetcher.complaints
+        await self._readable(0 if came else min(timeout_ms, again_ms))
 
     async def _readable(self, timeout_ms: float) -> None:
         """Wait until brokers have said something, or the time is over."""
@@ -310,6 +322,8 @@ class AsyncConsumer(GroupTask):
     def _answered(self, asking: asyncio.Future[Any]) -> None:
         self._asking = None
         seen(asking)
+        if self._ended:
+            self._close_admin()
 
 
 def _several(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> list[str | Pattern[str]]:

@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 class _MustWait(Exception):
-    """A call of the core can't go on now: it changed nothing, and is to be made again when ``condition`` holds."""
+    """A call of the core can't go on now: it queued nothing, and is to be made again, with its serializers and its
+    partitioner, when ``condition`` holds."""
 
     def __init__(self, condition: Callable[[], Any], what: str | RaylogError) -> None:
         self.condition = condition
@@ -217,10 +218,11 @@ class AsyncProducer(ProducerCore):
         if self._closed or self._fork.forked:
             return
         try:
-            await self.flush(timeout_s)
-            async with asyncio.timeout(self._request_timeout_ms / 1_000):
-                while self._sender.unwritten():
-                    await self._news(CONNECT_POLL_MS / 1_000)
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+                async with asyncio.timeout(self._request_timeout_ms / 1_000):
+                    while self._sender.unwritten():
+                        await self._news(CONNECT_POLL_MS / 1_000)
         except (RaylogError, TimeoutError):
             pass  # the rest fails below: each record's delivery says so
         finally:
@@ -292,7 +294,7 @@ class AsyncProducer(ProducerCore):
         what = blocked.what
         self._accumulator.in_a_hurry += 1
         try:
-            async with asyncio.timeout(self._max_block_s):
+            async with asyncio.timeout(self._max_block_s) as limit:
                 while True:
                     await self._news(None)
                     try:
@@ -300,6 +302,8 @@ class AsyncProducer(ProducerCore):
                     except _MustWait as again:
                         what = again.what
         except TimeoutError as error:
+            if not limit.expired():
+                raise  # a serializer's or a partitioner's own
             raise self._blocked(what) from error
         finally:
             self._accumulator.in_a_hurry -= 1
