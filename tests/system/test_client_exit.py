@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -17,7 +18,7 @@ from kit.reading import all_records
 PRODUCE = 0
 COUNT = 1_000
 BEGIN = """
-import asyncio, multiprocessing, os, sys, threading, time
+import asyncio, multiprocessing, os, queue, signal, sys, threading, time
 from raylog.client import Producer
 from raylog.client.aio import AsyncProducer
 from raylog.client.exit_flush import close_all
@@ -112,3 +113,68 @@ print(time.monotonic() - begun)
     assert ended.returncode == 0
     assert ended.stderr.count("10 records were not delivered within 1.5 s: t-0: 5, t-1: 5") == 3, ended.stderr
     assert 1.4 < float(ended.stdout) < 3.5
+
+
+def test_a_delivery_callback_that_blocks_does_not_keep_the_process(cluster: InProcessCluster) -> None:
+    script = """
+handed_out = queue.Queue(maxsize=1)
+producer = Producer(servers)
+for n in range(10):
+    producer.send("t", b"x").add_done_callback(handed_out.put)
+begun = time.monotonic()
+close_all(1.5)
+print(time.monotonic() - begun)
+"""
+    ended = run(script, cluster.bootstrap_servers, "")
+    assert ended.returncode == 0
+    assert "a delivery callback keeps it" in ended.stderr
+    assert float(ended.stdout) < 4
+
+
+def test_records_without_acks_that_do_not_leave_are_told_in_time(tmp_path: Path) -> None:
+    """A broker that has stopped to read: what is more than fits into the sockets waits here."""
+    script = """
+producer = Producer(servers, acks=0, linger_ms=0, batch_size=1_000_000)
+for n in range(30):
+    producer.send("t", b"x" * 900_000, partition=0)
+begun = time.monotonic()
+close_all(1.5)
+print(time.monotonic() - begun)
+"""
+    may_read = Event()
+
+    def hold(key: int) -> Fate:
+        if key == PRODUCE:
+            may_read.wait(60)
+        return Fate.PASS
+
+    with proxied(tmp_path) as (_, proxy, servers):
+        proxy.on_request = hold
+        try:
+            ended = run(script, servers, "")
+        finally:
+            may_read.set()
+    assert ended.returncode == 0
+    assert "sent with acks=0, did not leave" in ended.stderr
+    assert float(ended.stdout) < 4
+
+
+def test_an_interrupt_ends_the_wait_and_all_that_is_lost_is_told(tmp_path: Path) -> None:
+    script = """
+producers = [Producer(servers, linger_ms=0) for n in range(3)]
+for producer in producers:
+    for n in range(10):
+        producer.send("t", b"x", partition=0)
+threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+begun = time.monotonic()
+try:
+    close_all(30)
+except KeyboardInterrupt:
+    print(time.monotonic() - begun)
+"""
+    with proxied(tmp_path) as (_, proxy, servers):
+        proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
+        ended = run(script, servers, "")
+    assert ended.returncode == 0
+    assert ended.stderr.count("10 records were not delivered before it was interrupted: t-0: 10") == 3, ended.stderr
+    assert float(ended.stdout) < 5

@@ -28,13 +28,14 @@ def delivers_here() -> None:
     _thread.delivers = True
 
 
-def _is_delivering() -> bool:
+def is_delivering() -> bool:
+    """Whether this is such a thread."""
     return getattr(_thread, "delivers", False)
 
 
 def refuse_to_wait(what: str) -> None:
     """Raises InvalidRequest in a delivery callback, where ``what`` would wait for ever."""
-    if _is_delivering():
+    if is_delivering():
         raise InvalidRequest(f"{what} in a delivery callback, whose thread is the one that delivers; do it elsewhere")
 
 
@@ -138,7 +139,7 @@ class BatchOutcome:
         try:
             callback()
         except BaseException as error:
-            if not isinstance(error, Exception) and not _is_delivering():
+            if not isinstance(error, Exception) and not is_delivering():
                 raise  # it is to end the thread of the user's that this is
             log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 

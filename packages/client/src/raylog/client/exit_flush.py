@@ -59,8 +59,13 @@ def forget(producer: Unclosed) -> None:
 
 
 def close_all(timeout_s: float = EXIT_FLUSH_S) -> None:
-    """Flush and close all producers that are not closed, and tell what was not delivered."""
+    """Flush and close all producers that are not closed, and tell what was not delivered.
+
+    Interrupted (by Ctrl-C, say), it waits no longer, and raises that once all is told.
+    """
     deadline_s = time.monotonic() + timeout_s
+    limit = f"within {timeout_s:g} s"
+    interrupt: BaseException | None = None
     waiting: list[tuple[Unclosed, Sequence[Batch[BatchOutcome]]]] = []
     for producer in list(_unclosed.values()):
         with suppress(Exception):  # as closing it tells
@@ -70,12 +75,16 @@ def close_all(timeout_s: float = EXIT_FLUSH_S) -> None:
             producer.close_at_exit(max(0.0, deadline_s - time.monotonic()))
         except Exception:
             log.exception("a producer could not be closed at the end of the process")
+        except BaseException as error:  # noqa: BLE001 (it is raised below)
+            interrupt, deadline_s, limit = error, 0.0, "before it was interrupted"
         finally:
             forget(producer)
-        _tell_lost(batches, timeout_s)
+        _tell_lost(batches, limit)
+    if interrupt is not None:
+        raise interrupt
 
 
-def _tell_lost(batches: Sequence[Batch[BatchOutcome]], timeout_s: float) -> None:
+def _tell_lost(batches: Sequence[Batch[BatchOutcome]], limit: str) -> None:
     lost: Counter[str] = Counter()
     reasons: dict[str, None] = {}
     for batch in batches:
@@ -85,10 +94,10 @@ def _tell_lost(batches: Sequence[Batch[BatchOutcome]], timeout_s: float) -> None
                 reasons[str(batch.last_error or outcome.error or "no answer came")] = None
     if lost:
         log.error(
-            "the process ends, and %d records were not delivered within %g s: %s (%s); close() or flush() producers "
+            "the process ends, and %d records were not delivered %s: %s (%s); close() or flush() producers "
             "and look at the deliveries",
             lost.total(),
-            timeout_s,
+            limit,
             ", ".join(f"{tp}: {count}" for tp, count in sorted(lost.items())),
             "; ".join(reasons),
         )

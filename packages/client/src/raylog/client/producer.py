@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
 from raylog.client.arguments import wait, wait_or_none
-from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, refuse_to_wait
+from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, is_delivering, refuse_to_wait
 from raylog.client.exit_flush import forget, remember
 from raylog.client.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
 from raylog.client.metrics_reporter import Statistics
@@ -17,12 +18,17 @@ from raylog.client.producer_core import Partitioner, ProducerCore
 from raylog.client.producer_state import Continuation
 from raylog.client.record_values import Headers
 from raylog.client.serde import Serializer
-from raylog.coordination.clocks import monotonic_ms, wall_ms
+from raylog.coordination.clocks import wall_ms
 from raylog.coordination.loops import Loops
 from raylog.protocol.errors import RaylogError, RequestTimedOut
+from raylog.protocol.logs import Logger
+
+log = Logger(__name__)
 
 _LAST_PAUSE_S = 1.0
 """The longest pause of the sender's thread after a step that failed."""
+_STOP_S = 1.0
+"""How long the sender's thread may take to end, once all is settled or the time is over: it has to fail the rest."""
 
 
 class Producer(ProducerCore):
@@ -55,6 +61,8 @@ class Producer(ProducerCore):
         )
         if self._interceptors is not None:
             self.send = self._intercepted  # type: ignore[method-assign]
+        self._write_until_s = inf
+        """Once closed: until when records without acks may leave, monotonic."""
         self._thread = Loops().loop(
             "raylog-producer",
             self._step,
@@ -151,20 +159,24 @@ class Producer(ProducerCore):
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop. What isn't settled within ``timeout_s`` fails. Twice does no harm.
 
-        In a delivery callback it doesn't flush: what isn't delivered yet fails.
+        In a delivery callback it doesn't flush: what isn't delivered yet fails. A callback that does not return holds
+        it up for ever without ``timeout_s``, and for a second more with it: then the log tells that the callbacks
+        behind it are not called.
         """
         wait_or_none("timeout_s", timeout_s)
         if self._closed or self._fork.forked:
             return
+        deadline_s = inf if timeout_s is None else time.monotonic() + timeout_s
         try:
             self.flush(timeout_s)
         except RaylogError:
             pass  # the rest fails when the sender stops: each record's Delivery says so
         finally:
             self._closed = True
+            self._write_until_s = min(deadline_s, time.monotonic() + self._request_timeout_ms / 1_000)
             self._thread.stop()
             self._network.pool.wakeup()
-            self._thread.join()
+            self._join(deadline_s)
             self._reporter.stop()
             if self._interceptors is not None:
                 self._interceptors.close()
@@ -174,6 +186,15 @@ class Producer(ProducerCore):
         """Called at the end of the process."""
         wait("timeout_s", timeout_s)
         self.close(timeout_s)
+
+    def _join(self, deadline_s: float) -> None:
+        left_s = max(deadline_s - time.monotonic(), _STOP_S)
+        self._thread.join(None if left_s == inf else left_s)
+        if left_s < inf and self._thread.is_alive and not is_delivering():
+            log.error(
+                "a producer's thread did not end in time: a delivery callback keeps it, and those behind it may never "
+                "be called; callbacks must not wait"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -198,8 +219,12 @@ class Producer(ProducerCore):
 
     def _write_out(self) -> None:
         """Let what counts as delivered leave before the connections close."""
-        deadline_ms = monotonic_ms() + self._request_timeout_ms
-        while self._sender.unwritten() and monotonic_ms() < deadline_ms:
+        while self._sender.unwritten():
+            if time.monotonic() >= self._write_until_s:
+                log.error(
+                    "a producer closes, and its last records, sent with acks=0, did not leave: brokers do not read"
+                )
+                return
             self._network.pool.poll(CONNECT_POLL_MS)
 
     def _wait(self, condition: Callable[[], Any], what: str | RaylogError) -> Any:
