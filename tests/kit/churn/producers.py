@@ -40,13 +40,24 @@ class Librdkafka(ChurnThread):
 
     On a topic that is made anew it may be silent for long: its leader epochs begin anew, and librdkafka (2.16) takes
     metadata with an epoch below one that it knows for outdated. What it holds back so is given up at ``timeout_ms``.
+    Giving up, it begins a new producer epoch, and sends again under it what is under way to other partitions (its
+    issue 4953): ``apart``, each partition has a producer of its own.
     """
 
     def __init__(
-        self, world: World, name: str, names: Sequence[str], partitions: int, *, pause_s: float, timeout_ms: int
+        self,
+        world: World,
+        name: str,
+        names: Sequence[str],
+        partitions: int,
+        *,
+        pause_s: float,
+        timeout_ms: int,
+        apart: bool = False,
     ) -> None:
         super().__init__(world, name)
-        self._places = itertools.cycle([(name, index) for index in range(partitions) for name in names])
+        places = [(name, index) for index in range(partitions) for name in names]
+        self._places = itertools.cycle(places)
         self._pause_s = pause_s
         config: dict[str, Any] = {
             **PRODUCER,
@@ -57,14 +68,16 @@ class Librdkafka(ChurnThread):
             "message.timeout.ms": timeout_ms,
             "topic.metadata.propagation.max.ms": timeout_ms,
         }
-        self._producer = confluent_kafka.Producer(config)
+        made = [confluent_kafka.Producer(config) for _ in (places if apart else places[:1])]
+        self._producers = dict(zip(places, itertools.cycle(made)))
 
     def step(self) -> None:
         self.pause(self._pause_s)
         name, index = next(self._places)
         for _ in range(self.rng.randint(1, MOST_AT_ONCE)):
             self._send(name, index)
-        self._producer.poll(0)
+        for producer in {*self._producers.values()}:
+            producer.poll(0)
 
     def _send(self, name: str, index: int) -> None:
         value = next(self.world.values)
@@ -77,12 +90,14 @@ class Librdkafka(ChurnThread):
 
         topics.sent_by_name(self.name, name, index, value)
         try:
-            self._producer.produce(name, payload(value), partition=index, on_delivery=delivered)
+            producer = self._producers[name, index]
+            producer.produce(name, payload(value), partition=index, on_delivery=delivered)
         except (BufferError, confluent_kafka.KafkaException):  # no room, or it knows of no such partition at the moment
             topics.settled(self.name, value, acked=False)
 
     def end(self) -> None:
-        self._producer.flush(FLUSH_S)
+        for producer in {*self._producers.values()}:
+            producer.flush(FLUSH_S)
 
 
 class Ours(ChurnThread):

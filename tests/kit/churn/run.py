@@ -118,7 +118,7 @@ def churn(root: Path, *, seconds: float, seed: int) -> Report:
             actions.begin()
             threads += [
                 Librdkafka(world, "librdkafka", STABLE, 2, pause_s=0.02, timeout_ms=60_000),
-                Librdkafka(world, "librdkafka-renewed", RENEWED, 2, pause_s=0.05, timeout_ms=15_000),
+                Librdkafka(world, "librdkafka-renewed", RENEWED, 2, pause_s=0.05, timeout_ms=15_000, apart=True),
                 Ours(world, "raylog", STABLE, 2, pause_s=0.03),
                 Ours(world, "raylog-renewed", RENEWED, 2, pause_s=0.05),
                 ById(world, "by-id", ("renewed", "renewed-solo", "kept"), pause_s=0.02),
