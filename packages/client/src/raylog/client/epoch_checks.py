@@ -98,6 +98,10 @@ class EpochChecks:
             self._network.send(address, _request(asked), EpochQuestion(asked))
         return blocked
 
+    def forget(self) -> None:
+        """No answer comes to what was asked."""
+        self._asking.clear()
+
     def take(self, reply: Reply, question: EpochQuestion) -> None:
         """The answer, or what came instead of it."""
         for tp, asked in question.asked.items():

@@ -6,7 +6,6 @@ back. One fetch per broker is under way at a time; while the user reads one answ
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -92,8 +91,8 @@ class Fetcher:
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         self.complaints = Complaints(subscription)
         self.counts = FetchCounts()
-        self._replies: deque[Reply] = deque()
-        """Answers that are still to be taken in; one is left when an interrupt ends that."""
+        self._is_whole = True
+        """False during an exchange, and after one that an interrupt ended: then nobody knows what is under way."""
         self._network = network
         self._subscription = subscription
         self._deserializers = (key, value)
@@ -124,21 +123,31 @@ class Fetcher:
     def exchange(self, timeout_ms: float) -> float:
         """Send what can be sent, then take in what comes within ``timeout_ms``: one round of waiting at
         most. Returns after how many ms, at the latest, to come again."""
+        if not self._is_whole:
+            self._start_over()
+        self._is_whole = False
         now_ms = monotonic_ms()
         self._keep_buffers()
         blocked = self._searches.ask(now_ms)
         blocked |= self._fetch(now_ms)
         again_ms = 0 if self.complaints else CONNECT_POLL_MS if blocked else _IDLE_MS
         before = self._network.metadata.view
-        if not self._replies:
-            self._replies.extend(self._network.poll(min(timeout_ms, again_ms)))
-        replies = bool(self._replies)
-        while self._replies:
-            self._take(self._replies[0])
-            self._replies.popleft()
+        replies = self._network.poll(min(timeout_ms, again_ms))
+        for reply in replies:
+            self._take(reply)
+        self._is_whole = True
         if replies or self._network.metadata.view is not before:
             return 0  # there may be more to ask for now
         return self._network.wait_ms(again_ms)
+
+    def _start_over(self) -> None:
+        """Ask for everything anew, on new connections: no answer comes to what was asked."""
+        self._network.reset()
+        self._fetching.clear()
+        self._searches.forget()
+        self._epochs.forget()
+        for session in self._sessions.values():
+            session.failed()
 
     def metrics(self) -> dict[str, float]:
         """What was counted, and how far the places are behind; from any thread."""

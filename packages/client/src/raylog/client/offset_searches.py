@@ -75,6 +75,10 @@ class OffsetSearches:
             self._network.send(address, message, OffsetQuestion(end, {p.tp: p.generation for p in places}))
         return blocked
 
+    def forget(self) -> None:
+        """No answer comes to what was asked."""
+        self._asking.clear()
+
     def take(self, reply: Reply, question: OffsetQuestion) -> None:
         """The answer, or what came instead of it."""
         for tp, generation in question.generations.items():

@@ -10,7 +10,7 @@ import random
 import selectors
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kio.static.protocol import RequestPayload
 
@@ -232,14 +232,19 @@ class Pool:
                 pass  # full: a poll is bound to wake; closed: nobody polls any more
 
     def reset(self) -> None:
-        """Close all connections and forget what was sent: no answer comes."""
+        """Close all connections and forget what was sent: no answer comes. An interrupt may have left one that is
+        watched and not kept, or kept and not watched."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._selector.unregister(key.fileobj)
+                cast(socket.socket, key.fileobj).close()
         for connection in self._connections.values():
-            self._selector.unregister(connection.socket)
             self._count_end(connection)
             connection.close(NetworkException(f"{connection.address}: the connection was given up"))
         self._connections.clear()
         self._written.clear()
         self._lost.clear()
+        self._woken = False  # at worst a wakeup comes twice
 
     def close(self) -> None:
         """Close all connections; requests that wait for answers get none."""
