@@ -17,6 +17,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from raylog.client import Admin, Consumer, NewTopic, Producer, data
 from raylog.client.aio import AsyncConsumer, AsyncProducer
+from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidGroupId,
@@ -26,6 +27,7 @@ from raylog.protocol.errors import (
     InvalidTopic,
     RaylogError,
 )
+from raylog.protocol.ids import Offset
 
 REFUSALS = (
     InvalidConfig,
@@ -64,6 +66,14 @@ def offsets(low: int = 0) -> Bad:
     values = [value for value in NO_OFFSET if value != -1] + [low - 1]
     pairs = [pair for pair in NO_PAIR if not isinstance(pair, list) and not any(map(is_list, as_tuple(pair)))]
     return (5, "t", [("t", 0)], *({("t", 0): value} for value in values), *({pair: 0} for pair in pairs))
+
+
+def commits() -> Bad:
+    """As :func:`offsets`, and with what is kept beside an offset."""
+    beside = [CommittedOffset(value) for value in NO_OFFSET]
+    beside += [CommittedOffset(Offset(0), epoch) for epoch in (-2, 0.0, 2**31)]
+    beside += [CommittedOffset(Offset(0), metadata=text) for text in (b"m", None)]
+    return (*offsets(), *({("t", 0): value} for value in beside))
 
 
 def is_list(given: Any) -> bool:
@@ -147,9 +157,9 @@ CONSUMER: Mapping[str, Mapping[str, Bad]] = {
     "subscribe": {"topics": (5, b"t", [""], [5], [None], "", "no/such", None), "listener": (5, "x", Listens())},
     "iterate": {"timeout_ms": NO_WAIT, "until_end": NO_FLAG},
     "may_deliver": {"topic": NO_TOPIC, "partition": NO_PARTITION},
-    "commit": {"offsets": offsets()},
-    "commit_async": {"offsets": offsets()},
-    "store_offsets": {"offsets": offsets()},
+    "commit": {"offsets": commits()},
+    "commit_async": {"offsets": commits()},
+    "store_offsets": {"offsets": commits()},
     "committed": {"partitions": (*NO_PAIRS, None)},
     "unsubscribe": {},
     "wakeup": {},
@@ -206,7 +216,7 @@ ADMIN: Mapping[str, Mapping[str, Bad]] = {
     "describe_groups": {"names": NO_NAMES},
     "delete_groups": {"names": NO_NAMES},
     "list_group_offsets": {"group": NO_GROUP, "partitions": NO_PAIRS},
-    "alter_group_offsets": {"group": NO_GROUP, "offsets": offsets()},
+    "alter_group_offsets": {"group": NO_GROUP, "offsets": commits()},
     "delete_group_offsets": {"group": NO_GROUP, "partitions": (*NO_PAIRS, None)},
     "describe_cluster": {},
     "list_topics": {},

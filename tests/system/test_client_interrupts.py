@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from kit.cluster import InProcessCluster
+from kit.interrupts import Interrupt
 from kit.waiting import wait_until
 from raylog.client import connection, epoch_checks, fetch_session, fetcher, network, offset_searches, pool
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 
-FILES = {each.__file__ for each in (connection, epoch_checks, fetch_session, fetcher, network, offset_searches, pool)}
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt at the nth line that these files run in this thread."""
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-
-    def __enter__(self) -> None:
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in FILES or self.left < 0:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-        return self._trace
+MODULES = (connection, epoch_checks, fetch_session, fetcher, network, offset_searches, pool)
 
 
 def test_interrupt_in_any_line_of_an_exchange_loses_nothing(tmp_path: Path) -> None:
@@ -55,7 +31,7 @@ def test_interrupt_in_any_line_of_an_exchange_loses_nothing(tmp_path: Path) -> N
                 producer.flush()
                 sent += 1
                 try:
-                    with Interrupt(interrupts):
+                    with Interrupt(interrupts, *MODULES):
                         read(5_000)
                     break
                 except KeyboardInterrupt:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from kit.interrupts import Interrupt
+from raylog.client import accumulator as module
 from raylog.client.accumulator import Accumulator, Batch, BatchState, EncodedRecords
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record, encode_batch
@@ -119,3 +121,19 @@ def test_old_batches_are_found_in_order() -> None:
     core = accumulator()
     batches = [opened(core, A, 0), opened(core, B, 1), opened(core, A, 2)]
     assert core.older_than(1) == batches[:2]
+
+
+def test_interrupt_while_a_batch_is_opened_leaves_none_that_is_never_sent() -> None:
+    for nth in range(100):
+        core = accumulator()
+        try:
+            with Interrupt(nth, module):
+                core.open_batch(A, 100, 0)
+            break
+        except KeyboardInterrupt:
+            batch = core.open.get(A) or core.open_batch(A, 100, 0)
+            assert batch is not None
+            batch.records.append(Record(b"v"))
+            assert batch in core.waiting[A]
+            assert batch in core.incomplete
+    assert 10 < nth < 99

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
+from kit.interrupts import Interrupt
 from kit.odd_logs import compacted
 from raylog.client import fetch_state
 from raylog.client.columns import SCHEMA
@@ -304,28 +302,6 @@ def test_records_are_deserialized_once_and_only_when_wanted() -> None:
 # --- interrupts ---
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the nth line that the module runs, as Ctrl-C may."""
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-
-    def __enter__(self) -> None:
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != fetch_state.__file__ or self.left < 0:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-        return self._trace
-
-
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_an_interrupt_at_any_line_loses_nothing(read: Callable[[PartitionBuffer], list[int] | None]) -> None:
     """What moves the position is undone by the consumer; peeking goes on with the buffer as it is."""
@@ -335,7 +311,7 @@ def test_an_interrupt_at_any_line_loses_nothing(read: Callable[[PartitionBuffer]
     for nth in range(10_000):
         buffer = buffer_at(0, value="str")
         found: list[int] = []
-        interrupt = Interrupt(nth)
+        interrupt = Interrupt(nth, fetch_state)
         was_interrupted = False
         while buffer.place.position != 9:
             before = buffer.place.position

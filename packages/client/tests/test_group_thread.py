@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ import pytest
 from kit.group_members import GROUP, TOPIC, make_topic, tps
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.group_ports import MemberPorts
-from raylog.client.group_requests import GoodBye
+from raylog.client.group_requests import Commit, GoodBye
 from raylog.client.group_thread import MemberThread
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.clocks import wall_ms
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import Evict
-from raylog.coordination.group_model import Registered
+from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.loops import Loop, Loops
 from raylog.coordination.memory_store import MemoryStore
@@ -118,6 +119,20 @@ def test_member_evicted_while_it_gives_up_all_leaves(tree: MemoryTree) -> None:
     member.end()
     assert (member.thread.has_left, member.thread.failure) == (True, None)
     assert {change.tp for change in member.heard() if isinstance(change, Dropped)} == {*tps(1, 2, 3)}
+
+
+def test_commit_that_cannot_be_written_ends_no_membership(tree: MemoryTree) -> None:
+    member = Joined(tree, "a")
+    member.begin(4)
+    member.heard()
+    tenures = {tp: member.thread._tenures[tp] for tp in tps(0)}
+    for offset in (object(), 5):
+        commit = Commit({tp: CommittedOffset(offset) for tp in tps(0)}, tenures, Future())  # type: ignore[arg-type]
+        member.thread.post(commit)
+        member.step()
+        assert commit.done.done()
+        assert (commit.done.exception() is None) == (offset == 5)
+    assert (member.thread.failure, member.heard()) == (None, [])
 
 
 def test_member_evicted_before_its_user_is_done_leaves(tree: MemoryTree) -> None:

@@ -145,12 +145,12 @@ class Accumulator(Generic[O]):
         self.close_batch(tp)
         self.free_memory -= limit
         batch = Batch(tp, self._new_outcome(tp), limit, now_ms)
-        self.open[tp] = batch
         self.incomplete[batch] = None
         queue = self.waiting.get(tp)
         if queue is None:
             queue = self.waiting[tp] = deque()
         queue.append(batch)
+        self.open[tp] = batch  # last: an interrupt before leaves no batch that takes records and is never sent
         return batch
 
     def add_encoded(self, tp: TopicPartition, encoded: EncodedRecords, now_ms: int) -> Batch[O] | None:

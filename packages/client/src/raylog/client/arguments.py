@@ -15,7 +15,7 @@ from raylog.client.record_values import partition_index, whole_number
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidGroupId, InvalidRequest
-from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
 
 T = TypeVar("T")
 
@@ -101,10 +101,18 @@ def committed_offsets(
     given: Mapping[tuple[str, int], int | CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
     """Offsets alone, or with what is kept beside them."""
-    return {
-        tp: at if isinstance(at, CommittedOffset) else CommittedOffset(Offset(offset(f"{tp}: offset", at)))
-        for tp, at in by_partition("offsets", given).items()
-    }
+    return {tp: _committed_offset(tp, at) for tp, at in by_partition("offsets", given).items()}
+
+
+def _committed_offset(tp: TopicPartition, at: int | CommittedOffset) -> CommittedOffset:
+    if not isinstance(at, CommittedOffset):
+        return CommittedOffset(Offset(offset(f"{tp}: offset", at)))
+    if not isinstance(at.metadata, str):
+        raise InvalidRequest(f"{tp}: metadata={at.metadata!r}: give a text")
+    return at._replace(
+        offset=Offset(offset(f"{tp}: offset", at.offset)),
+        leader_epoch=LeaderEpoch(number(f"{tp}: leader_epoch", at.leader_epoch, -1)),
+    )
 
 
 def flag(name: str, given: Any) -> bool:

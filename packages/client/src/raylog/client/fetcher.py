@@ -324,19 +324,15 @@ class Fetcher:
             if not is_retriable(error):
                 self.complaints.add(None, error)
             return
-        session.answered(
-            response.session_id,
-            [
-                TopicPartition(TopicName(t.name), PartitionIndex(p.partition))
-                for t in response.topics
-                for p in t.partitions
-            ],
-        )
-        for topic in response.topics:
+        topics = response.topics
+        answered = [
+            TopicPartition(TopicName(t.name), PartitionIndex(p.partition)) for t in topics for p in t.partitions
+        ]
+        session.answered(response.session_id, answered)
+        for topic in topics:
             for fetched in topic.partitions:
                 tp = TopicPartition(TopicName(topic.name), PartitionIndex(fetched.partition))
-                buffer = self.buffers.get(tp)
-                place = self._subscription.get(tp)
+                buffer, place = self.buffers.get(tp), self._subscription.get(tp)
                 if buffer is None or place is None:
                     continue
                 if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):

@@ -336,7 +336,7 @@ class MemberThread:
                     "what it was read under: nothing was committed, and its owner reads it again"
                 )
             self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
-        except RaylogError as error:
+        except Exception as error:  # noqa: BLE001 - the caller's to deal with: the member goes on
             done.set_exception(error)
             for tp in self._working & offsets.keys():
                 if self._registry.claims.get(tp) is None:
