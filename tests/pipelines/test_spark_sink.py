@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,14 @@ from raylog.client import Admin
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.partitioner import KeyPartitioner
 from raylog.spark import sink
+from raylog.spark.sink_batch import write_batch
 from raylog.spark.sink_files import HadoopFiles
 from raylog.spark.sink_plan import BatchPlan
-from raylog.spark.sink_store import Files
+from raylog.spark.sink_store import Files, SinkStore
 from raylog.spark.sink_task import FILE, SinkTask, send_files
+from raylog.spark.sink_topics import BrokerTopics, ProducerNames
+from raylog.spark.sinks import SparkRows
+from raylog.spark.write_options import write_options
 
 pytestmark = SPARK_MARKS
 
@@ -238,6 +242,52 @@ def test_a_staged_file_that_is_gone_is_named(spark: SparkSession, servers: str, 
     first.unlink()
     with pytest.raises(FileNotFoundError, match=rf"batch 0: {first.name} of .* is gone, .*rename 0\.plan"):
         to_topic(frame, 0)
+
+
+class Beset(HadoopFiles):
+    """Somebody deletes ``count`` of a batch's files just before, or just after, they are looked for the n-th time."""
+
+    def __init__(self, spark: SparkSession, directory: str, at: int, *, before: bool, count: int) -> None:
+        super().__init__(spark, directory)
+        self._left, self._before, self._count = at, before, count
+
+    def parquet_files(self, directory: str) -> Sequence[str]:
+        self._left -= 1
+        if self._left == 0 and self._before:
+            self._strike(directory)
+        found = super().parquet_files(directory)
+        if self._left == 0 and not self._before:
+            self._strike(directory)
+        return found
+
+    def _strike(self, directory: str) -> None:
+        for path in sorted(Path(directory).glob("part-*"))[: self._count]:
+            path.unlink()
+
+
+@pytest.mark.parametrize(("at", "before", "count"), [(1, True, 2), (1, False, 1), (2, False, 1), (2, False, 2)])
+def test_staged_file_that_goes_meanwhile_is_not_left_out(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, at: int, before: bool, count: int
+) -> None:
+    frame = spark.range(0, 100, 1, 2).selectExpr("string(id) value")
+    options = write_options({}, servers, exactly_once=True)
+    files = Beset(spark, f"{tmp_path}/q", at, before=before, count=count)
+    store, brokers = SinkStore(files, topic), BrokerTopics(servers, ProducerNames())
+
+    def write() -> int | None:
+        rows = SparkRows(frame, 0, files, store, servers, topic, options)
+        return write_batch(0, rows, store, brokers, topic=topic, batch_size=options.batch_size)
+
+    with pytest.raises(FileNotFoundError, match=r"batch 0: .* gone"):
+        write()
+    if at == 1 and before:
+        assert write() == 100, "nothing was planned"
+    else:
+        with pytest.raises(FileNotFoundError, match=r"batch 0: .* is gone, .*rename 0\.plan"):
+            write()
+        (tmp_path / "q" / "0.plan").rename(tmp_path / "q" / "0.next")
+        assert write() == 100
+    assert set(values(servers, topic)) == set(range(100))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ done. What is done with each batch so that its records are there once all the sa
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import Any
 
@@ -116,26 +118,36 @@ class SparkRows:
         """See BatchRows."""
         directory = self._store.rows_directory(self._batch_id)
         self._records.write.parquet(directory)
+        names = self._files.parquet_files(directory)
+        if not names:  # Spark writes one for a batch without rows, too
+            raise FileNotFoundError(
+                f"batch {self._batch_id}: all files of {directory} are gone, and only the sink may delete files there; "
+                "nothing of the batch was sent, so start the query again"
+            )
         if self._topic is not None:
             topics = [self._topic]
         else:
             topics = [row.topic for row in self._staged(directory).select("topic").distinct().collect()]
         if None in topics:
             raise ValueError(f"batch {self._batch_id}: a row has no topic: fill the column topic, or give topic=")
-        return Staged(directory, self._files.parquet_files(directory), topics)
+        return Staged(directory, names, topics)
 
     def send(self, plan: BatchPlan, written: Written) -> int:
         """See BatchRows."""
-        if not plan.files:
-            return 0
-        missing = set(plan.files) - set(self._files.parquet_files(plan.rows))
+        self._check(plan, self._files.parquet_files(plan.rows))
+        staged = self._staged(plan.rows)
+        self._check(plan, map(posixpath.basename, staged.inputFiles()))  # Spark reads these, or fails
+        task = SinkTask(self._servers, self._topic, self._options.producer, plan, written)
+        return total_of(staged.mapInArrow(shipped(send_files, task), "records long"))
+
+    def _check(self, plan: BatchPlan, there: Iterable[str]) -> None:
+        """Raises FileNotFoundError when not all of the plan's files are there."""
+        missing = set(plan.files).difference(there)
         if missing:
             raise FileNotFoundError(
                 f"batch {plan.batch_id}: {', '.join(sorted(missing))} of {plan.rows} is gone, and only the sink may "
                 f"delete files there; {self._store.write_again(plan.batch_id)}"
             )
-        task = SinkTask(self._servers, self._topic, self._options.producer, plan, written)
-        return total_of(self._staged(plan.rows).mapInArrow(shipped(send_files, task), "records long"))
 
     def _staged(self, directory: str) -> DataFrame:
         """The rows that lie there, the files' names among them; each file is a Spark partition of its own."""
