@@ -21,7 +21,7 @@ BEGIN = """
 import asyncio, multiprocessing, os, queue, signal, sys, threading, time
 from raylog.client import Producer
 from raylog.client.aio import AsyncProducer
-from raylog.client.exit_flush import close_all
+from raylog.client.exit_flush import close_all, remember
 
 servers, name = sys.argv[1:]
 
@@ -159,13 +159,29 @@ print(time.monotonic() - begun)
     assert float(ended.stdout) < 4
 
 
-def test_an_interrupt_ends_the_wait_and_all_that_is_lost_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["hurry", "close_at_exit", "wait"])
+def test_an_interrupt_ends_the_wait_and_all_that_is_lost_is_told(tmp_path: Path, moment: str) -> None:
+    """It comes while all are told to hurry, while one is closed, or while the next one's records are waited for."""
     script = """
+class Interrupting:
+    def hurry(self):
+        self.interrupt("hurry")
+        return []
+    def close_at_exit(self, timeout_s):
+        self.interrupt("close_at_exit")
+        if name == "wait":
+            threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    def interrupt(self, moment):
+        global name
+        if name == moment:
+            name = "it came"
+            signal.raise_signal(signal.SIGINT)
+
+remember(Interrupting())
 producers = [Producer(servers, linger_ms=0) for n in range(3)]
 for producer in producers:
     for n in range(10):
         producer.send("t", b"x", partition=0)
-threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
 begun = time.monotonic()
 try:
     close_all(30)
@@ -174,7 +190,7 @@ except KeyboardInterrupt:
 """
     with proxied(tmp_path) as (_, proxy, servers):
         proxy.on_answer = lambda key: Fate.DROP if key == PRODUCE else Fate.PASS
-        ended = run(script, servers, "")
-    assert ended.returncode == 0
+        ended = run(script, servers, moment)
+    assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("10 records were not delivered before it was interrupted: t-0: 10") == 3, ended.stderr
-    assert float(ended.stdout) < 5
+    assert float(ended.stdout) < 10

@@ -11,8 +11,8 @@ import atexit
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.util import Finalize
 from typing import Protocol
 
@@ -58,30 +58,48 @@ def forget(producer: Unclosed) -> None:
     _unclosed.pop(id(producer), None)
 
 
+class _Wait:
+    """For how long all of them are waited for: no longer once an interrupt came."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._deadline_s = time.monotonic() + timeout_s
+        self.limit = f"within {timeout_s:g} s"
+        self.interrupt: BaseException | None = None
+
+    def left_s(self) -> float:
+        return max(0.0, self._deadline_s - time.monotonic())
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Around what is done for one producer: the others have their turn, whatever it raises."""
+        try:
+            yield
+        except Exception:
+            log.exception("a producer could not be closed at the end of the process")
+        except BaseException as error:  # noqa: BLE001 (close_all raises it)
+            self.interrupt, self._deadline_s, self.limit = error, 0.0, "before it was interrupted"
+
+
 def close_all(timeout_s: float = EXIT_FLUSH_S) -> None:
     """Flush and close all producers that are not closed, and tell what was not delivered.
 
     Interrupted (by Ctrl-C, say), it waits no longer, and raises that once all is told.
     """
-    deadline_s = time.monotonic() + timeout_s
-    limit = f"within {timeout_s:g} s"
-    interrupt: BaseException | None = None
-    waiting: list[tuple[Unclosed, Sequence[Batch[BatchOutcome]]]] = []
-    for producer in list(_unclosed.values()):
-        with suppress(Exception):  # as closing it tells
-            waiting.append((producer, producer.hurry()))
-    for producer, batches in waiting:
-        try:
-            producer.close_at_exit(max(0.0, deadline_s - time.monotonic()))
-        except Exception:
-            log.exception("a producer could not be closed at the end of the process")
-        except BaseException as error:  # noqa: BLE001 (it is raised below)
-            interrupt, deadline_s, limit = error, 0.0, "before it was interrupted"
-        finally:
-            forget(producer)
-        _tell_lost(batches, limit)
-    if interrupt is not None:
-        raise interrupt
+    wait = _Wait(timeout_s)
+    waiting: dict[Unclosed, Sequence[Batch[BatchOutcome]] | None] = dict.fromkeys(_unclosed.values())
+    for producer in waiting:
+        with wait.going_on():
+            waiting[producer] = producer.hurry()
+    for producer, batches in waiting.items():
+        unsettled = batches or ()
+        with wait.going_on():
+            if batches is None:  # an interrupt came
+                unsettled = producer.hurry()
+            producer.close_at_exit(wait.left_s())
+        forget(producer)
+        _tell_lost(unsettled, wait.limit)
+    if wait.interrupt is not None:
+        raise wait.interrupt
 
 
 def _tell_lost(batches: Sequence[Batch[BatchOutcome]], limit: str) -> None:
