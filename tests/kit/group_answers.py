@@ -97,6 +97,7 @@ class Asker:
                 self._waiting[step.client] = index
                 if not step.waits:
                     self._collect(step.client, steps, answers)
+                    self._collect_synced(index, steps, answers)
             for client in tuple(self._waiting):
                 self._collect(client, steps, answers)
         finally:
@@ -107,6 +108,13 @@ class Asker:
         self._send(step)
         answer = self._receive(step)
         return answer if answer.error_code.name == step.until else None
+
+    def _collect_synced(self, index: int, steps: list[Step], answers: Answers) -> None:
+        """A leader's assignments answer all who wait for theirs: so that what comes next finds their requests there,
+        which came on other connections."""
+        if steps[index].api == "SyncGroup" and answers[index].error_code.name == "none":
+            for client in [client for client, at in self._waiting.items() if steps[at].api == "SyncGroup"]:
+                self._collect(client, steps, answers)
 
     def _collect(self, client: str, steps: list[Step], answers: Answers) -> None:
         if client in self._waiting:
