@@ -68,7 +68,6 @@ LOGGERS = {
     "protocol/logs": "the one logger, which never raises",
     "broker/events": "the broker's, of the same kind",
     "broker/actor": "sets kazoo's level",
-    "client/cli/__init__": "sets how much of the clients is told",
     "broker/ray_driver": "sets Ray's level",
     "coordination/zk_store": "keeps kazoo from writing to stderr",
     "coordination/zk_auth": "keeps passwords out of kazoo's lines",

@@ -103,13 +103,13 @@ def test_an_admin_client_moves_partitions_and_is_told_why_not(admin: Admin) -> N
     }
     wait_until(lambda: replicas(admin) == [(2, 1), (1, 0)], WAIT_S, "the partition is where it was sent")
     wait_until(lambda: admin.list_partition_reassignments([TP, ("nosuch", 0)]) == {}, WAIT_S, "the move is complete")
+    with pytest.raises(InvalidReplicaAssignment, match="none twice"):
+        admin.alter_partition_reassignments({TP: [0, 0]})
     refused = [
-        admin.alter_partition_reassignments({TP: [0, 0]}),
         admin.alter_partition_reassignments({TP: [0, 1, 2]}, allow_replication_factor_change=False),
         admin.alter_partition_reassignments({TP: None}),
     ]
     assert [type(error) for errors in refused for error in errors.values()] == [
-        InvalidReplicaAssignment,
         InvalidReplicationFactor,
         NoReassignmentInProgress,
     ]

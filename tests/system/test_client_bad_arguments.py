@@ -22,6 +22,7 @@ from raylog.protocol.errors import (
     InvalidConfig,
     InvalidGroupId,
     InvalidPartitions,
+    InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopic,
@@ -34,6 +35,7 @@ REFUSALS = (
     InvalidGroupId,
     InvalidPartitions,
     InvalidReplicationFactor,
+    InvalidReplicaAssignment,
     InvalidRequest,
     InvalidTopic,
 )

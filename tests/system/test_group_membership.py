@@ -270,7 +270,7 @@ def test_a_defect_ends_the_membership_and_holds_up_nobody() -> None:
         store.is_defective = True
         other = Reader(started(other_store))
         try:
-            with pytest.raises(RaylogError, match=r"member .* of group readers has failed: AssertionError\('a defect"):
+            with pytest.raises(RaylogError, match=r"member .* of group readers has failed: AssertionError: a defect"):
                 wait_until(lambda: member.polled(), WAIT_S, "it polls")
             wait_until(lambda: len(other.member.owned) == 4, WAIT_S, "the other has them all")
         finally:

@@ -14,7 +14,7 @@ from raylog.client.admin_requests import NewTopic
 from raylog.client.record_values import partition_index, whole_number
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.topic_names import check_topic_name
-from raylog.protocol.errors import InvalidGroupId, InvalidRequest
+from raylog.protocol.errors import InvalidGroupId, InvalidReplicaAssignment, InvalidRequest
 from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
 
 T = TypeVar("T")
@@ -171,10 +171,10 @@ def setting_texts(name: str, given: Mapping[str, Any], *, or_none: bool = False)
 
 
 def broker_ids(name: str, given: Iterable[int]) -> list[int]:
-    """Brokers, at least one, none twice."""
+    """Brokers for replicas, at least one, none twice. Raises InvalidReplicaAssignment, as the controller would."""
     found = [number(name, broker) for broker in several(name, given)]
     if not found or len(set(found)) < len(found):
-        raise InvalidRequest(f"{name}={found!r}: name at least one broker, and none twice")
+        raise InvalidReplicaAssignment(f"{name}={found!r}: name at least one broker, and none twice")
     return found
 
 

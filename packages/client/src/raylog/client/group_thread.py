@@ -337,7 +337,8 @@ class MemberThread:
                 )
             self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
         except Exception as error:  # noqa: BLE001 - the caller's to deal with: the member goes on
-            done.set_exception(error)
+            known = isinstance(error, RaylogError)
+            done.set_exception(error if known else RaylogError(f"group {self._group}: commit met {told(error)}"))
             for tp in self._working & offsets.keys():
                 if self._registry.claims.get(tp) is None:
                     self._do(core.ClaimLost(tp))

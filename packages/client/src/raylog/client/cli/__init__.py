@@ -99,8 +99,14 @@ def root(
     ] = False,
 ) -> None:
     """A Kafka-compatible distributed log on Ray."""
-    logging.basicConfig(format="raylog: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    logging.getLogger("raylog.client.client_log").setLevel(logging.ERROR)  # a command's error says where nobody answers
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_is_shown)
+    logging.basicConfig(format="raylog: %(message)s", level=logging.WARNING, handlers=[handler])
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """A command's error says where nobody answers."""
+    return record.name != "raylog.client.client_log" or record.levelno >= logging.ERROR
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
