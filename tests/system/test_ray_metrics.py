@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
 import pytest
-import ray
 
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
-from raylog.client import Cluster, connect
+from raylog.client import connect
 
 pytestmark = pytest.mark.system
 
@@ -116,30 +116,40 @@ def test_prometheus_finds_kafkas_metrics_with_right_values(three_brokers: Runnin
     assert page.types[OFFSETS] == "gauge"
 
 
-@pytest.fixture
-def inside_ray(three_brokers: RunningCluster) -> Iterator[Cluster]:
-    """This process is a driver of the cluster's Ray."""
-    cluster = connect(data_dir=three_brokers.data_dir)
-    cluster.join_ray()
-    yield cluster
-    ray.shutdown()
+CLIENTS = f"""
+import sys
+from raylog.client import connect
+
+cluster = connect(data_dir=sys.argv[1])
+cluster.join_ray()
+with cluster.admin() as admin:
+    admin.create_topic("told", partitions=1)
+with cluster.producer(client_id="teller") as producer:
+    for number in range({RECORDS}):
+        producer.send("told", number)
+with cluster.consumer("told", client_id="teller", auto_offset_reset="earliest") as consumer:
+    assert sum(map(len, consumer.poll(10_000, max_records={RECORDS // 3}).values())) == {RECORDS // 3}
+    print(consumer.metrics()["records-consumed-total"], flush=True)
+    sys.stdin.read()
+"""
+"""A driver of its own, which joins no other cluster, as the tests' process does."""
 
 
-def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster, inside_ray: Cluster) -> None:
-    with inside_ray.admin() as admin:
-        admin.create_topic("told", partitions=1)
-    with inside_ray.producer(client_id="teller") as producer:
-        for number in range(RECORDS):
-            producer.send("told", number)
-    with inside_ray.consumer("told", client_id="teller", auto_offset_reset="earliest") as consumer:
-        assert sum(map(len, consumer.poll(10_000, max_records=RECORDS // 3).values())) == RECORDS // 3
+def test_clients_inside_ray_tell_it_their_metrics(three_brokers: RunningCluster) -> None:
+    command = [sys.executable, "-c", CLIENTS, str(three_brokers.data_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
+        assert clients.stdout is not None
+        expected = [RECORDS, float(clients.stdout.readline()), RECORDS - RECORDS // 3]
 
         def arrived() -> bool:
             try:
                 page = scrape(three_brokers)
             except (OSError, HTTPException):
                 return False
-            told = [page.total(name, client_id="teller", client="0") for name in (SENT, READ, LAG)]
-            return told == [RECORDS, consumer.metrics()["records-consumed-total"], RECORDS - RECORDS // 3]
+            return [page.total(name, client_id="teller", client="0") for name in (SENT, READ, LAG)] == expected
 
-        wait_until(arrived, ARRIVAL_S, "the client's numbers show in Ray's metrics", interval_s=0.5)
+        try:
+            wait_until(arrived, ARRIVAL_S, "the clients' numbers show in Ray's metrics", interval_s=0.5)
+        finally:
+            clients.communicate()
+    assert clients.returncode == 0
