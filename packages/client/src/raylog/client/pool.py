@@ -238,20 +238,16 @@ class Pool:
             if key.data is not None:
                 self._selector.unregister(key.fileobj)
                 cast(socket.socket, key.fileobj).close()
-        for connection in self._connections.values():
-            self._count_end(connection)
-            connection.close(NetworkException(f"{connection.address}: the connection was given up"))
-        self._connections.clear()
+        for connection in list(self._connections.values()):
+            self._drop(connection, NetworkException(f"{connection.address}: the connection was given up"))
         self._written.clear()
         self._lost.clear()
         self._woken = False  # at worst a wakeup comes twice
 
     def close(self) -> None:
         """Close all connections; requests that wait for answers get none."""
-        for connection in self._connections.values():
-            self._count_end(connection)
-            connection.close(NetworkException("the client was closed"))
-        self._connections.clear()
+        for connection in list(self._connections.values()):
+            self._drop(connection, NetworkException("the client was closed"))
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()
@@ -306,17 +302,15 @@ class Pool:
 
     def _end_idle(self, connection: Connection) -> None:
         """No failure: it is made again as soon as somebody asks whether it is ready."""
-        del self._connections[connection.address]
         self._selector.unregister(connection.socket)
-        self._count_end(connection)
-        connection.close(NetworkException(f"{connection.address}: idle for {self._max_idle_ms} ms"))
+        self._drop(connection, NetworkException(f"{connection.address}: idle for {self._max_idle_ms} ms"))
 
     def _serve(self, connection: Connection, events: int, replies: list[Reply]) -> None:
         before = connection.state
-        connection.used_ms = monotonic_ms()
+        now_ms = connection.used_ms = monotonic_ms()
         try:
             if events & selectors.EVENT_WRITE and connection.wants_write():
-                connection.on_writable(monotonic_ms())
+                connection.on_writable(now_ms)
             if events & selectors.EVENT_READ and connection.state is not State.CONNECTING:
                 connection.on_readable(replies)
         except RaylogError as error:
@@ -338,8 +332,6 @@ class Pool:
         if connection.next_candidate(monotonic_ms()):
             self._selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
             return
-        del self._connections[connection.address]
-        self._count_end(connection)
         if was_ready:
             tell = self.log.warning if connection.in_flight else self.log.info
             tell(
@@ -349,7 +341,7 @@ class Pool:
                 len(connection.in_flight),
                 error,
             )
-        self._lost += connection.close(error)
+        self._lost += self._drop(connection, error)
         self._note_failure(connection.address, error, None if was_ready else connection.target)
 
     def _note_failure(self, address: Address, error: RaylogError, target: Any) -> None:
@@ -374,8 +366,11 @@ class Pool:
         self._targets[address] = connection.target
         self.counts.made += 1
 
-    def _count_end(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection, error: RaylogError) -> list[Reply]:
+        """Close it, which nobody watches any more; what becomes of the requests that wait for answers."""
+        del self._connections[connection.address]
         self.counts.closed += connection.state is State.READY
+        return connection.close(error)
 
     def _jittered(self, time_ms: int) -> int:
         """Up to a fifth more or less, so that clients do not come back all at once (KIP-144, KIP-601)."""
