@@ -110,6 +110,8 @@ def held(spark: SparkSession) -> tuple[int, int]:
 def use(spark: SparkSession, head: RayInfo, before: set[ProcessRef]) -> None:
     assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
     assert len(jvms(head) - before) == 4, "driver, app master's gateway, app master, executor"
+    scratch = Path(spark.sparkContext.getConf().get("spark.local.dir", ""))
+    assert len([*scratch.glob("slf4j-*.log")]) == 1, "what RayDP writes in the driver lies in no other Ray's directory"
     with pytest.raises(SparkNotStarted, match="runs in this process already"), session():
         pass
     cached = hold(spark)

@@ -64,6 +64,9 @@ def spark_configs(scratch: str, address: str, overrides: Mapping[str, str]) -> d
     ``address`` is the driver's, as the Ray cluster knows its node.
     """
     java = f"-XX:-UsePerfData -Djava.io.tmpdir={scratch}"
+    # What RayDP's agent writes in the driver would go to /tmp/ray/session_latest: another Ray's, or one that is gone,
+    # without which the JVM does not start.
+    in_driver = f"-Dray.logging.dir={scratch}"
     opened = " ".join(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES)
     log4j = Path(scratch) / "log4j2.properties"
     log4j.write_text(LOGGING)
@@ -79,7 +82,7 @@ def spark_configs(scratch: str, address: str, overrides: Mapping[str, str]) -> d
         **overrides,
     }
     for key, options in (
-        ("spark.driver.extraJavaOptions", java),
+        ("spark.driver.extraJavaOptions", f"{java} {in_driver}"),
         ("spark.executor.extraJavaOptions", java),
         ("spark.ray.raydp_app_master.extraJavaOptions", f"{opened} {java}"),
     ):
