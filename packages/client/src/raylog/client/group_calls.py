@@ -1,14 +1,15 @@
 """◆ How a group's consumer calls its user, and waits, in a thread as well as in an event loop.
 
-What it does is a generator of :class:`Call`: one sequence for both. Who drives it makes each call in its own way, and
-throws back into the sequence what a call raises, so that ``try`` and ``finally`` there mean what they say.
+What it does is a generator of :class:`Call`: one sequence for both. A thread, or a loop, takes it by :class:`Steps`,
+and makes each call in its own way; what a call raises is thrown back into the sequence, so that ``try`` and ``finally``
+there mean what they say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Generic, NamedTuple, TypeVar
 
 from raylog.client.guards import OneUser
 
@@ -27,18 +28,37 @@ class Call(NamedTuple):
 Calls = Generator[Call, None, T]
 
 
+class Steps(Generic[T]):
+    """A sequence under way."""
+
+    def __init__(self, calls: Calls[T]) -> None:
+        self._calls = calls
+        self._raised: BaseException | None = None
+        self.answer: T
+        """Of the sequence, once :meth:`next` has answered None."""
+
+    def next(self) -> Call | None:
+        """The call to make now; None at the end. Raises what the sequence raises."""
+        raised, self._raised = self._raised, None
+        try:
+            return next(self._calls) if raised is None else self._calls.throw(raised)
+        except StopIteration as end:
+            self.answer = end.value
+            return None
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Around a call: the sequence says what becomes of what it raises."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 (the sequence gets it)
+            self._raised = error
+
+
 def made_here(calls: Calls[T], user: OneUser) -> T:
     """Make all calls in this thread, which is the ``user``; what the sequence answers. Raises what it raises."""
-    try:
-        call = next(calls)
-        while True:
-            try:
-                with nullcontext() if call.waits else user.lent():
-                    call.make()
-            except BaseException as error:  # noqa: BLE001 (the sequence says what becomes of it)
-                call = calls.throw(error)
-            else:
-                call = next(calls)
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
+    steps = Steps(calls)
+    while (call := steps.next()) is not None:
+        with steps.making(), nullcontext() if call.waits else user.lent():
+            call.make()
+    return steps.answer

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from raylog.client.arguments import to_partitions
 from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets
-from raylog.client.group_calls import Call, Calls
+from raylog.client.group_calls import Call, Calls, Steps
 from raylog.client.group_consumer import AnyListener, GroupReader
 from raylog.client.group_consumer_join import Topics
 from raylog.coordination.group_model import CommittedOffset
@@ -111,18 +111,11 @@ class GroupTask(ConsumerInGroup):
 
     async def _made(self, calls: Calls[T]) -> T:
         """Make the calls of a group's sequence; see ``group_calls``."""
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    await self._make(call)
-                except BaseException as error:  # noqa: BLE001 (the sequence says what becomes of it)
-                    call = calls.throw(error)
-                else:
-                    call = next(calls)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
+        steps = Steps(calls)
+        while (call := steps.next()) is not None:
+            with steps.making():
+                await self._make(call)
+        return steps.answer
 
     async def _make(self, call: Call) -> None:
         if call.waits:
