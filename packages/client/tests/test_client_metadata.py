@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import uuid
+from collections.abc import Callable, Collection
 from datetime import timedelta
+from typing import NamedTuple
 
+import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
@@ -54,7 +58,7 @@ def tp(partition: int) -> ids.TopicPartition:
 
 
 def test_it_is_asked_for_at_once_then_by_age() -> None:
-    metadata = Metadata(["t"], max_age_ms=1_000)
+    metadata = Metadata(["t"].copy, max_age_ms=1_000)
     assert metadata.due_in_ms(0) == 0
     request = metadata.request()
     assert [topic.name for topic in request.topics or ()] == ["t"]
@@ -71,7 +75,7 @@ def test_it_is_asked_for_at_once_then_by_age() -> None:
 
 
 def test_failures_are_followed_by_growing_pauses() -> None:
-    metadata = Metadata(["t"], backoff_ms=100, backoff_max_ms=300)
+    metadata = Metadata(["t"].copy, backoff_ms=100, backoff_max_ms=300)
     waits = []
     for _ in range(4):
         metadata.request()
@@ -82,7 +86,7 @@ def test_failures_are_followed_by_growing_pauses() -> None:
 
 
 def test_a_partition_without_a_leader_is_asked_about_again_after_a_pause() -> None:
-    metadata = Metadata(["t"], backoff_ms=100)
+    metadata = Metadata(["t"].copy, backoff_ms=100)
     metadata.request()
     metadata.on_response(answer((1, 0), (-1, 3)), 0)
     assert metadata.view.led["t"] == (0,)
@@ -92,7 +96,7 @@ def test_a_partition_without_a_leader_is_asked_about_again_after_a_pause() -> No
 
 
 def test_an_older_leader_epoch_is_not_taken_but_that_of_a_new_topic_is() -> None:
-    metadata = Metadata(["t"])
+    metadata = Metadata(["t"].copy)
     metadata.on_response(answer((1, 5)), 0)
     metadata.on_response(answer((2, 4)), 1)
     assert metadata.view.leader_of(tp(0)) == (1, 5)
@@ -101,7 +105,7 @@ def test_an_older_leader_epoch_is_not_taken_but_that_of_a_new_topic_is() -> None
 
 
 def test_errors_of_topics_are_kept_and_only_passing_ones_are_asked_about_again() -> None:
-    metadata = Metadata(["t"], max_age_ms=9_000, backoff_ms=100)
+    metadata = Metadata(["t"].copy, max_age_ms=9_000, backoff_ms=100)
     metadata.request()
     metadata.on_response(answer(error=ErrorCode.unknown_topic_or_partition), 0)
     assert isinstance(metadata.view.errors["t"], UnknownTopicOrPartition)
@@ -117,7 +121,7 @@ def named(request: MetadataRequest) -> list[str]:
 
 
 def test_a_producer_creates_what_is_waited_for_and_nothing_else() -> None:
-    metadata = Metadata(max_age_ms=1_000, backoff_ms=100, allow_auto_create=True)
+    metadata = Metadata(max_age_ms=1_000, max_idle_ms=60_000, backoff_ms=100, allow_auto_create=True)
     metadata.want(["t"], 0)
     request = metadata.request(0)
     assert (named(request), request.allow_auto_topic_creation) == (["t"], True)
@@ -166,7 +170,7 @@ def test_a_producer_forgets_topics_that_it_does_not_use() -> None:
 
 
 def test_views_are_replaced_and_counted() -> None:
-    metadata = Metadata(["t"])
+    metadata = Metadata(["t"].copy)
     before = metadata.view
     metadata.on_response(answer((1, 0)), 0)
     assert before.version == 0
@@ -174,12 +178,6 @@ def test_views_are_replaced_and_counted() -> None:
     assert metadata.view.version == 1
     assert metadata.view.brokers[1].rack == "r"
     assert metadata.view.leader_of(tp(9)) == (-1, -1)
-
-
-def test_all_topics_can_be_asked_for() -> None:
-    metadata = Metadata(None)
-    metadata.want(["x"])
-    assert metadata.request().topics is None
 
 
 def hint(metadata: Metadata, leader: int, epoch: int, *addresses: int) -> bool:
@@ -190,7 +188,7 @@ def hint(metadata: Metadata, leader: int, epoch: int, *addresses: int) -> bool:
 
 def test_a_hint_moves_the_leader_when_it_is_newer_and_somewhere() -> None:
     """KIP-951."""
-    metadata = Metadata(["t"])
+    metadata = Metadata(["t"].copy)
     assert not hint(metadata, 2, 9, 2)
     metadata.on_response(answer((1, 5), (-1, 5)), 0)
     before = metadata.view
@@ -218,17 +216,17 @@ def told(metadata: Metadata, *topic_ids: int) -> list[int]:
 
 
 def test_a_former_id_of_a_broker_that_lags_is_passed_over() -> None:
-    metadata = Metadata(["t"])
+    metadata = Metadata(["t"].copy)
     assert told(metadata, 1, 2, 1, 2, 1, 1, 3, 2, 1) == [1, 2, 2, 2, 2, 2, 3, 3, 3]
     assert metadata.due_in_ms(1_000) == 0  # the broker that lags is asked again
     assert told(metadata, 0, 2, 3) == [0, 0, 3]
-    assert told(Metadata(["t"]), 1, 0, 2, 1) == [1, 0, 2, 2]
+    assert told(Metadata(["t"].copy), 1, 0, 2, 1) == [1, 0, 2, 2]
 
 
 def test_what_a_broker_that_lags_told_last_is_not_kept() -> None:
     """The first answer may have been the right one."""
-    assert told(Metadata(["t"]), 2, 1, 2, 2, 2, 2, 2) == [2, 1, 1, 1, 1, 1, 2]
-    metadata = Metadata(["t"])
+    assert told(Metadata(["t"].copy), 2, 1, 2, 2, 2, 2, 2) == [2, 1, 1, 1, 1, 1, 2]
+    metadata = Metadata(["t"].copy)
     assert told(metadata, 2, 1, 2) == [2, 1, 1]
     metadata.refused("t", ids.TopicId(uuid.UUID(int=2)))
     assert told(metadata, 2) == [1]
@@ -237,9 +235,115 @@ def test_what_a_broker_that_lags_told_last_is_not_kept() -> None:
 
 
 def test_a_hint_about_the_topic_before_is_none_about_this_one() -> None:
-    metadata, newer = Metadata(["t"]), uuid.UUID(int=8)
+    metadata, newer = Metadata(["t"].copy), uuid.UUID(int=8)
     metadata.on_response(answer((1, 7)), 0)
     metadata.on_response(answer((1, 0), topic_id=newer), 0)
     assert not metadata.take_hint(tp(0), ids.TopicId(ID), ids.BrokerId(1), ids.LeaderEpoch(8), {})
     assert metadata.view.leader_of(tp(0)) == (1, 0)
     assert metadata.take_hint(tp(0), ids.TopicId(newer), ids.BrokerId(1), ids.LeaderEpoch(1), {})
+
+
+class Line(NamedTuple):
+    """A metadata request: when, about which topics, and whether it creates them."""
+
+    at_ms: int
+    topics: tuple[str, ...]
+    creates: bool
+
+
+def asked(
+    metadata: Metadata, there: Collection[str], begin_ms: int, end_ms: int, each: Callable[[int], object] = int
+) -> list[Line]:
+    """What is asked from one time to another, every ms a look; ``there`` has the topics that brokers know. ``each`` is
+    called with the time before."""
+    lines = []
+    for now_ms in range(begin_ms, end_ms):
+        each(now_ms)
+        if metadata.due_in_ms(now_ms) == 0:
+            request = metadata.request(now_ms)
+            lines.append(Line(now_ms, tuple(named(request)), request.allow_auto_topic_creation))
+            gone = ErrorCode.unknown_topic_or_partition
+            answers = [answer_of(t, (1, 0)) if t in there else answer_of(t, error=gone) for t in named(request)]
+            entries = tuple(topic for each_answer in answers for topic in each_answer.topics)
+            metadata.on_response(dataclasses.replace(answer((1, 0)), topics=entries), now_ms)
+    return lines
+
+
+@pytest.mark.parametrize("creates", [False, True])
+def test_a_consumer_asks_for_what_it_reads_now(creates: bool) -> None:
+    reads = ["a", "b"]
+    metadata = Metadata(lambda: reads, max_age_ms=1_000, backoff_ms=100, allow_auto_create=creates)
+    metadata.want(reads)
+    assert asked(metadata, {"a", "b", "c"}, 0, 2_500) == [
+        Line(0, ("a", "b"), creates), Line(1_000, ("a", "b"), False), Line(2_000, ("a", "b"), False),
+    ]  # fmt: skip
+    reads[:] = ["b", "c"]
+    metadata.want(reads)
+    first, *later = asked(metadata, {"b", "c"}, 2_500, 5_000)
+    assert (first.at_ms, "a" in first.topics, first.creates) == (2_500, False, creates)
+    assert [line[1:] for line in later] == [(("b", "c"), False)] * 2
+    assert "a" not in metadata.view.topics
+    reads.clear()
+    assert {line.topics for line in asked(metadata, set(), 5_000, 9_000)} == {()}
+
+
+@pytest.mark.parametrize("creates", [False, True])
+def test_a_deleted_topic_is_asked_for_while_it_is_read(creates: bool) -> None:
+    reads = ["t"]
+    metadata = Metadata(
+        lambda: reads, max_age_ms=60_000, backoff_ms=100, backoff_max_ms=1_000, allow_auto_create=creates
+    )
+    metadata.want(reads)
+    asked(metadata, {"t"}, 0, 1_000)
+    metadata.need_update("t")  # a fetch was refused
+    lines = asked(metadata, set(), 1_000, 10_000, lambda _: metadata.need_update("t"))
+    assert 10 < len(lines) < 15, "at the pace of retry.backoff.max.ms"
+    assert {line[1:] for line in lines} == {(("t",), False)}, "it is not made anew"
+    reads.clear()
+    assert [line.topics for line in asked(metadata, set(), 10_000, 60_000)] == [()]
+
+
+def test_a_lookup_of_a_topic_that_is_not_read_ends() -> None:
+    """As partitions_for, which waits until a topic is there."""
+    metadata = Metadata(max_age_ms=1_000, backoff_ms=100, backoff_max_ms=100)
+    lines = asked(metadata, set(), 0, 1_000, lambda _: metadata.want(["t"]))
+    assert 10 <= len(lines) <= 11
+    assert {line.topics for line in lines} == {("t",)}
+    last, *later = asked(metadata, set(), 1_000, 9_000)
+    assert (last.topics, {line.topics for line in later}) == (("t",), {()})
+    metadata.want(["u"])
+    assert asked(metadata, {"u"}, 9_000, 9_001)[0].topics == ("u",)
+    assert "u" in metadata.view.topics
+
+
+def test_a_lookup_that_got_no_answer_is_tried_again() -> None:
+    metadata = Metadata(["t"].copy, backoff_ms=100)
+    metadata.want(["t", "u"])
+    assert named(metadata.request(0)) == ["t", "u"]
+    metadata.on_failure(10)
+    assert metadata.due_in_ms(10) == 100
+    assert named(metadata.request(110)) == ["t", "u"]
+
+
+def test_a_producer_asks_for_a_topic_until_it_was_idle() -> None:
+    metadata = Metadata(max_age_ms=1_000, max_idle_ms=5_000, allow_auto_create=True)
+
+    def send(now_ms: int) -> None:
+        metadata.used("busy", now_ms)
+        if now_ms == 0:
+            metadata.want(["busy", "once"], now_ms)
+
+    lines = asked(metadata, {"busy", "once"}, 0, 9_500, send)
+    assert lines[0] == (0, ("busy", "once"), True)
+    assert [line.at_ms for line in lines] == [*range(0, 10_000, 1_000)]
+    assert [line.at_ms for line in lines if "once" in line.topics] == [*range(0, 6_000, 1_000)]
+    assert not any(line.creates for line in lines[1:])
+
+
+def test_a_producer_that_sends_to_a_deleted_topic_asks_by_backoff() -> None:
+    metadata = Metadata(
+        max_age_ms=60_000, max_idle_ms=5_000, backoff_ms=100, backoff_max_ms=1_000, allow_auto_create=True
+    )
+    lines = asked(metadata, set(), 0, 10_000, lambda now_ms: metadata.want(["t"], now_ms))
+    assert 10 < len(lines) < 16
+    assert len(asked(metadata, set(), 10_000, 50_000)) == 1, "nobody waits for it"

@@ -33,7 +33,7 @@ class Wire:
     """A network that one broker is at the other end of: what was sent to it, and no more."""
 
     def __init__(self) -> None:
-        self.metadata = Metadata(["t"])
+        self.metadata = Metadata(["t"].copy)
         self.is_ready = True
         self.sent: list[tuple[OffsetForLeaderEpochRequest, EpochQuestion]] = []
 

@@ -83,7 +83,9 @@ class ConsumerCore:
         self._max_poll_records = settings[MAX_POLL_RECORDS]
         self._subscription = Subscription(offset_reset(settings, wall_ms))
         self._reporter = MetricsReporter("consumer", settings, CONSUMER_METRICS, self.metrics, stats_cb)
-        self._network = Network(settings, allow_auto_create=settings[ALLOW_AUTO_CREATE_TOPICS])
+        self._network = Network(
+            settings, self._subscription.topics, allow_auto_create=settings[ALLOW_AUTO_CREATE_TOPICS]
+        )
         self._fetcher = Fetcher(settings, self._network, self._subscription, key, value, self._valid)
         self._reporter.start()
         self._fork = ForkGuard("consumer")

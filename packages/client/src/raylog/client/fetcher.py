@@ -24,6 +24,7 @@ from raylog.client.consumer_config import (
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
 from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
+from raylog.client.leaders import Leaders
 from raylog.client.metadata import ClusterView
 from raylog.client.metrics import FetchCounts
 from raylog.client.network import CONNECT_POLL_MS, Network
@@ -37,7 +38,6 @@ from raylog.protocol.errors import (
     InvalidFetchSessionEpoch,
     OffsetOutOfRange,
     RaylogError,
-    UnknownTopicOrPartition,
     exception_for,
     is_retriable,
 )
@@ -61,8 +61,6 @@ log = Logger(__name__)
 FETCH_VERSION = 12
 _IDLE_MS = 60_000
 _CLOSING = 8  # requests under way to a broker beyond which it isn't told that its session is over
-_MISSING_GRACE_MS = 2_000
-"""How long a topic that no broker knows may be one that was just created."""
 
 
 class _Fetch(NamedTuple):
@@ -103,22 +101,18 @@ class Fetcher:
         self._min_bytes = settings[FETCH_MIN_BYTES]
         self._max_wait_ms = settings[FETCH_MAX_WAIT_MS]
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
-        self._backoff_ms = settings[RETRY_BACKOFF_MS]
         self._rack = settings[CLIENT_RACK]
         self._isolation_level = isolation_level(settings)
         self._replicas = ReadReplicas(
-            network.reachable, first_pause_ms=self._backoff_ms, max_age_ms=settings[METADATA_MAX_AGE_MS]
+            network.reachable, first_pause_ms=settings[RETRY_BACKOFF_MS], max_age_ms=settings[METADATA_MAX_AGE_MS]
         )
         self._fetching: set[Address] = set()
         self._sessions: dict[Address, FetchSession] = {}
+        self._leaders = Leaders(network, subscription, self.complaints.add, settings[RETRY_BACKOFF_MS])
         self._searches = OffsetSearches(
-            network, subscription, self._leader, self._rests, self._rest, self.complaints.add, self._isolation_level
+            network, subscription, self._leaders, self.complaints.add, self._isolation_level
         )
-        self._epochs = EpochChecks(network, subscription, self.buffers, self.complaints.add, self._rest)
-        self._resting: dict[TopicPartition, int] = {}
-        """Partitions that failed, and until when they are left alone."""
-        self._missing: dict[str, int] = {}
-        """Topics that brokers don't know, and since when."""
+        self._epochs = EpochChecks(network, subscription, self.buffers, self.complaints.add, self._leaders.rest)
 
     def exchange(self, timeout_ms: float) -> float:
         """Send what can be sent, then take in what comes within ``timeout_ms``: one round of waiting at
@@ -166,6 +160,7 @@ class Fetcher:
         for tp in [tp for tp in self.buffers if tp not in self._subscription]:
             del self.buffers[tp]
         self._replicas.keep(self.buffers)
+        self._leaders.keep()
         for place in self._subscription:
             buffer = self.buffers.get(place.tp)
             if place.position is None:
@@ -174,36 +169,6 @@ class Fetcher:
                 self.buffers[place.tp] = PartitionBuffer(
                     place, *self._deserializers, check_crcs=self._check_crcs, counts=self.counts
                 )
-
-    def _leader(self, tp: TopicPartition, now_ms: int) -> Address | None:
-        """Where to ask for the partition. Tells the user of a topic that is gone, again and again."""
-        address = self._network.leader_address(tp)
-        if self._is_another(tp):
-            self._network.metadata.need_update()  # what is known of its leader is of a topic that had the name before
-            return None
-        unknown = self._network.metadata.view.errors.get(tp.topic)
-        if address is not None or not isinstance(unknown, UnknownTopicOrPartition):
-            self._missing.pop(tp.topic, None)
-        elif now_ms - self._missing.setdefault(tp.topic, now_ms) >= _MISSING_GRACE_MS:
-            self._missing[tp.topic] = now_ms
-            self.complaints.add(
-                tp, UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
-            )
-        return address
-
-    def _is_another(self, tp: TopicPartition) -> bool:
-        """Whether the topic that the metadata tells of is not the one to be read."""
-        place, known = self._subscription.get(tp), self._network.metadata.view.topics.get(tp.topic)
-        return place is not None and known is not None and NO_TOPIC_ID != place.topic_id != known.topic_id
-
-    def _rests(self, tp: TopicPartition, now_ms: int) -> bool:
-        until_ms = self._resting.get(tp)
-        if until_ms is None:
-            return False
-        if now_ms < until_ms:
-            return True
-        del self._resting[tp]
-        return False
 
     def _fetch(self, now_ms: int) -> bool:
         """Send a fetch to each broker to read from that has none under way. True when some can't be reached yet."""
@@ -216,10 +181,10 @@ class Fetcher:
         for tp, buffer in self.buffers.items():
             if buffer.place.paused:
                 continue
-            if self._rests(tp, now_ms):
+            if self._leaders.rests(tp, now_ms):
                 blocked = True
                 continue
-            address = self._leader(tp, now_ms)
+            address = self._leaders.address(tp, now_ms)
             if address is None:
                 blocked = True
             elif self._epochs.needed(buffer):
@@ -344,7 +309,7 @@ class Fetcher:
                         self._take_partition(buffer, place, fetched, fetch.view, response.node_endpoints)
                 except RaylogError as error:
                     self.complaints.add(tp, error)
-                    self._rest(tp)
+                    self._leaders.rest(tp)
 
     def _take_partition(
         self,
@@ -363,7 +328,7 @@ class Fetcher:
         error = exception_for(fetched.error_code, f"{place.tp} at offset {buffer.fetch_offset}")
         if isinstance(error, OffsetOutOfRange):
             if buffer.has_data():
-                self._rest(place.tp)  # the user has not come to the lost offset yet
+                self._leaders.rest(place.tp)  # the user has not come to the lost offset yet
             else:
                 place.lose(self._subscription.reset)
         elif fetched.leader_id >= 0 and self._network.take_hint(
@@ -373,7 +338,7 @@ class Fetcher:
         elif is_retriable(error):
             self._tell("refused", place, "%s; asking who leads it", error)
             self._network.metadata.need_update()
-            self._rest(place.tp)
+            self._leaders.rest(place.tp)
         else:
             raise error
 
@@ -395,6 +360,3 @@ class Fetcher:
 
     def _tell(self, kind: str, place: Place, text: str, *values: object) -> None:
         self._network.pool.log.info((kind, place.tp.topic), text, *values)
-
-    def _rest(self, tp: TopicPartition) -> None:
-        self._resting[tp] = monotonic_ms() + self._backoff_ms

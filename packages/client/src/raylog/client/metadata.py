@@ -7,7 +7,7 @@ leader is not taken (KIP-320); which id of a topic counts: see ``topic_ids``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
@@ -33,8 +33,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-
-ALL_TOPICS: frozenset[str] | None = None
 
 
 def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
@@ -71,28 +69,30 @@ class ClusterView:
 
 
 class Metadata:
-    """When to ask for metadata, and what came of it. ``topics`` None asks for all topics.
+    """When to ask for metadata, and what came of it.
 
-    ``max_idle_ms``: topics that nobody used for so long are forgotten, and those that turn out to be deleted; None:
-    none is, as a consumer's. Where it may have topics created (``allow_auto_create``), it asks for those that somebody
-    waits for alone, so that no other that was deleted is made anew.
+    ``read`` answers the topics that are read now: they are asked for as long as they are, deleted ones too. All others
+    are asked for until nobody has waited for them, or sent to them, for ``max_idle_ms``, or until they turn out to be
+    deleted. With ``allow_auto_create`` brokers may create what somebody waits for: then that is asked for alone, so
+    that no other topic that was deleted is made anew.
     """
 
     def __init__(
         self,
-        topics: Iterable[str] | None = (),
+        read: Callable[[], Iterable[str]] = tuple,
         *,
         max_age_ms: int = 300_000,
-        max_idle_ms: int | None = None,
+        max_idle_ms: int = 0,
         backoff_ms: int = 100,
         backoff_max_ms: int = 1_000,
         allow_auto_create: bool = False,
     ) -> None:
         self.view = ClusterView()
         self._ids = TopicIds()
-        self._wanted = None if topics is None else dict.fromkeys(topics, 0)
+        self._read = read
+        self._used: dict[str, int] = {}
         """When each was used last. The owner reads it while others add to it: copy it to go through it."""
-        self._awaited: dict[str, None] = dict.fromkeys(self._wanted or ())
+        self._awaited: dict[str, None] = {}
         """Those that somebody waits for and that were not asked for since: that need not wait."""
         self._max_age_ms = max_age_ms
         self._max_idle_ms = max_idle_ms
@@ -102,39 +102,34 @@ class Metadata:
         self._failures = 0
         self._asked = False
         self._asked_alone: frozenset[str] | None = None
-        """The topics that the last request was about; None: all that are wanted."""
-        self._may_create: list[str] = []
-        """Those that somebody waited for when it was sent."""
+        """The topics that the last request was about; None: all that are kept."""
+        self._taken: list[str] = []
+        """Those that somebody waited for, and that it asked for."""
         self._last_ms = -1
         """When the last answer came or the last try failed; -1 before the first."""
         self._whole_ms = 0
-        """When the last answer about all that are wanted came."""
+        """When the last answer about all that are kept came."""
 
     def want(self, topics: Iterable[str], now_ms: int = 0) -> None:
-        """Somebody waits for these topics: ask for them, too, from now on. Raises InvalidTopic for a name that no topic
-        can have.
+        """Somebody waits for these topics: ask for those that are not known. Raises InvalidTopic for a name that no
+        topic can have.
         """
-        if self._wanted is None:
-            return
         for name in topics:
-            if name not in self.view.topics and (self._allow_auto_create or name not in self._wanted):
+            if name not in self.view.topics:
                 check_topic_name(name)
-                self._wanted[name] = now_ms
+                self._used[name] = now_ms
                 self._awaited[name] = None
-            else:
-                self._wanted.setdefault(name, now_ms)
 
     def used(self, topic: str, now_ms: int) -> None:
-        """Records are sent to the topic: it is wanted, and no reason to create it."""
-        if self._wanted is not None:
-            self._wanted[topic] = now_ms
+        """Records are sent to the topic: it is asked for, and no reason to create it."""
+        self._used[topic] = now_ms
 
     def need_update(self, topic: str | None = None) -> None:
         """Something failed in a way that fresh metadata may heal, of ``topic`` perhaps; what is fresher than the
         backoff is not asked again."""
         self._needed = True
-        if topic is not None and self._wanted is not None:
-            self._wanted.setdefault(topic, self._last_ms)
+        if topic is not None:
+            self._used.setdefault(topic, self._last_ms)
 
     def due_in_ms(self, now_ms: int) -> int:
         """How long until the next request should go out: 0 means now."""
@@ -149,36 +144,29 @@ class Metadata:
     def request(self, now_ms: int = 0) -> MetadataRequest:
         """The request to send now."""
         self._asked = True
-        awaited = list(self._awaited)
+        awaited, kept = set(self._awaited), self._kept(now_ms)
         may_create = self._allow_auto_create and bool(awaited) and not (self._needed and self._asked_alone)
-        if may_create or not self._allow_auto_create:
-            for name in awaited:
-                self._awaited.pop(name, None)
-        self._may_create = awaited if may_create else []
-        names: list[str] | None = awaited
-        if may_create and self._wanted is not None and not self._wanted.keys() <= set(awaited):
+        if may_create and not kept <= awaited:
             self._asked_alone = frozenset(awaited)
         else:
             self._asked_alone = None
             self._needed = False
-            self._forget_idle(now_ms)
-            names = None if self._wanted is None else list(self._wanted)
-        topics = None
-        if names is not None:
-            topics = tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(names))
+        self._taken = list(awaited) if may_create or not self._allow_auto_create else []
+        for name in self._taken:
+            self._awaited.pop(name, None)
+        names = sorted(awaited if may_create else awaited | kept)
         return MetadataRequest(
-            topics=topics, allow_auto_topic_creation=may_create, include_topic_authorized_operations=False
+            topics=tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in names),
+            allow_auto_topic_creation=may_create,
+            include_topic_authorized_operations=False,
         )
 
-    def _forget_idle(self, now_ms: int) -> None:
-        if self._wanted is not None and self._max_idle_ms is not None:
-            for name, used_ms in list(self._wanted.items()):
-                if used_ms + self._max_idle_ms < now_ms:
-                    self._forget(name)
-
-    def _forget(self, topic: str) -> None:
-        if self._wanted is not None:
-            self._wanted.pop(topic, None)
+    def _kept(self, now_ms: int) -> set[str]:
+        """The topics to know of: those that are read, and those that were used of late."""
+        for name, used_ms in list(self._used.items()):
+            if used_ms + self._max_idle_ms < now_ms:
+                self._used.pop(name, None)
+        return {*self._read(), *list(self._used)}
 
     def on_failure(self, now_ms: int) -> None:
         """The request got no answer."""
@@ -186,14 +174,17 @@ class Metadata:
         self._failures += 1
         self._last_ms = now_ms
         self._needed = self._needed or self._asked_alone is None
-        self._awaited.update(dict.fromkeys(self._may_create))
+        self._awaited.update(dict.fromkeys(self._taken))
+        self._taken = []
 
     def on_response(self, response: MetadataResponse, now_ms: int) -> None:
-        """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a pause; those
-        that a producer was told not to be there, once somebody waits for them.
+        """Take the answer in. Topics without leaders, or with a passing error, are asked for again after a pause; one
+        that is not there and not read, once somebody waits for it.
         """
         self._asked = False
+        self._taken = []
         self._last_ms = now_ms
+        read = set(self._read())
         before = self.view
         topics: dict[str, TopicDescription] = {}
         errors: dict[str, RaylogError] = {}
@@ -207,9 +198,9 @@ class Metadata:
             name = entry.name or ""
             if entry.error_code is not ErrorCode.none:
                 errors[name] = exception_for(entry.error_code.value, f"topic {name!r}")
-                if self._max_idle_ms is not None and entry.error_code is ErrorCode.unknown_topic_or_partition:
+                if name not in read and entry.error_code is ErrorCode.unknown_topic_or_partition:
                     is_gone = True
-                    self._forget(name)
+                    self._used.pop(name, None)
                 else:
                     incomplete |= entry.error_code.retriable
                 continue
@@ -234,6 +225,8 @@ class Metadata:
             errors=errors,
             version=before.version + 1,
         )
+        for name in topics:
+            self._awaited.pop(name, None)
         self._failures = self._failures + 1 if incomplete or is_gone else 0
         if incomplete:
             self._needed = True

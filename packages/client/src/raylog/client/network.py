@@ -5,7 +5,7 @@ One thread owns a Network, as it owns the pool in it. Producer, consumer and adm
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from kio.schema.metadata.v12.response import MetadataResponse
@@ -39,14 +39,14 @@ CONNECT_POLL_MS = 50
 
 
 class Network:
-    """``topics`` are those to keep metadata of; None for all of the cluster's. The rest: see Metadata."""
+    """``read``, ``max_idle_ms`` and ``allow_auto_create``: of which topics to keep metadata, see Metadata."""
 
     def __init__(
         self,
         settings: Settings,
-        topics: Iterable[str] | None = (),
+        read: Callable[[], Iterable[str]] = tuple,
         *,
-        max_idle_ms: int | None = None,
+        max_idle_ms: int = 0,
         allow_auto_create: bool = False,
         look_up: LookUp = system_look_up,
     ) -> None:
@@ -55,7 +55,7 @@ class Network:
         self._warned: set[Address] = set()
         """Advertised addresses that the log was told to be out of reach."""
         self.metadata = Metadata(
-            topics,
+            read,
             max_age_ms=settings[METADATA_MAX_AGE_MS],
             max_idle_ms=max_idle_ms,
             backoff_ms=settings[RETRY_BACKOFF_MS],

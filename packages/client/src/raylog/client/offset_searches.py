@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raylog.client.connection import Address, Reply
+from raylog.client.leaders import Leaders
 from raylog.client.network import Network
 from raylog.client.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.subscription import Place, Subscription
@@ -24,24 +25,20 @@ class OffsetQuestion(NamedTuple):
 
 
 class OffsetSearches:
-    """Asks for the offsets that places of ``subscription`` look for. ``leader`` and ``rests`` say whom to ask for a
-    partition, and whether it is left alone, at a time; what the user must be told goes to ``complain``."""
+    """Asks for the offsets that places of ``subscription`` look for. What the user must be told goes to
+    ``complain``."""
 
     def __init__(
         self,
         network: Network,
         subscription: Subscription,
-        leader: Callable[[TopicPartition, int], Address | None],
-        rests: Callable[[TopicPartition, int], bool],
-        rest: Callable[[TopicPartition], None],
+        leaders: Leaders,
         complain: Callable[[TopicPartition, RaylogError], None],
         isolation_level: int,
     ) -> None:
         self._network = network
         self._subscription = subscription
-        self._leader = leader
-        self._rests = rests
-        self._rest = rest
+        self._leaders = leaders
         self._complain = complain
         self._isolation_level = isolation_level
         self._asking: dict[tuple[TopicPartition, int], int] = {}
@@ -62,8 +59,8 @@ class OffsetSearches:
             for end in ends:
                 if self._asking.get((place.tp, end)) == place.generation:
                     continue
-                address = self._leader(place.tp, now_ms)
-                if address is None or self._rests(place.tp, now_ms) or not self._network.ready(address):
+                address = self._leaders.address(place.tp, now_ms)
+                if address is None or self._leaders.rests(place.tp, now_ms) or not self._network.ready(address):
                     blocked = True
                 else:
                     wanted.setdefault((address, end), []).append(place)
@@ -95,7 +92,7 @@ class OffsetSearches:
                 continue
             if isinstance(answer, RaylogError):
                 self._network.metadata.need_update()
-                self._rest(tp)
+                self._leaders.rest(tp)
                 if not is_retriable(answer):
                     self._complain(tp, answer)
                 continue

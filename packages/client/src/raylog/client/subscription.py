@@ -151,6 +151,10 @@ class Subscription:
         """The places of now: they may come and go meanwhile."""
         return iter(list(self._places.values()))
 
+    def topics(self) -> set[str]:
+        """Those that partitions are read of now."""
+        return {tp.topic for tp in list(self._places)}
+
     def __contains__(self, tp: TopicPartition) -> bool:
         return tp in self._places
 
