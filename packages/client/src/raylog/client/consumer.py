@@ -101,7 +101,9 @@ class Consumer(ConsumerInGroup):
         self._check()
         self._check_listener(listener or self._listener)
         if not self._has_group_id:
-            self._follow([(topic, partition) for topic in named(topics) for partition in self.partitions_for(topic)])
+            names = list(named(topics))
+            self._network.metadata.want(names)  # all at once: one at a time would ask for those before it, too
+            self._follow([(topic, partition) for topic in names for partition in self.partitions_for(topic)])
             return
         wanted = subscribed(topics)
         self.unsubscribe()

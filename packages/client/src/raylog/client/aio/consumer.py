@@ -245,6 +245,7 @@ class AsyncConsumer(GroupTask):
         self._check()
         if self._names:
             names = self._names
+            self._network.metadata.want(names)  # all at once: one at a time would ask for those before it, too
             found = [(topic, partition) for topic in names for partition in await self.partitions_for(topic)]
             if self._names is names:  # nothing else was assigned meanwhile
                 self._names = []
