@@ -225,3 +225,10 @@ def test_no_file_names_a_machine() -> None:
     assert [
         name for name in listed if (path := ROOT / name).is_file() and wrong.search(path.read_text(errors="replace"))
     ] == []
+
+
+def test_a_shared_dict_is_copied_whole() -> None:
+    """``list(d.items())`` makes a tuple for each item, the garbage collector may run then, and with it another thread
+    that changes ``d``: RuntimeError. ``d.copy().items()`` is whole."""
+    found = [path for path in SOURCES if re.search(r"\blist\([\w.]+\.items\(\)\)", path.read_text())]
+    assert [module_of(path) for path in found] == []

@@ -42,7 +42,7 @@ class FetchSession:
         """The request after which the broker looks for exactly ``wanted``."""
         if self._epoch == _INITIAL_EPOCH:
             self._known = dict(wanted)
-            return SessionRequest(self.id, _INITIAL_EPOCH, list(wanted.items()), [])
+            return SessionRequest(self.id, _INITIAL_EPOCH, [*wanted.items()], [])
         known = self._known
         changed = [(tp, asked) for tp, asked in wanted.items() if known.get(tp) != asked]
         forgotten = [tp for tp in known if tp not in wanted]

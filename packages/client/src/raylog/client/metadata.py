@@ -163,7 +163,7 @@ class Metadata:
 
     def _kept(self, now_ms: int) -> set[str]:
         """The topics to know of: those that are read, and those that were used of late."""
-        for name, used_ms in list(self._used.items()):
+        for name, used_ms in self._used.copy().items():
             if used_ms + self._max_idle_ms < now_ms:
                 self._used.pop(name, None)
         return {*self._read(), *list(self._used)}

@@ -91,7 +91,7 @@ class WatermarkWait(ABC, Generic[T]):
             self._table.remove(operation)
 
     def _settle(self) -> None:
-        for number, each in list(self._pending.items()):
+        for number, each in self._pending.copy().items():
             try:
                 if not self.is_done(each):
                     continue

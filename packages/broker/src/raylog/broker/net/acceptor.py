@@ -165,7 +165,7 @@ class Acceptor:
             self._leave(silent.address, "")
 
     def _end_idle(self, silent_since: float) -> None:
-        for descriptor, silent in list(self._silent.items()):
+        for descriptor, silent in self._silent.copy().items():
             if silent.since > silent_since:
                 return
             del self._silent[descriptor]

@@ -298,7 +298,7 @@ class LogDir:
 
     def _promised(self) -> list[tuple[TopicPartition, Log]]:
         """The logs that checkpoints tell of."""
-        return [(tp, log) for tp, (_, log) in list(self.logs.items()) if tp not in self._withdrawn]
+        return [(tp, log) for tp, (_, log) in self.logs.copy().items() if tp not in self._withdrawn]
 
     def _save_high_watermarks(self, marks: dict[TopicPartition, Offset]) -> None:
         checkpoint.write_offsets(self._fs, self.path / checkpoint.HIGH_WATERMARKS, marks)
@@ -323,7 +323,7 @@ class LogDir:
                 space = self._fs.space(self.path)
         except StorageError:
             return LogDirFacts(self.path, self.health.failure, space, {})
-        return LogDirFacts(self.path, "", space, {tp: log for tp, (_, log) in list(self.logs.items())})
+        return LogDirFacts(self.path, "", space, {tp: log for tp, (_, log) in self.logs.copy().items()})
 
     def close(self, broker_epoch: int) -> None:
         """Close all logs and mark the stop as clean, then unlock. StorageError when that failed: not marked.

@@ -108,7 +108,7 @@ class LogDirs:
 
     def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Log]]:
         """The logs of all usable directories, a snapshot."""
-        return {tp: entry for directory in self._usable() for tp, entry in list(directory.logs.items())}
+        return {tp: entry for directory in self._usable() for tp, entry in directory.logs.copy().items()}
 
     def all_logs(self) -> list[Log]:
         """Those logs alone, a snapshot."""

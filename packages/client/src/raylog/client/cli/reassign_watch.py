@@ -88,7 +88,7 @@ def wait(admin: client.Admin, wanted: Mapping[TopicPartition, Replicas]) -> None
             under_way = admin.list_partition_reassignments(left)
             there = partitions_of(admin, left)
             now = time.monotonic()
-            for tp, goal in list(left.items()):
+            for tp, goal in left.copy().items():
                 if tp not in there:
                     raise UnknownTopicOrPartition(f"{tp}: topic {tp.topic} was deleted before the move was complete")
                 if tp in under_way and under_way[tp].target == goal:
