@@ -285,6 +285,18 @@ def test_a_handler_that_fails_for_good_is_seen_by_who_waits(cluster: Cluster, to
             consumers.drain(WAIT_S)
 
 
+def test_a_member_that_ray_does_not_start_again_has_failed(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    name, options = f"group-of-{topic}", {"max_restarts": 0}
+    handler = noting(tmp_path / "handled")
+    with group(name, topics=topic, handler=handler, size=2, cluster=cluster, actor_options=options) as consumers:
+        victim = consumers.status().members[1].pid
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(RaylogError, match=rf"member 1 has failed: .*not start it again.*pid: {victim} .*died"):
+            consumers.drain(WAIT_S)
+        states = [member.status.state for member in consumers.status().members]
+        assert states == [State.RUNNING, State.FAILED]
+
+
 def test_actors_end_with_the_process_that_made_them(
     three_brokers: RunningCluster, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:

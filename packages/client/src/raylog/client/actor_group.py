@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayError, RuntimeEnvSetupError
 
 from raylog.client.admin import LATEST, Admin
 from raylog.client.cluster import Cluster, connect
@@ -25,6 +25,7 @@ from raylog.client.serde import Deserializer
 from raylog.protocol.errors import InvalidConfig, RaylogError, RequestTimedOut
 from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
+from raylog.protocol.texts import says
 
 log = Logger(__name__)
 
@@ -34,6 +35,9 @@ CALL_TIMEOUT_S = 5.0
 POLL_S = 0.05
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _UNREACHABLE = "its process is gone or does not answer; Ray starts it again"
+_GONE = "its process is gone, and Ray does not start it again (actor_options: max_restarts, node)"
+_FOR_GOOD = (ActorDiedError, ActorUnschedulableError, RuntimeEnvSetupError)
+"""What Ray says of an actor that it does not start again; of one that it does, ActorUnavailableError."""
 
 
 class GroupStatus(NamedTuple):
@@ -95,7 +99,8 @@ class ActorGroup:
         self._actors += fresh
 
     def status(self) -> GroupStatus:
-        """What the members are doing. One whose process is gone is starting, until Ray has started it again."""
+        """What the members are doing. One whose process is gone is starting, until Ray has started it again; where Ray
+        does not, it has failed."""
         return GroupStatus(tuple(_reports(self._actors)))
 
     def drain(self, timeout_s: float | None = None) -> None:
@@ -242,19 +247,25 @@ def _reports(actors: Sequence[Any]) -> list[MemberReport]:
 def _report(answer: Any) -> MemberReport:
     try:
         report: MemberReport = ray.get(answer, timeout=0)
+    except _FOR_GOOD as error:
+        return _unreachable(State.FAILED, f"{_GONE}: {' '.join(says(error).split())}")
     except RayError as error:
-        first = str(error).strip().partition("\n")[0]
-        return MemberReport(MemberStatus(trouble=f"{_UNREACHABLE}: {first}"), node_id="", pid=0, handling_s=0.0)
+        return _unreachable(State.STARTING, f"{_UNREACHABLE}: {says(error).strip().partition(chr(10))[0]}")
     return report
 
 
+def _unreachable(state: State, trouble: str) -> MemberReport:
+    return MemberReport(MemberStatus(state, trouble), node_id="", pid=0, handling_s=0.0)
+
+
 def _raise_failure(name: str, reports: Iterable[MemberReport]) -> None:
-    for report in reports:
+    for index, report in enumerate(reports):
         state, trouble = report.status.state, report.status.trouble
+        which = f"group {name}: member {index}" + (f" (process {report.pid})" if report.pid else "")
         if state is State.FAILED:
-            raise RaylogError(f"group {name}: the actor in process {report.pid} has failed: {trouble}")
+            raise RaylogError(f"{which} has failed: {trouble}")
         if state is State.STOPPED:
-            raise RaylogError(f"group {name}: the actor in process {report.pid} has stopped, and handles nothing")
+            raise RaylogError(f"{which} has stopped, and handles nothing")
 
 
 def _is_true(answer: Any) -> bool:
