@@ -17,6 +17,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.proxied import proxied as behind_proxy
 from kit.proxy import Fate, FrameProxy
+from kit.reading import all_records
 from kit.waiting import wait_until
 from raylog.client.aio import AsyncConsumer, AsyncDelivery, AsyncProducer
 from raylog.client.consumer_core import _EXCHANGE_S
@@ -485,3 +486,47 @@ def test_a_loop_that_ends_while_a_consumer_closes_leaves_nothing_open(proxied: t
 
     asyncio.run(main())
     wait_until(lambda: proxy.open_connections == 0, 10, "all connections are closed")
+
+
+def test_producer_in_another_loop_is_refused(cluster: InProcessCluster) -> None:
+    async def made() -> AsyncProducer:
+        producer = AsyncProducer(cluster.bootstrap_servers)
+        await producer.aiosend("t", b"here")
+        return producer
+
+    producer = asyncio.run(made())
+    calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: producer.aiosend("t", b"there"),
+        lambda: producer.send_batch("t", [b"there"]),
+        lambda: producer.partitions_for("t"),
+        producer.flush,
+        producer.close,
+    ]
+    for call in calls:
+        with pytest.raises(RaylogError, match="another event loop"):
+            asyncio.run(asyncio.wait_for(call(), LIMIT_S))
+    producer.close_at_exit(LIMIT_S)
+    assert [record.value for record in all_records(cluster.bootstrap_servers, "t")] == [b"here"]
+
+
+def test_consumer_in_another_loop_is_refused(cluster: InProcessCluster) -> None:
+    async def made() -> AsyncConsumer:
+        consumer = AsyncConsumer(cluster.bootstrap_servers, ["t"], **EARLIEST)
+        await consumer.poll(0)
+        return consumer
+
+    consumer = asyncio.run(made())
+    calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: consumer.poll(1_000),
+        lambda: consumer.position("t", 0),
+        lambda: consumer.partitions_for("t"),
+        lambda: consumer.end_offsets([("t", 0)]),
+        lambda: consumer.subscribe(["t"]),
+        consumer.close,
+    ]
+    try:
+        for call in calls:
+            with pytest.raises(RaylogError, match="another event loop"):
+                asyncio.run(asyncio.wait_for(call(), LIMIT_S))
+    finally:
+        consumer._close()

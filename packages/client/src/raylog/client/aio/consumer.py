@@ -91,6 +91,7 @@ class AsyncConsumer(GroupTask):
         listener: AsyncRebalanceListener | RebalanceListener | None = None,
     ) -> None:
         """Read these topics, as the constructor's, in place of what was read before; see ``Consumer.subscribe``."""
+        self._here.check()
         given = _several(topics)
         self._check_listener(listener or self._listener)
         if self._has_group_id:
@@ -111,6 +112,7 @@ class AsyncConsumer(GroupTask):
 
     async def partitions_for(self, topic: str) -> tuple[int, ...]:
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
+        self._here.check()
         self._check()
         begun = time.monotonic()
         with self._user:
@@ -216,6 +218,7 @@ class AsyncConsumer(GroupTask):
     async def _end(self, *, commit: bool) -> None:
         if self._fork.forked or (self._closing is not None and self._closing.done()):
             return
+        self._here.check()
         self._refuse_in_listener("close")
         if self._closing is None:
             self._closed = True
@@ -242,6 +245,7 @@ class AsyncConsumer(GroupTask):
 
     async def _begin(self) -> None:
         """Before anything is read: assign what was named, or join the group."""
+        self._here.check()
         self._check()
         if self._names:
             names = self._names
@@ -309,6 +313,7 @@ class AsyncConsumer(GroupTask):
 
     async def _offsets(self, at: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Asked by the admin client, which blocks, in a thread; the answer of a call that was cancelled is dropped."""
+        self._here.check()
         self._check()
         if self._admin is None:
             self._admin = self._new_admin()

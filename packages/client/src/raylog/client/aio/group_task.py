@@ -10,6 +10,7 @@ from inspect import isawaitable
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+from raylog.client.aio.loop_guard import LoopGuard
 from raylog.client.arguments import to_partitions
 from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets
 from raylog.client.group_calls import Call, Calls, Steps
@@ -45,7 +46,8 @@ class GroupTask(ConsumerInGroup):
     """What an AsyncConsumer does because it may be in a group."""
 
     def __init__(self, *arguments: Any) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._here = LoopGuard("consumer")
+        self._loop = self._here.loop
         super().__init__(*arguments)
         self._listener: AnyListener = NoListener()
         self._topics: Topics | None = None
@@ -57,11 +59,13 @@ class GroupTask(ConsumerInGroup):
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commit, as ``Consumer.commit`` does. Cancelled, it may have committed."""
         wanted = committed_offsets(offsets)
+        self._here.check()
         await asyncio.wrap_future(self._in_group().commit_async(wanted))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed, whoever of it; None where nothing is. Raises RequestTimedOut."""
         wanted = to_partitions(partitions)
+        self._here.check()
         ask = partial(self._in_group().committed, wanted)
         return await self._loop.run_in_executor(None, ask)
 

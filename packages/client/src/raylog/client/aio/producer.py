@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client.accumulator import EncodedRecords
+from raylog.client.aio.loop_guard import LoopGuard
 from raylog.client.arguments import wait, wait_or_none
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
 from raylog.client.exit_flush import forget, remember
@@ -96,7 +97,8 @@ class AsyncProducer(ProducerCore):
         interceptors: Sequence[ProducerInterceptor] = (),
         **config: Any,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._here = LoopGuard("producer")
+        self._loop = self._here.loop
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loops = Loops()
@@ -128,7 +130,7 @@ class AsyncProducer(ProducerCore):
         Waits, without holding up the loop, while ``buffer.memory`` is used up or the topic's metadata is missing, at
         most ``max.block.ms``. Cancelled while it waits, it has queued nothing. Raises as ``Producer.send``.
         """
-
+        self._here.check()
         chain = self._interceptors
         if chain is not None:
             topic, value, key, partition, headers, timestamp = record = chain.on_send(
@@ -167,6 +169,7 @@ class AsyncProducer(ProducerCore):
         Other tasks have their turns meanwhile, and must not change the columns. Cancelled while it waits for memory,
         it has queued a part of the rows: the batches made so far.
         """
+        self._here.check()
         chain = self._interceptors
         if chain is None:
             return await self._send_batch(topic, values, keys, partition, headers, timestamps)
@@ -199,6 +202,7 @@ class AsyncProducer(ProducerCore):
         Raises RequestTimedOut when that takes longer than ``timeout_s``.
         """
         wait_or_none("timeout_s", timeout_s)
+        self._here.check()
         batches = self.hurry()
         try:
             async with asyncio.timeout(timeout_s):
@@ -209,6 +213,7 @@ class AsyncProducer(ProducerCore):
 
     async def partitions_for(self, topic: str) -> int:
         """How many partitions the topic has; waits for its metadata as :meth:`aiosend` does."""
+        self._here.check()
         return (await self._call(lambda: self._current_route(topic))).count
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -217,6 +222,7 @@ class AsyncProducer(ProducerCore):
         wait_or_none("timeout_s", timeout_s)
         if self._closed or self._fork.forked:
             return
+        self._here.check()
         try:
             async with asyncio.timeout(timeout_s):
                 await self.flush()
