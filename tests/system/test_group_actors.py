@@ -29,7 +29,7 @@ from raylog.client.consumer_actor import MemberReport
 from raylog.client.group_runner import State
 from raylog.coordination import group_paths
 from raylog.coordination.zk_store import ZkStore
-from raylog.protocol.errors import InvalidConfig, RaylogError, RequestTimedOut
+from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
 from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -269,7 +269,7 @@ def test_a_handler_that_cannot_be_made_fails_the_start(cluster: Cluster, topic: 
 
     with pytest.raises(RaylogError, match="ValueError: no database"):
         group(f"group-of-{topic}", topics=topic, handler=Broken, size=2, cluster=cluster)
-    with pytest.raises(InvalidConfig, match="is negative"):
+    with pytest.raises(InvalidRequest, match="size=-1"):
         group(f"group-of-{topic}", topics=topic, handler=print, size=-1, cluster=cluster)
 
 

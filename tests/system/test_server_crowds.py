@@ -117,20 +117,6 @@ def test_a_crowd_takes_little_memory_and_nobody_waits_for_it(
     assert min(of_best, of_medians) <= max_ratio
 
 
-@pytest.mark.parametrize("kind", ["idle", "half_open"])
-def test_the_threads_of_a_silent_crowd_sleep(broker: Served, kind: str) -> None:
-    """Each that wakes up takes the interpreter from those that have work."""
-    count = 1_000
-    with crowd_of(broker, kind, count):
-        seen: list[float] = []
-
-        def asleep() -> bool:
-            seen.append(broker.tell()["switches"])
-            return len(seen) > 1 and seen[-1] - seen[-2] < count / 4
-
-        wait_until(asleep, 20, "the crowd's threads sleep", interval_s=2.0)
-
-
 def test_connections_that_were_busy_once_give_their_memory_back(broker: Served) -> None:
     """Each sends a batch of 64 KB, for which its buffer grows to 256 KB, and is silent then."""
     count, max_kb_each = 200, 50

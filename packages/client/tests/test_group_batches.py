@@ -90,7 +90,7 @@ def test_the_config_is_split_between_handler_and_consumer() -> None:
         }
     )
     assert (options.guarantee, options.on_error) == (Guarantee.EXACTLY_ONCE, OnError.DEAD_LETTER)
-    assert rest == {"max.poll.records": 7}
+    assert rest == {"max_poll_records": 7}
     assert split_config({"errors_tolerance": "all"})[0].on_error is OnError.SKIP
     assert split_config({})[0].on_error is OnError.STOP
 

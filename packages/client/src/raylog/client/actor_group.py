@@ -17,12 +17,13 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayError, RuntimeEnvSetupError
 
 from raylog.client.admin import LATEST, Admin
+from raylog.client.arguments import mapping, number, wait, wait_or_none
 from raylog.client.cluster import Cluster, connect
 from raylog.client.consumer_actor import MemberReport, consumer_actor_class
 from raylog.client.group_plan import ROWS, GroupPlan
 from raylog.client.group_runner import MemberStatus, State
 from raylog.client.serde import Deserializer
-from raylog.protocol.errors import InvalidConfig, RaylogError, RequestTimedOut
+from raylog.protocol.errors import InvalidConfig, InvalidRequest, RaylogError, RequestTimedOut
 from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.texts import says
@@ -63,8 +64,13 @@ class ActorGroup:
     """Consumer actors of one group, made by :func:`group`; for one thread at a time. Leaving its ``with`` stops it."""
 
     def __init__(self, plan: GroupPlan, actor_options: Mapping[str, Any]) -> None:
+        """``actor_options``: see :func:`group`. Raises InvalidConfig, and InvalidRequest for no mapping."""
         self._plan = plan
-        self._actor_options = {"scheduling_strategy": "SPREAD", **actor_options}
+        options = {"scheduling_strategy": "SPREAD", **mapping("actor_options", actor_options)}
+        try:
+            self._make = consumer_actor_class.options(**options)
+        except (TypeError, ValueError) as error:
+            raise InvalidConfig(f"actor_options: {says(error)}") from error
         self._actors: list[Any] = []
 
     def __repr__(self) -> str:
@@ -83,14 +89,12 @@ class ActorGroup:
     def scale(self, size: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Have ``size`` actors; returns once the new ones have joined, or those that go, the youngest, have left.
 
-        Raises InvalidConfig for a negative size, and RaylogError when one can't join: then the new ones are removed.
+        Raises RaylogError when one can't join: then the new ones are removed.
         """
-        if size < 0:
-            raise InvalidConfig(f"group {self.name}: size {size} is negative")
+        size, timeout_s = number("size", size), wait("timeout_s", timeout_s)
         going, self._actors = self._actors[size:], self._actors[:size]
         self._stop(going, STOP_TIMEOUT_S)
-        make = consumer_actor_class.options(**self._actor_options)
-        fresh = [make.remote(self._plan) for _ in range(size - len(self._actors))]
+        fresh = [self._make.remote(self._plan) for _ in range(size - len(self._actors))]
         try:
             self._wait_joined(fresh, timeout_s)
         except BaseException:
@@ -109,6 +113,7 @@ class ActorGroup:
         Raises RequestTimedOut when that takes longer than ``timeout_s``, and RaylogError when a member has failed; in
         both cases the others still run.
         """
+        wait_or_none("timeout_s", timeout_s)
         if not self._actors:
             raise RaylogError(f"group {self.name} has no actors that could drain it; scale it up first")
         with Admin(self._plan.bootstrap_servers) as admin:
@@ -120,6 +125,7 @@ class ActorGroup:
 
         A handler that has not returned within ``timeout_s`` is killed with its process: its batch is handled again.
         """
+        wait("timeout_s", timeout_s)
         going, self._actors = self._actors, []
         self._stop(going, timeout_s)
 
@@ -216,10 +222,14 @@ def group(
     spread over the nodes and reserve nothing. ``config``: the group's settings (``processing_guarantee``,
     ``errors_tolerance``, …) and the consumer's, see docs/configuration.md.
 
-    Raises InvalidConfig; BrokerNotAvailable without a cluster; RaylogError with the reason when an actor can't join, as
+    Raises InvalidConfig, InvalidRequest, InvalidGroupId and InvalidTopic for what an argument cannot be;
+    BrokerNotAvailable without a cluster; RaylogError with the reason when an actor can't join, as
     when Kafka clients are in the group; RequestTimedOut when one doesn't in time, as when Ray has no room for it.
     """
-    cluster = cluster or connect()
+    number("size", size)
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise InvalidRequest(f"cluster={cluster!r}: give what connect() gives, or leave it out")
+    cluster = connect() if cluster is None else cluster
     plan = GroupPlan.of(
         name,
         cluster.bootstrap_servers,
@@ -230,9 +240,9 @@ def group(
         value_deserializer=value_deserializer,
         config=config,
     )
+    made = ActorGroup(plan, actor_options)
     cluster.join_ray()
     plan.prepare()
-    made = ActorGroup(plan, actor_options)
     made.scale(size)
     return made
 

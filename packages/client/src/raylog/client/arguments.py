@@ -72,6 +72,13 @@ def texts(name: str, given: Iterable[str]) -> list[str]:
     return found
 
 
+def text(name: str, given: Any, *, empty: bool = False) -> str:
+    """A str; ``empty``: one that may be."""
+    if not isinstance(given, str) or not (given or empty):
+        raise InvalidRequest(f"{name}={given!r}: give a text")
+    return given
+
+
 def group_id(given: str) -> str:
     """Raises InvalidGroupId."""
     if not isinstance(given, str) or not given:

@@ -17,8 +17,9 @@ import ray
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
+from raylog.client import arguments as given
 from raylog.client.admin import Admin
-from raylog.client.config import ACKS
+from raylog.client.config import ACKS, server_text
 from raylog.client.config_compression import COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
@@ -27,7 +28,7 @@ from raylog.coordination.clocks import wall_ms
 from raylog.coordination.credentials import read_credentials
 from raylog.coordination.ray_token import ray_token
 from raylog.protocol.compression import Codec
-from raylog.protocol.errors import BrokerNotAvailable, LeaderNotAvailable, UnknownTopicOrPartition
+from raylog.protocol.errors import BrokerNotAvailable, InvalidRequest, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.texts import host_port
 
@@ -71,22 +72,32 @@ class BrokerHandle:
         acks: str | int = "all",
         compression: str = "none",
     ) -> Any:
-        codec = Codec.from_name(COMPRESSION_TYPE.checked(compression))
+        [tp] = given.to_partitions([(topic, partition)])
+        chosen = _ACKS[ACKS.checked(str(acks))]
+        codec = Codec.from_name(COMPRESSION_TYPE.checked(str(compression)))
         now_ms = wall_ms()
-        timed = [record if record.timestamp >= 0 else replace(record, timestamp=now_ms) for record in records]
-        batch = encode_batch(timed, codec=codec)
-        return self._actor.produce.remote(topic, partition, batch, _ACKS[ACKS.checked(str(acks))])
+        timed = [record if record.timestamp >= 0 else replace(record, timestamp=now_ms) for record in _records(records)]
+        return self._actor.produce.remote(*tp, encode_batch(timed, codec=codec), chosen)
 
     def _fetch(self, topic: str, partition: int, offset: int = 0, max_bytes: int = 1 << 20) -> Any:
-        return self._actor.fetch.remote(topic, partition, offset, max_bytes)
+        [tp] = given.to_partitions([(topic, partition)])
+        return self._actor.fetch.remote(*tp, given.offset("offset", offset), given.number("max_bytes", max_bytes, 1))
+
+
+def _records(records: Sequence[Record]) -> list[Record]:
+    """Records of one batch. Raises InvalidRequest."""
+    found = given.several("records", records)
+    if not found or not all(isinstance(record, Record) for record in found):
+        raise InvalidRequest("records: give a list of Record, at least one")
+    return found
 
 
 class Cluster:
-    """A cluster's addresses, and makers of clients for it."""
+    """A cluster's addresses, and makers of clients for it. Raises InvalidConfig, InvalidRequest."""
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: str | Sequence[str],
         *,
         ray_address: str | None = None,
         ray_token_path: str = "",
@@ -94,14 +105,17 @@ class Cluster:
         actors: Mapping[int, str] | None = None,
         zookeeper_auth_path: str = "",
     ) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.ray_address = ray_address
+        self.bootstrap_servers = server_text(bootstrap_servers)
+        self.ray_address = None if ray_address is None else given.text("ray_address", ray_address)
         """Of the Ray cluster that the brokers run on; None when it isn't known."""
-        self.ray_token_path = ray_token_path
+        self.ray_token_path = given.text("ray_token_path", ray_token_path, empty=True)
         """The file with the token that this Ray cluster asks for; empty when the environment knows."""
-        self._namespace = namespace
-        self._actors = dict(actors or {})
-        self._zookeeper_auth_path = zookeeper_auth_path
+        self._namespace = None if namespace is None else given.text("namespace", namespace)
+        self._actors = {
+            given.number("actors", broker_id): given.text("actors", name)
+            for broker_id, name in given.mapping("actors", {} if actors is None else actors).items()
+        }
+        self._zookeeper_auth_path = given.text("zookeeper_auth_path", zookeeper_auth_path, empty=True)
 
     def __repr__(self) -> str:
         return f"Cluster({self.bootstrap_servers!r})"
@@ -127,6 +141,7 @@ class Cluster:
 
     def broker(self, broker_id: int) -> BrokerHandle:
         """A handle to one broker's actor, through Ray. BrokerNotAvailable when Ray doesn't know it."""
+        given.number("broker_id", broker_id)
         if self._namespace is None:
             raise BrokerNotAvailable(
                 f"broker {broker_id}: only addresses are known of this cluster; connect() through Ray or by data_dir"
@@ -145,6 +160,7 @@ class Cluster:
 
         Raises UnknownTopicOrPartition, LeaderNotAvailable, and what :meth:`broker` raises.
         """
+        given.to_partitions([(topic, partition)])
         with self.admin() as admin:
             described = admin.describe_topic(topic).partitions
         found: dict[int, int] = {state.partition: state.leader for state in described}
@@ -164,15 +180,15 @@ def connect(
     """The cluster at ``bootstrap_servers``, of ``data_dir``, or on the Ray cluster at ``address``.
 
     Without arguments: the brokers on the Ray cluster that this process is connected to, else the only cluster that
-    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no single one.
+    ``raylog up`` started on this machine. BrokerNotAvailable, with what to do, when there is none or no single one;
+    InvalidConfig and InvalidRequest for what an argument cannot be.
     """
     if bootstrap_servers is not None:
-        servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
-        return Cluster(servers)
+        return Cluster(bootstrap_servers)
     if data_dir is not None:
-        return _known(cluster_in(Path(data_dir)))
+        return _known(cluster_in(data_dir if isinstance(data_dir, Path) else Path(given.text("data_dir", data_dir))))
     if address is not None:
-        _join_ray(address)
+        _join_ray(given.text("address", address))
         return _on_ray(address)
     if ray.is_initialized() and _namespaces():
         return _on_ray(None)
@@ -241,15 +257,13 @@ def _on_ray(address: str | None) -> Cluster:
         )
     [(namespace, actors)] = found.items()
     address = address or ray.get_runtime_context().gcs_address
-    cluster = Cluster("", ray_address=address, namespace=namespace, actors=actors)
-    asked = [cluster.broker(broker_id).describe.remote() for broker_id in sorted(actors)]
     try:
+        brokers: list[Any] = [ray.get_actor(name, namespace=namespace) for _, name in sorted(actors.items())]
+        asked = [broker.describe.remote() for broker in brokers]
         described: list[dict[str, Any]] = ray.get(asked, timeout=_DESCRIBE_TIMEOUT_S)
-    except RayError as error:
+    except (RayError, ValueError) as error:
         raise BrokerNotAvailable(f"the brokers in Ray namespace {namespace!r} do not answer: {error}") from error
-    cluster.bootstrap_servers = ",".join(
-        host_port(facts["host"], facts["port"]) for facts in described if "port" in facts
-    )
-    if not cluster.bootstrap_servers:
+    servers = [host_port(facts["host"], facts["port"]) for facts in described if "port" in facts]
+    if not servers:
         raise BrokerNotAvailable(f"no broker in Ray namespace {namespace!r} serves yet; try again in a moment")
-    return cluster
+    return Cluster(servers, ray_address=address, namespace=namespace, actors=actors)

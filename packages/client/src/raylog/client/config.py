@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
 from raylog.client.config_kafka import reason_of
-from raylog.client.config_texts import setting_text
+from raylog.client.config_texts import parse_address, setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.client.partitioner import KEY_HASHES
 from raylog.protocol.errors import InvalidConfig
@@ -31,7 +31,10 @@ def client_setting(name: str, type_: ValueType, default: T, doc: str, **more: An
     return Setting(name, type_, default, Scope.CLIENT, doc, **more)
 
 
-def _given(value: tuple[str, ...]) -> str | None:
+def _addresses(value: tuple[str, ...]) -> str | None:
+    """Raises InvalidConfig for what is no address."""
+    for text in value:
+        parse_address(text)
     return None if value else "must name at least one host:port"
 
 
@@ -41,7 +44,7 @@ BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = client_setting(
     ValueType.LIST,
     (),
     "Addresses (host:port) to learn the cluster from; any live broker will do.",
-    check=_given,
+    check=_addresses,
 )
 CLIENT_ID = client_setting(
     "client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by."
@@ -220,8 +223,17 @@ def client_settings(
 
     None is the default. Raises InvalidConfig for an unknown name, one that is given twice, or an unfit value.
     """
+    settings = table.settings(config_texts(table, config, ("bootstrap.servers", bootstrap_servers)))
+    if not settings[BOOTSTRAP_SERVERS]:
+        raise InvalidConfig("bootstrap.servers is empty; give at least one host:port")
+    return settings
+
+
+def config_texts(table: SettingsTable, config: Mapping[str, Any], *first: tuple[str, Any]) -> dict[str, str]:
+    """The texts of settings that a user gave, by Kafka's names, without those that are None. Raises InvalidConfig for
+    an unknown name, one that is given twice, and what is no value of a setting."""
     texts: dict[str, str] = {}
-    for name, value in (("bootstrap.servers", bootstrap_servers), *config.items()):
+    for name, value in (*first, *config.items()):
         dotted = name.replace("_", ".")
         if dotted not in table and (reason := reason_of(dotted)):
             raise InvalidConfig(f"{dotted} {reason}")
@@ -232,10 +244,13 @@ def client_settings(
             raise InvalidConfig(f"{known}={value} is neither a text nor a number")
         if value is not None:
             texts[known] = setting_text(known, value)
-    settings = table.settings(texts)
-    if not settings[BOOTSTRAP_SERVERS]:
-        raise InvalidConfig("bootstrap.servers is empty; give at least one host:port")
-    return settings
+    return texts
+
+
+def server_text(given: str | Sequence[str]) -> str:
+    """Addresses of brokers in one text. Raises InvalidConfig."""
+    servers: tuple[str, ...] = client_settings(ADMIN_SETTINGS, given, {})[BOOTSTRAP_SERVERS]
+    return ",".join(servers)
 
 
 def producer_guarantees(settings: Settings) -> tuple[int, bool]:

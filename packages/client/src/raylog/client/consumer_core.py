@@ -77,7 +77,8 @@ class ConsumerCore:
         """See :class:`~raylog.client.consumer.Consumer`."""
         check_interceptors(interceptors, "on_consume")
         settings = consumer_settings(bootstrap_servers, config)
-        key, value = deserializer(key_deserializer), deserializer(value_deserializer)
+        key = deserializer(key_deserializer, "key_deserializer")
+        value = deserializer(value_deserializer, "value_deserializer")
         self._settings = settings
         self._timeout_s = settings[DEFAULT_API_TIMEOUT_MS] / 1_000
         self._max_poll_records = settings[MAX_POLL_RECORDS]

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from raylog.client.config import config_texts
 from raylog.client.consumer_config import AUTO_COMMIT_INTERVAL_MS
-from raylog.protocol.errors import InvalidConfig
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidConfig, InvalidTopic
 from raylog.protocol.settings import Scope, Setting, SettingsTable, ValueType, at_least, one_of
 
 
@@ -110,12 +112,17 @@ def split_config(config: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, A
 
     Raises InvalidConfig for an unfit value, for a contradiction, and for ``enable.auto.commit``.
     """
-    names = {row.name for row in _READ_HERE}
-    given = {name.replace("_", "."): value for name, value in config.items()}
-    if "enable.auto.commit" in given:
+    ours = {name: value for name, value in config.items() if name.replace("_", ".") in _READ_HERE}
+    others = {name: value for name, value in config.items() if name not in ours}
+    if "enable.auto.commit" in (name.replace("_", ".") for name in others):
         raise InvalidConfig("enable.auto.commit: a group commits what its handler has done; set processing.guarantee")
-    settings = _READ_HERE.settings({name: str(value) for name, value in given.items() if name in names})
+    settings = _READ_HERE.settings(config_texts(_READ_HERE, ours))
     topic, tolerant = settings[ERRORS_DEADLETTERQUEUE_TOPIC_NAME], settings[ERRORS_TOLERANCE] == "all"
+    if topic:
+        try:
+            check_topic_name(topic)
+        except InvalidTopic as error:
+            raise InvalidConfig(f"errors.deadletterqueue.topic.name: {error}") from error
     if topic and not tolerant:
         raise InvalidConfig(f"errors.deadletterqueue.topic.name={topic!r} needs errors.tolerance=all")
     on_error = OnError.STOP if not tolerant else OnError.DEAD_LETTER if topic else OnError.SKIP
@@ -127,4 +134,4 @@ def split_config(config: Mapping[str, Any]) -> tuple[HandlerOptions, dict[str, A
         on_error=on_error,
         dead_letter_topic=topic,
     )
-    return options, {name: value for name, value in given.items() if name not in names}
+    return options, others

@@ -8,11 +8,13 @@ from re import Pattern
 from typing import Any
 
 from raylog.client.admin import Admin
+from raylog.client.arguments import group_id
 from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
 from raylog.client.consumer_config import CONSUMER_SETTINGS
 from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
 from raylog.client.group_consumer import RebalanceListener
+from raylog.client.group_consumer_join import Topics, subscribed
 from raylog.client.group_dead_letters import DeadLetterTopic
 from raylog.client.group_handler_config import HandlerOptions, split_config
 from raylog.client.group_runner import HandlerRunner
@@ -32,7 +34,7 @@ class GroupPlan:
 
     group: GroupId
     bootstrap_servers: str
-    topics: tuple[str, ...] | Pattern[str]
+    topics: Topics
     handler: Any
     options: HandlerOptions
     batch_format: str
@@ -53,26 +55,21 @@ class GroupPlan:
         value_deserializer: str | Deserializer | None,
         config: Mapping[str, Any],
     ) -> GroupPlan:
-        """Raises InvalidConfig for whatever could not work in a member's process."""
+        """Raises InvalidConfig, InvalidGroupId, InvalidRequest or InvalidTopic for what could not work in a member's
+        process."""
         options, consumer_config = split_config(config)
         check_handler(handler, options)
-        client_settings(CONSUMER_SETTINGS, bootstrap_servers, {**consumer_config, "group.id": group})
+        client_settings(CONSUMER_SETTINGS, bootstrap_servers, {"group.id": group_id(group), **consumer_config})
         if batch_format not in (ROWS, ARROW):
             raise InvalidConfig(f"batch_format={batch_format!r} must be {ROWS} or {ARROW}")
         if batch_format == ARROW and (key_deserializer or value_deserializer):
             raise InvalidConfig("batch_format=pyarrow hands out binary columns: no deserializer applies")
-        deserializer(key_deserializer)
-        deserializer(value_deserializer)
-        if isinstance(topics, Pattern):
-            pattern_text(topics)
-        else:
-            topics = (topics,) if isinstance(topics, str) else tuple(topics)
-            if not topics:
-                raise InvalidConfig("topics: name at least one, or give a compiled pattern")
+        deserializer(key_deserializer, "key_deserializer")
+        deserializer(value_deserializer, "value_deserializer")
         plan = cls(
             GroupId(group),
             bootstrap_servers,
-            topics,
+            subscribed(topics),
             handler,
             options,
             batch_format,

@@ -104,8 +104,8 @@ class ProducerCore:
             raise InvalidConfig(f"continues={continues!r} is no Continuation")
         if continues is not None and not idempotent:
             raise InvalidConfig("a producer that goes on as another one needs enable.idempotence")
-        self._serialize_key = serializer(key_serializer)
-        self._serialize_value = serializer(value_serializer)
+        self._serialize_key = serializer(key_serializer, "key_serializer")
+        self._serialize_value = serializer(value_serializer, "value_serializer")
         self._request_timeout_ms = settings[REQUEST_TIMEOUT_MS]
         self._max_block_s = settings[MAX_BLOCK_MS] / 1_000
         self._largest = min(settings[MAX_REQUEST_SIZE], settings[BUFFER_MEMORY]) - HEADER_SIZE

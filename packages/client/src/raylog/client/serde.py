@@ -84,24 +84,27 @@ DESERIALIZERS: Mapping[str, Deserializer | None] = {
 }
 
 
-def serializer(choice: str | Serializer | None) -> Serializer:
+def serializer(choice: str | Serializer | None, argument: str = "serializer") -> Serializer:
     """The serializer called ``choice``, ``choice`` itself when it is callable, the default for None.
 
-    Raises InvalidConfig for an unknown name.
+    Raises InvalidConfig, with the argument's name, for an unknown one.
     """
     if choice is None:
         return _default
     if callable(choice):
         return choice
     if not isinstance(choice, str) or choice not in SERIALIZERS:
-        raise InvalidConfig(f"unknown serializer {choice!r}; give {', '.join(SERIALIZERS)} or a function")
+        raise InvalidConfig(f"{argument}: unknown serializer {choice!r}; give {', '.join(SERIALIZERS)} or a function")
     return SERIALIZERS[choice]
 
 
-def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
-    """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None."""
+def deserializer(choice: str | Deserializer | None, argument: str = "deserializer") -> Deserializer | None:
+    """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None. Raises as
+    :func:`serializer`."""
     if choice is None or callable(choice):
         return choice
     if not isinstance(choice, str) or choice not in DESERIALIZERS:
-        raise InvalidConfig(f"unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function")
+        raise InvalidConfig(
+            f"{argument}: unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function"
+        )
     return DESERIALIZERS[choice]

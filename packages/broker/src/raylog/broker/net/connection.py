@@ -226,14 +226,14 @@ class ClientConnection:
                 count = self._sock.recv_into(room, 0, socket.MSG_DONTWAIT if self._waiting else 0)
             except BlockingIOError:
                 del room  # a view would keep the memory that is given back
+                memory.is_receiving = False
                 if self._waiting:
-                    memory.is_receiving = False
                     self._send_delayed(all_of_them=False)
                     memory.next_request()  # while the reply waited nothing was read
                     continue
                 quiet_ms += int(QUIET_S * 1000)
                 self._give_back()
-                if quiet_ms >= self._max_idle_ms or not self._wait(quiet_ms):
+                if quiet_ms >= self._max_idle_ms or not (frames.pending or self._wait(quiet_ms)):
                     log.info("connection closed", **self._names, reason="idle for connections.max.idle.ms")
                     return False
                 continue
@@ -249,10 +249,7 @@ class ClientConnection:
         self._memory.resize(self._frames.capacity)
 
     def _wait(self, waited_ms: int) -> bool:
-        """Wait for something to read; False when nothing comes within the idle limit.
-
-        In one go: a thousand threads that look each second, each for the interpreter, keep one that has work from it.
-        """
+        """Wait for something to read; False when nothing comes within the idle limit."""
         readable = select.poll()
         readable.register(self._sock, select.POLLIN)
         return bool(readable.poll(min(self._max_idle_ms - waited_ms, MAX_POLL_MS)))
