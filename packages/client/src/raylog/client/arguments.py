@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from raylog.client.admin_requests import NewTopic
-from raylog.client.record_values import partition_index, whole_number
+from raylog.client.record_values import INT32_MAX, INT64_MAX, partition_index, whole_number
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidGroupId, InvalidReplicaAssignment, InvalidRequest
@@ -20,8 +20,6 @@ from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, 
 T = TypeVar("T")
 
 _INT16_MAX = 2**15 - 1
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 
 
 def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
@@ -86,7 +84,7 @@ def group_id(given: str) -> str:
     return given
 
 
-def number(name: str, given: Any, low: int = 0, high: int = _INT32_MAX) -> int:
+def number(name: str, given: Any, low: int = 0, high: int = INT32_MAX) -> int:
     """A whole number of any library's, which True is not."""
     found = whole_number(given)
     if found is None or not low <= found <= high:
@@ -96,7 +94,7 @@ def number(name: str, given: Any, low: int = 0, high: int = _INT32_MAX) -> int:
 
 def offset(name: str, given: Any, low: int = 0) -> int:
     """An offset, or a time in ms."""
-    return number(name, given, low, _INT64_MAX)
+    return number(name, given, low, INT64_MAX)
 
 
 def offsets(name: str, given: Mapping[tuple[str, int], int], low: int = 0) -> dict[TopicPartition, int]:
@@ -152,7 +150,7 @@ def new_topics(given: Iterable[NewTopic]) -> list[NewTopic]:
 
 
 def _new_topic(topic: NewTopic) -> NewTopic:
-    number(f"{topic.name}: partitions", topic.partitions, -_INT32_MAX)
+    number(f"{topic.name}: partitions", topic.partitions, -INT32_MAX)
     number(f"{topic.name}: replication_factor", topic.replication_factor, -_INT16_MAX, _INT16_MAX)
     assignments = {
         partition_index(partition, topic.name): broker_ids("assignments", ids)

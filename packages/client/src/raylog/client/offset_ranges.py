@@ -7,13 +7,16 @@ earliest and -1 latest. Without any I/O: the bounds of logs are handed in.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from raylog.client import subscription
-from raylog.protocol.errors import RaylogError
+from raylog.client.record_values import INT32_MAX, INT64_MAX
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidTopic, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
 EARLIEST = Offset(subscription.EARLIEST)
@@ -90,7 +93,7 @@ def parse_offsets(option: str, text: str, *, pointless: Offset | None = None) ->
 
 def parse_time(option: str, text: str) -> AtTime:
     """The value of ``option``, milliseconds since 1970 for every partition. Raises ValueError."""
-    if not text.strip().isdigit():
+    if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > INT64_MAX:
         raise ValueError(f"{option}={text!r} must be milliseconds since 1970")
     return AtTime(TimestampMs(int(text)))
 
@@ -110,12 +113,14 @@ def parse_partitions(option: str, text: str) -> tuple[TopicPartition, ...]:
             for topic, partitions in json.loads(text).items()
             for partition in partitions
         }
-    except (ValueError, AttributeError, TypeError) as error:
+        for topic, _ in found:
+            check_topic_name(topic)
+    except (ValueError, AttributeError, TypeError, InvalidTopic) as error:
         raise ValueError(f"{shape}: {error}") from error
     if not found:
         raise ValueError(f"{shape}: it names no partition")
     for _, partition in found:
-        if type(partition) is not int or partition < 0:
+        if type(partition) is not int or not 0 <= partition <= INT32_MAX:
             raise ValueError(f"{shape}: {partition!r} is no partition")
     return tuple(sorted(found))
 
@@ -131,7 +136,7 @@ def _parse_json(option: str, text: str, must: str, least: Offset) -> dict[TopicP
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{shape}: {error}") from error
     for tp, offset in spec.items():
-        if type(offset) is not int or offset < least:
+        if type(offset) is not int or not least <= offset <= INT64_MAX:
             raise ValueError(f"{shape}: {offset!r} is no {'offset' if least < 0 else 'time'} for {tp}")
     return spec
 

@@ -10,8 +10,8 @@ from raylog.client.accumulator import header_size
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord
 
 Headers = Sequence[tuple[str, bytes | None]]
-_MAX_INT32 = 2**31 - 1
-_MAX_INT64 = 2**63 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 
 def whole_number(given: Any) -> int | None:
@@ -36,7 +36,7 @@ def serialized(given: Any, what: str) -> bytes | None:
 def timestamp_ms(given: Any, topic: str) -> int:
     """Raises InvalidRecord for what is no time in ms since 1970."""
     number = whole_number(given)
-    if number is None or not 0 <= number <= _MAX_INT64:
+    if number is None or not 0 <= number <= INT64_MAX:
         raise InvalidRecord(f"{topic}: timestamp {given!r} is not in milliseconds since 1970, a whole number")
     return number
 
@@ -44,7 +44,7 @@ def timestamp_ms(given: Any, topic: str) -> int:
 def partition_index(given: Any, topic: str) -> int:
     """Raises InvalidPartitions for what can be no partition's number."""
     number = whole_number(given)
-    if number is None or not 0 <= number <= _MAX_INT32:
+    if number is None or not 0 <= number <= INT32_MAX:
         raise InvalidPartitions(f"{topic}: partition {given!r} is not a whole number from 0 on")
     return number
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ def choose_columns(columns: Sequence[str] | None, *, include_headers: bool) -> t
     """The names of the columns to read. Raises ValueError for an unknown or repeated name, and for none."""
     if columns is None:
         return tuple(name for name in SPARK_COLUMNS if include_headers or name != "headers")
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    names = tuple(columns) if isinstance(columns, Iterable) and not isinstance(columns, str | bytes) else (columns,)
     unknown = [name for name in names if name not in SPARK_COLUMNS]
     if unknown or not names or len(set(names)) < len(names):
         raise ValueError(f"columns={list(names)!r} must be some of {', '.join(SPARK_COLUMNS)}, each once")

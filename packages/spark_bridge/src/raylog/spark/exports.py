@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
+from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
 from raylog.client.consumer_config import consumer_settings, isolation_level
@@ -23,6 +24,8 @@ from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, Off
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
 from raylog.coordination.loops import Loops
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.spark.export_files import (
@@ -89,18 +92,25 @@ def export(
     ``on_planned`` is told how many offsets there are to export.
 
     Raises ExportRefused where records would be left out, repeated or mixed up; DataLoss for what was deleted before it
-    was exported, unless ``fail_on_data_loss`` is false; ValueError, InvalidConfig, UnknownTopicOrPartition,
-    BrokerNotAvailable; and what Spark raises for a failed task.
+    was exported, unless ``fail_on_data_loss`` is false; ValueError, InvalidConfig, InvalidRequest and InvalidTopic for
+    what an argument cannot be; UnknownTopicOrPartition, BrokerNotAvailable; and what Spark raises for a failed task.
     """
-    if max_records_per_file < 1:
-        raise ValueError(f"max_records_per_file={max_records_per_file} must be at least 1")
+    check_topic_name(topic)
+    for name, when in (("since_ms", since_ms), ("until_ms", until_ms)):
+        if when is not None:
+            given.offset(name, when)
+    given.flag("fail_on_data_loss", fail_on_data_loss)
+    given.number("max_records_per_file", max_records_per_file, 1)
+    for name, hears in (("on_planned", on_planned), ("on_progress", on_progress)):
+        if not callable(hears) and (hears is not None or hears is on_planned):
+            raise InvalidRequest(f"{name}={hears!r}: give a function")
     if since_ms is not None and until_ms is not None and since_ms > until_ms:
         raise ValueError(f"since {since_ms} is after until {until_ms} (both in ms since 1970)")
-    servers = bootstrap_servers or connect().bootstrap_servers
     root, disk = local_directory(to), Disk()
     directory = topic_directory(root, topic)
-    settings = dict(consumer or {})
-    isolation = isolation_level(consumer_settings(servers, settings))
+    settings = dict(given.mapping("consumer", {} if consumer is None else consumer))
+    isolation = isolation_level(consumer_settings("checked-elsewhere:1", settings))
+    servers = (connect() if bootstrap_servers is None else connect(bootstrap_servers)).bootstrap_servers
     asked = ask_brokers(servers, topic, since_ms, until_ms, isolation)
     directory.mkdir(parents=True, exist_ok=True)
     sweep(directory, disk)
@@ -135,8 +145,8 @@ def _summary(wanted: OffsetRange, files: list[ExportedFile]) -> PartitionExport:
 def local_directory(to: str | Path) -> Path:
     """``to`` as an absolute path. Raises ExportRefused for the address of what is no mounted file system, and for no
     path at all."""
-    if not str(to):
-        raise ExportRefused("to which directory? The path is empty: give one, . for the current directory")
+    if not isinstance(to, str | Path) or not str(to):
+        raise ExportRefused(f"to={to!r}: to which directory? Give a path, . for the current directory")
     text = str(to).removeprefix("file://").removeprefix("file:")
     if re.match(r"\w+:/", text):
         raise ExportRefused(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from raylog.client.config import server_text
 from raylog.client.consumer_config import CONSUMER_SETTINGS, consumer_settings, isolation_level
 from raylog.client.offset_ranges import (
     EARLIEST,
@@ -23,6 +24,9 @@ from raylog.client.offset_ranges import (
     parse_time,
     parse_times,
 )
+from raylog.client.record_values import INT64_MAX
+from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidTopic
 from raylog.protocol.ids import Offset
 from raylog.spark.columns import choose_columns
 from raylog.spark.values import ParseMode, ValueFormat
@@ -123,7 +127,7 @@ def read_options(
         raise ValueError(f"minOffsetsPerTrigger={least} must be at most maxOffsetsPerTrigger={most}")
     return ReadOptions(
         selection=_selection(plain),
-        bootstrap_servers=bootstrap_servers or servers,
+        bootstrap_servers=chosen_servers(bootstrap_servers, servers),
         columns=chosen,
         starting=starting,
         starting_option=starting_option,
@@ -136,12 +140,19 @@ def read_options(
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(plain, "maxTriggerDelay", "15m"),
-        group_id=group_id,
-        group_id_prefix=str(plain.get("groupIdPrefix", "raylog-spark")),
+        group_id=None if group_id is None else _text("kafka.group.id", group_id),
+        group_id_prefix=_text("groupIdPrefix", plain.get("groupIdPrefix", "raylog-spark")),
         consumer=settings,
         isolation_level=isolation,
         value=_value(plain, chosen),
     )
+
+
+def chosen_servers(argument: str | None, option: str | None) -> str | None:
+    """The addresses in ``bootstrap_servers``, else in ``kafka.bootstrap.servers``; None: in neither. Raises
+    InvalidConfig."""
+    given = option if argument is None else argument
+    return None if given is None else server_text(given)
 
 
 def _check_known(plain: Mapping[str, Any], *, streaming: bool) -> None:
@@ -179,8 +190,8 @@ def _selection(plain: Mapping[str, Any]) -> Selection:
             return Selection(partitions=parse_partitions(name, str(value)))
         case "subscribePattern":
             try:
-                re.compile(value)
-            except (re.error, TypeError) as error:
+                re.compile(_text(name, value))
+            except re.error as error:
                 raise ValueError(f"subscribePattern={value!r} is no regular expression: {error}") from error
             return Selection(pattern=value)
     return Selection(topics=topic_names(value))
@@ -195,7 +206,18 @@ def topic_names(subscribe: str | Iterable[str]) -> tuple[str, ...]:
     names = tuple(sorted({name.strip() for name in listed} - {""}))
     if not names:
         raise ValueError(f"subscribe={subscribe!r} names no topic")
+    for name in names:
+        try:
+            check_topic_name(name)
+        except InvalidTopic as error:
+            raise ValueError(f"subscribe: {error}") from error
     return names
+
+
+def _text(name: str, given: Any) -> str:
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"{name}={given!r} must be a text")
+    return given
 
 
 def _value(plain: Mapping[str, Any], columns: Sequence[str]) -> ValueOptions | None:
@@ -235,8 +257,8 @@ def _number(plain: Mapping[str, Any], name: str) -> int | None:
     if name not in plain:
         return None
     text = str(plain[name]).strip()
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{name}={plain[name]!r} must be a whole number of at least 1")
+    if not re.fullmatch("[0-9]{1,19}", text) or not 1 <= int(text) <= INT64_MAX:
+        raise ValueError(f"{name}={plain[name]!r} must be a whole number of at least 1, and of 64 bits")
     return int(text)
 
 
@@ -257,7 +279,7 @@ def _one_of(plain: Mapping[str, Any], name: str, values: Sequence[str]) -> str:
 
 def _duration_ms(plain: Mapping[str, Any], name: str, default: str) -> int:
     text = str(plain.get(name, default)).strip().lower()
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
+    found = re.fullmatch(r"([0-9]{1,10})\s*([a-z]*)", text)
     if found is None or found[2] not in _UNITS_MS:
         raise ValueError(f"{name}={plain[name]!r} must be a time like 30s or 15m")
     return int(found[1]) * _UNITS_MS[found[2]]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raylog.client.record_values import whole_number
 from raylog.coordination.java import WANTED
 from raylog.protocol.errors import RaylogError
 
@@ -59,19 +60,22 @@ class Executors:
 def executors_wanted(count: int, cores: int, memory: str, configs: Mapping[str, str]) -> Executors:
     """What to ask Ray for, as RayDP asks for each executor. Raises ValueError naming the unfit argument."""
     for name, number in (("executors", count), ("cores", cores)):
-        if number < 1:
-            raise ValueError(f"{name}={number}: Spark needs at least 1")
+        if (whole_number(number) or 0) < 1:
+            raise ValueError(f"{name}={number!r}: Spark needs at least 1")
     resources = {"CPU": float(cores), "memory": float(memory_bytes(memory))}
     for key, value in configs.items():
         if key.startswith(EXECUTOR_RESOURCE):
             name = key.removeprefix(EXECUTOR_RESOURCE)
-            resources["CPU" if name.lower() == "cpu" else name] = float(value)
+            try:
+                resources["CPU" if name.lower() == "cpu" else name] = float(value)
+            except ValueError:
+                raise ValueError(f"configs: {key}={value!r} is no number") from None
     return Executors(count, cores, memory, {name: amount for name, amount in resources.items() if amount})
 
 
 def memory_bytes(memory: str) -> int:
     """Bytes of ``1g`` or ``600m``, in whole MiB as Spark counts them. Raises ValueError."""
-    found = _MEMORY.fullmatch(memory.strip())
+    found = _MEMORY.fullmatch(memory.strip()) if isinstance(memory, str) else None
     size = int(found[1]) * _UNITS[found[2].lower()] >> 20 << 20 if found else 0
     if not size:
         raise ValueError(f"memory={memory!r}: write a number and a unit, as '1g' or '600m'")

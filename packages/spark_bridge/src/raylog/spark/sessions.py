@@ -26,6 +26,7 @@ import raydp
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from raylog.client import arguments as given
 from raylog.coordination.java import find_java
 from raylog.spark.session_interrupts import interrupts_heeded
 from raylog.spark.session_jvm import end_jvm, environment, keep_texts, release, spark_configs
@@ -119,11 +120,18 @@ def session(
     connected to, else that of the only raylog cluster of this machine. ``configs`` are Spark settings.
     ``timeout_s``: how many seconds executors may take to start. One session at a time in a process; other
     processes may have theirs on the same Ray cluster. Raises SparkNotStarted in one sentence when a node has
-    no fit Java, CPUs or memory are missing or executors don't start, ValueError for an unfit argument.
+    no fit Java, CPUs or memory are missing or executors don't start; ValueError or InvalidRequest for an unfit
+    argument.
     """
     if SparkContext._gateway is not None:
         raise SparkNotStarted("Spark runs in this process already: leave its session first, or use another process")
-    wanted = executors_wanted(executors, cores, memory, configs or {})
+    given.text("app_name", app_name)
+    for name, place in (("address", address), ("data_dir", data_dir)):
+        if place is not None and not isinstance(place, Path):
+            given.text(name, place)
+    timeout_s = given.wait("timeout_s", timeout_s)
+    texts = given.setting_texts("configs", {} if configs is None else configs)
+    wanted = executors_wanted(executors, cores, memory, texts)
     with ExitStack() as stack:
         namespace = connect_ray(stack, address, data_dir)
         scratch = scratch_of(ray.get_runtime_context().get_job_id())
@@ -135,7 +143,7 @@ def session(
             group = reserve(stack, wanted, min(timeout_s, ROOM_TIMEOUT_S))
             stack.callback(stop_spark, namespace)
             stack.push(keep_texts)
-            settings = spark_configs(scratch, driver, configs or {})
+            settings = spark_configs(scratch, driver, texts)
             try:
                 spark = start_spark(app_name, wanted, {**settings, "spark.ray.placement_group": group})
             finally:

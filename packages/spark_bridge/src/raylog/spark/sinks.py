@@ -47,9 +47,9 @@ def sink(
 
     Raises ValueError for an unfit option or location, InvalidTopic, and InvalidConfig for an unfit setting.
     """
-    place = fspath(location).rstrip("/")
+    place = str(fspath(location)).rstrip("/") if isinstance(location, str | PathLike) else ""
     if not place:
-        raise ValueError(f"location={fspath(location)!r} must be a directory of this sink alone")
+        raise ValueError(f"location={location!r} must be a directory of this sink alone")
     if _GLOB.search(place):
         raise ValueError(f"location={place!r} has one of []{{}}*?,\\, which Spark takes for patterns: give another one")
     if topic is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raylog.client.config import BATCH_SIZE, PRODUCER_SETTINGS, client_settings, producer_guarantees
+from raylog.spark.options import chosen_servers
 
 _NOT_OURS = {
     "key.serializer": "keys are binary or strings; cast them in the query",
@@ -49,4 +50,4 @@ def write_options(options: Mapping[str, Any], bootstrap_servers: str | None, *, 
     producer = {name.replace(".", "_"): value for name, value in given.items()}
     settings = client_settings(PRODUCER_SETTINGS, "checked-elsewhere:1", producer)
     producer_guarantees(settings)
-    return WriteOptions(bootstrap_servers or servers, producer, settings[BATCH_SIZE])
+    return WriteOptions(chosen_servers(bootstrap_servers, servers), producer, settings[BATCH_SIZE])
