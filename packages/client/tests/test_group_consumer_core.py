@@ -49,7 +49,7 @@ def all_steps(core: GroupCore) -> list[Step]:
 def test_what_begins_is_read_from_the_committed_offset_or_from_where_the_reset_says(
     core: GroupCore, subscription: Subscription
 ) -> None:
-    core.heard([Began(A, at(7, 3)), Began(B, None)])
+    core.hear(0, [Began(A, at(7, 3)), Began(B, None)])
     assert core.next_step() == Assigned((A, B))
     assert (subscription[A].position, subscription[A].epoch) == (7, 3)
     assert subscription[B].questions() == (EARLIEST,)
@@ -57,7 +57,7 @@ def test_what_begins_is_read_from_the_committed_offset_or_from_where_the_reset_s
 
 def test_what_is_stored_is_committed_in_place_of_positions(subscription: Subscription) -> None:
     core = core_of(subscription, auto_store=False)
-    core.heard([Began(A, at(7)), Began(B, at(7))])
+    core.hear(0, [Began(A, at(7)), Began(B, at(7))])
     all_steps(core)
     subscription[A].seek(20)
     assert core.positions() == {}
@@ -69,13 +69,13 @@ def test_what_is_stored_is_committed_in_place_of_positions(subscription: Subscri
     core.committed({A: at(9)})
     assert core.positions() == {}
     core.store({A: at(10)})
-    core.heard([Dropped(A), Began(A, at(9))])
+    core.hear(0, [Dropped(A), Began(A, at(9))])
     all_steps(core)
     assert core.positions() == {}, "it was lost, and read again from what was committed"
 
 
 def test_what_cannot_be_stored_is_refused(core: GroupCore, subscription: Subscription) -> None:
-    core.heard([Began(A, at(7))])
+    core.hear(0, [Began(A, at(7))])
     all_steps(core)
     with pytest.raises(InvalidRequest, match=r"set enable\.auto\.offset\.store=false"):
         core.store({A: at(9)})
@@ -88,9 +88,9 @@ def test_what_cannot_be_stored_is_refused(core: GroupCore, subscription: Subscri
 
 
 def test_a_step_is_told_until_it_is_done(core: GroupCore, subscription: Subscription) -> None:
-    core.heard([Began(A, at(7))])
+    core.hear(0, [Began(A, at(7))])
     assert core.next_step() == core.next_step() == Assigned((A,))
-    core.heard([Ceased(A)])
+    core.hear(0, [Ceased(A)])
     assert core.next_step() == Assigned((A,))
     core.done()
     assert core.next_step() == Revoked((A,))
@@ -101,20 +101,20 @@ def test_a_step_is_told_until_it_is_done(core: GroupCore, subscription: Subscrip
 
 
 def test_what_was_dropped_has_not_ceased_in_good_order(core: GroupCore) -> None:
-    core.heard([Began(A, at(7))])
+    core.hear(0, [Began(A, at(7))])
     all_steps(core)
-    core.heard([Ceased(A), Dropped(A), Began(A, at(9))])
+    core.hear(0, [Ceased(A), Dropped(A), Began(A, at(9))])
     assert all_steps(core) == [Lost((A,)), Assigned((A,))]
 
 
 def test_nobody_hears_of_what_came_and_went(core: GroupCore) -> None:
-    core.heard([Began(A, None), Ceased(A)])
-    core.heard([Dropped(A), Began(B, None)])
+    core.hear(0, [Began(A, None), Ceased(A)])
+    core.hear(0, [Dropped(A), Began(B, None)])
     assert all_steps(core) == [Assigned((B,))]
 
 
 def test_only_what_changed_is_to_be_committed(core: GroupCore, subscription: Subscription) -> None:
-    core.heard([Began(A, at(7)), Began(B, None)])
+    core.hear(0, [Began(A, at(7)), Began(B, None)])
     all_steps(core)
     assert core.positions() == {}  # A is where it was committed, B has no position yet
     subscription[A].seek(9, 4)
@@ -126,7 +126,7 @@ def test_only_what_changed_is_to_be_committed(core: GroupCore, subscription: Sub
 
 
 def test_positions_are_due_once_an_interval(core: GroupCore, subscription: Subscription) -> None:
-    core.heard([Began(A, at(7))])
+    core.hear(0, [Began(A, at(7))])
     all_steps(core)
     subscription[A].seek(9)
     assert core.due(MonotonicMs(500)) == {}
@@ -138,7 +138,7 @@ def test_positions_are_due_once_an_interval(core: GroupCore, subscription: Subsc
 
 def test_without_auto_commit_nothing_is_ever_due(subscription: Subscription) -> None:
     core = core_of(subscription, auto_commit=False)
-    core.heard([Began(A, at(7))])
+    core.hear(0, [Began(A, at(7))])
     all_steps(core)
     subscription[A].seek(9)
     assert core.due(MonotonicMs(0)) == core.due(MonotonicMs(1_000_000)) == {}
@@ -198,7 +198,7 @@ def test_the_user_hears_a_life_of_each_partition_in_order(script: list[tuple[Top
             assert {place.tp for place in subscription} >= has
 
     for tp, kind, polls in script:
-        core.heard([possible(state, kind, tp)])
+        core.hear(0, [possible(state, kind, tp)])
         if polls:
             take_up()
             assert has == {tp for tp, now in state.items() if now == "begun"}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import count
 
 import pytest
 
+from kit.interrupts import Interrupt
+from raylog.client import change_queue, group_consumer, group_consumer_core
+from raylog.client.change_queue import ChangeQueue
 from raylog.client.group_calls import made_here
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.group_consumer import GroupReader
@@ -44,7 +48,7 @@ class MemoryMembership:
 
     def __init__(self, woken: Callable[[], None]) -> None:
         self.woken = woken
-        self.told: list[Change] = []
+        self.queue = ChangeQueue(lambda: None)
         self.quieted: list[tuple[TopicPartition, int | None]] = []
         self.commits: list[tuple[dict[TopicPartition, int], Future[None]]] = []
         self.deliverable = {A, B}
@@ -52,7 +56,8 @@ class MemoryMembership:
         self.polls = 0
 
     def tell(self, *changes: Change) -> None:
-        self.told += changes
+        for change in changes:
+            self.queue.tell(change, 1)
         self.woken()
 
     def answer(self, error: Exception | None = None) -> None:
@@ -63,9 +68,8 @@ class MemoryMembership:
         else:
             future.set_exception(error)
 
-    def changes(self) -> Sequence[Change]:
-        told, self.told = self.told, []
-        return told
+    def untold(self, heard: int) -> tuple[int, Sequence[Change]]:
+        return self.queue.untold(heard)
 
     def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
         self.quieted.append((tp, None if position is None else position.offset))
@@ -341,3 +345,36 @@ def test_a_topic_that_is_not_there_is_told_once(world: World, caplog: pytest.Log
         world.metadata.view = ClusterView(topics={"t": there}, version=3)
         world.attend()
     assert caplog.text.count("'t' cannot be read yet") == 1
+
+
+@pytest.mark.parametrize("before", [(), (Began(A, None),)], ids=["nothing", "one"])
+def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Change, ...]) -> None:
+    """The listener hears what began, and what ceased is given up."""
+    for nth in count():
+        world = World()
+        world.member.tell(*before)
+        world.attend()
+        interrupted = False
+        world.member.tell(Began(B, CommittedOffset(Offset(3))))
+        try:
+            with Interrupt(nth, change_queue, group_consumer, group_consumer_core):
+                world.attend()
+        except KeyboardInterrupt:
+            interrupted = True
+        where = f"interrupted at line {nth}"
+        world.attend()
+        told = [partitions for what, partitions in world.listener.heard if what == "assigned"]
+        assert told[-1] == (B,), where
+        assert world.subscription[B].position == 3, where
+        world.member.tell(Ceased(B))
+        try:
+            with Interrupt(nth, change_queue, group_consumer, group_consumer_core):
+                world.attend()
+        except KeyboardInterrupt:
+            pass
+        world.attend()
+        assert B not in world.subscription, where
+        assert (B, None) in world.member.quieted, where
+        if not interrupted:
+            break
+    assert nth > 30

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from itertools import count
 
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.protocol.ids import TopicPartition
@@ -22,7 +23,9 @@ class ChangeQueue:
         """``woken`` is called when there is something to take; it must neither block nor raise."""
         self._woken = woken
         self._condition = threading.Condition()
-        self._untold: list[tuple[Change, int]] = []
+        self._numbers = count(1)
+        self._untold: list[tuple[int, Change, int]] = []
+        """The number of each, what happened, and in which tenure."""
         self._tenures: dict[TopicPartition, int] = {}
         """What the user has, as far as he knows."""
         self._ceased: set[TopicPartition] = set()
@@ -33,20 +36,21 @@ class ChangeQueue:
         tp = change.tp
         with self._condition:
             if isinstance(change, Dropped):
-                is_told_of_loss = any(told == change for told, _ in self._untold)
-                self._untold = [item for item in self._untold if item[0].tp != tp]
+                is_told_of_loss = any(told == change for _, told, _ in self._untold)
+                self._untold = [item for item in self._untold if item[1].tp != tp]
                 self._ceased.discard(tp)
                 if tp not in self._tenures and not is_told_of_loss:
                     return
-            self._untold.append((change, tenure))
+            self._untold.append((next(self._numbers), change, tenure))
             self._condition.notify_all()
         self._woken()
 
-    def take(self) -> list[Change]:
-        """All that he was not told yet, in order."""
+    def untold(self, heard: int) -> tuple[int, list[Change]]:
+        """All that he has not heard yet, in order, and the number of the last of it, to be given as ``heard`` once he
+        has it: so nothing is lost, and nothing told twice, where an interrupt comes between."""
         with self._condition:
-            told, self._untold = self._untold, []
-            for change, tenure in told:
+            self._untold = [item for item in self._untold if item[0] > heard]
+            for _, change, tenure in self._untold:
                 match change:
                     case Began(tp):
                         self._tenures[tp] = tenure
@@ -54,7 +58,15 @@ class ChangeQueue:
                         self._ceased.add(tp)
                     case Dropped(tp):
                         self._tenures.pop(tp, None)
-            return [change for change, _ in told]
+            last = self._untold[-1][0] if self._untold else heard
+            return last, [change for _, change, _ in self._untold]
+
+    def take(self) -> list[Change]:
+        """All that he was not told yet, in order, each once."""
+        with self._condition:
+            _, told = self.untold(0)
+            self._untold = []
+            return told
 
     def quiet(self, tp: TopicPartition) -> int | None:
         """He is done with what he was told to cease, in this tenure; None when he lost it meanwhile or was not told."""

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from re import Pattern
 from typing import Protocol
+from weakref import ref
 
 from raylog.client.group_calls import Call, Calls
 from raylog.client.group_changes import Change
@@ -75,8 +77,9 @@ class Membership(Protocol):
     def generation(self) -> Generation:
         """Of the assignment that it acts on."""
 
-    def changes(self) -> Sequence[Change]:
-        """What happened since the last call, in order, each once."""
+    def untold(self, heard: int) -> tuple[int, Sequence[Change]]:
+        """What happened and was not heard yet, in order, and the number of the last of it: ``heard`` is that of the
+        last that was."""
 
     def quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
         """After Ceased: nothing of it is handed out any more; commit ``position`` as it is given up."""
@@ -131,8 +134,13 @@ class GroupReader:
         self._wake = wake
         self._left = left
         self._clock = clock
-        self._noticed = True
-        self._telling = False
+        self._notices = 1
+        """How often the membership said that it has changes."""
+        self._noticed = 0
+        """How many of these are heeded."""
+        self._telling: Callable[[], Calls[None] | None] = lambda: None
+        """The last call of the listener, while it lives; that it is under way is its own state, which no interrupt can
+        keep from being reset."""
         self._again_ms = 0
         """When to attend again."""
         self._missing = set() if isinstance(topics, Pattern) else set(topics)
@@ -167,7 +175,7 @@ class GroupReader:
         """Those of ``records``, handed out one by one, that the user may have before :meth:`attend` is called again."""
         for record in records:
             if (
-                self._noticed
+                self._notices != self._noticed
                 or self._clock() >= self._again_ms
                 or not self.member.may_deliver(place.tp)
                 or not self._core.reads(place)
@@ -224,11 +232,12 @@ class GroupReader:
 
     def check_no_listener(self, what: str) -> None:
         """Raises InvalidRequest while the listener is called."""
-        if self._telling:
+        telling = self._telling()
+        if telling is not None and getgeneratorstate(telling) == GEN_SUSPENDED:
             raise InvalidRequest(f"a rebalance listener cannot {what}: a poll or close waits for it to return")
 
     def _notice(self) -> None:
-        self._noticed = True
+        self._notices += 1
         self._wake()
 
     def _sign_off(self, timeout_s: float, positions: Offsets) -> None:
@@ -236,9 +245,9 @@ class GroupReader:
             self._came_through(positions)
 
     def _take_up(self, *, leaving: bool = False) -> Calls[None]:
-        if self._noticed:
-            self._noticed = False
-            self._core.heard(self.member.changes())
+        if self._noticed != (notices := self._notices):
+            self._core.hear(*self.member.untold(self._core.heard))
+            self._noticed = notices
         while (step := self._core.next_step()) is not None:
             if leaving and isinstance(step, Assigned):
                 self._core.decline()
@@ -301,11 +310,9 @@ class GroupReader:
     def _tell(
         self, method: Callable[[Sequence[TopicPartition]], object], partitions: Sequence[TopicPartition]
     ) -> Calls[None]:
-        self._telling = True
-        try:
-            yield Call(partial(method, partitions), waits=False)
-        finally:
-            self._telling = False
+        telling = _made(Call(partial(method, partitions), waits=False))
+        self._telling = ref(telling)
+        yield from telling
 
     def _wanted(self, offsets: Offsets | None) -> dict[TopicPartition, CommittedOffset]:
         if offsets is None:
@@ -332,6 +339,10 @@ class GroupReader:
     def _tell_failure(self, future: Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             log.warning("group %s: positions not committed, which is tried again: %s", self._group, error)
+
+
+def _made(call: Call) -> Calls[None]:
+    yield call
 
 
 def _stamped(offsets: Offsets) -> dict[TopicPartition, CommittedOffset]:

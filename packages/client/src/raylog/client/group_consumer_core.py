@@ -7,9 +7,10 @@ committed while its record is still in the user's hands (at least once).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.subscription import Place, Subscription
@@ -45,6 +46,17 @@ Step = Assigned | Revoked | Lost
 _STEP_OF: Mapping[type[Change], type[Step]] = {Began: Assigned, Ceased: Revoked, Dropped: Lost}
 
 
+class _Told(NamedTuple):
+    """What the membership has told; replaced whole, so that an interrupt leaves what was before or what is to be."""
+
+    heard: int = 0
+    """The number of the last change."""
+    changes: tuple[Change, ...] = ()
+    """What of it comes behind the step."""
+    step: Step | None = None
+    """What the user is being told."""
+
+
 class GroupCore:
     """What of the group's partitions is in the subscription, and what of it is not committed yet.
 
@@ -67,45 +79,47 @@ class GroupCore:
         self._interval_ms = auto_commit_interval_ms
         self._max_metadata_bytes = max_metadata_bytes
         self._due_ms: MonotonicMs | None = None
-        self._changes: deque[Change] = deque()
-        self._step: Step | None = None
-        """What the user is being told."""
+        self._told = _Told()
         self._committed: dict[TopicPartition, Offset] = {}
 
-    def heard(self, changes: Iterable[Change]) -> None:
-        """What the membership told, in order."""
-        self._changes.extend(changes)
-        self._changes = deque(_without_what_is_over(self._changes))
+    @property
+    def heard(self) -> int:
+        """The number of the last change that it heard of."""
+        return self._told.heard
+
+    def hear(self, last: int, changes: Iterable[Change]) -> None:
+        """What the membership told, in order, and the number of the last of it."""
+        kept = _without_what_is_over([*self._told.changes, *changes])
+        self._told = _Told(last, tuple(kept), self._told.step)
 
     def next_step(self) -> Step | None:
         """What the user is to be told next, the same until :meth:`done`. None when that is all."""
-        while self._step is None and self._changes:
-            kind = type(self._changes[0])
-            told: list[TopicPartition] = []
-            while self._changes and type(self._changes[0]) is kind:
-                change = self._changes.popleft()
+        while self._told.step is None and (changes := self._told.changes):
+            kind = type(changes[0])
+            now = list(takewhile(lambda change: type(change) is kind, changes))  # noqa: B023 (it is used up here)
+            for change in now:
                 if isinstance(change, Began):
                     self._begin(change)
-                if change.tp in self._subscription:
-                    told.append(change.tp)
-            self._step = _STEP_OF[kind](tuple(sorted(told))) if told else None
-        return self._step
+            told = tuple(sorted(change.tp for change in now if change.tp in self._subscription))
+            step = _STEP_OF[kind](told) if told else None
+            self._told = _Told(self._told.heard, changes[len(now) :], step)
+        return self._told.step
 
     def done(self) -> None:
         """The user was told."""
-        if isinstance(self._step, Assigned):
-            self._step = None
+        if isinstance(self._told.step, Assigned):
+            self._told = self._told._replace(step=None)
         else:
             self.decline()
 
     def decline(self) -> None:
         """The partitions of this step are not read: they are gone, or came when the user was about to leave."""
-        for tp in () if self._step is None else self._step.partitions:
+        for tp in () if self._told.step is None else self._told.step.partitions:
             self._subscription.remove(tp)
             self._committed.pop(tp, None)
             if self._stored is not None:
                 self._stored.pop(tp, None)
-        self._step = None
+        self._told = self._told._replace(step=None)
 
     def owned(self) -> tuple[TopicPartition, ...]:
         """All partitions that the user was told of and not told that they are gone, in order."""
@@ -186,7 +200,7 @@ class GroupCore:
             self._committed[began.tp] = began.committed.offset
 
 
-def _without_what_is_over(changes: Sequence[Change] | deque[Change]) -> list[Change]:
+def _without_what_is_over(changes: Sequence[Change]) -> list[Change]:
     """A partition that was dropped has not ceased in good order, and of one that began in between nobody heard."""
     kept: list[Change] = []
     dropped: dict[TopicPartition, Dropped] = {}

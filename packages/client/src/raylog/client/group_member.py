@@ -101,9 +101,18 @@ class GroupMember:
         call :meth:`quiet`; after Dropped, nothing can be committed. Raises what ended the membership, when all is told.
         """
         found = self._thread.changes.take()
+        self._raise_failure(found)
+        return found
+
+    def untold(self, heard: int) -> tuple[int, Sequence[Change]]:
+        """As :meth:`changes`, for a thread that may be interrupted: see ChangeQueue."""
+        last, found = self._thread.changes.untold(heard)
+        self._raise_failure(found)
+        return last, found
+
+    def _raise_failure(self, found: Sequence[Change]) -> None:
         if not found and self._thread.failure is not None:
             raise self._thread.failure
-        return found
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until :meth:`changes` has something; False when it has not by then."""
