@@ -1,8 +1,8 @@
-"""A simulated broker: one life of a process, around the real cores.
+"""A simulated broker: one life of a process, around the real cores and shells.
 
 Here is the glue that a real broker has in ``partitions``, ``isr_changes`` and the Produce, Fetch and ListOffsets
 handlers, and nothing else: what is decided, is decided by ``Membership`` with its ``BrokerRegistration`` and ``Lease``,
-``Receiver`` and ``local_changes``, ``Controller``, ``Partition`` with its ``Leadership``, and ``Following``.
+``ControllerRuntime``, ``Receiver`` and ``local_changes``, ``Partition`` with its ``Leadership``, and ``Following``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raylog.coordination.model import BrokerInfo, Endpoint
 from raylog.coordination.peer_control import AckStatus, Receiver
 from raylog.coordination.proposals import Drain, DrainAnswer, Verdict
 from raylog.coordination.registration import BrokerRegistration, ensure_cluster
-from raylog.coordination.store import Session, StoreEvent
+from raylog.coordination.store import Session
 from raylog.protocol.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
@@ -31,10 +31,11 @@ from .disk import Disk
 from .engine import Process, ProcessDied, Thread
 from .group_coordinator import Coordinating
 from .local import StepFailed
+from .loops import RunningLoops
 from .network import Answer
 from .replicas import Replicas
 from .world import World
-from .zookeeper import SimSink, SimStore
+from .zookeeper import SimStore
 
 RETRY_MS = 200
 KEEP_MS = 300
@@ -101,8 +102,7 @@ class SimBroker:
         self._is_drained = self._was_drained = False
         self._told: tuple[int, int] | None = None
         """The controller's epoch and our incarnation of the last one that knows whether it is drained."""
-        failed = ("steps of brokers' threads failed",)
-        self._loops = design.loops(self.store, world.ensemble, self._membership, lambda: world.counts.update(failed))
+        self._loops = self._make_loops(self._membership)
         self.membership = Membership(
             self.store,
             registration,
@@ -115,17 +115,26 @@ class SimBroker:
         self.is_synced = False
         self.replicas = Replicas(self)
         self._waiting: list[Waiting] = []
-        machine = design.controller(world.min_isr)
-        self.controlling = Controlling(self, Thread(self.process), self.store, self.sink, machine, design.reading)
+        self._controller = Thread(self.process)
+        self.controlling = Controlling(
+            self,
+            self._controller,
+            self.store,
+            self._make_loops(self._controller),
+            lambda: design.controller(world.min_isr),
+            design.reading,
+        )
         self.controlling.on_silent = lambda broker: world.moment("silent", broker)
         self.coordinating = Coordinating(self, design.groups) if world.has_groups else None
+
+    def _make_loops(self, thread: Thread) -> RunningLoops:
+        """What runs on a thread of the engine."""
+        world, failed = self.world, ("steps of brokers' threads failed",)
+        return world.design.loops(self.store, world.ensemble, thread, lambda: world.counts.update(failed))
 
     def clock(self) -> MonotonicMs:
         """This machine's monotonic clock, which shows what it likes."""
         return MonotonicMs(self.engine.now + self._offset)
-
-    def sink(self, thread: Thread, take: Callable[[StoreEvent], None]) -> SimSink:
-        return self.world.ensemble.sink(thread, take)
 
     # --- membership
 
@@ -180,14 +189,21 @@ class SimBroker:
         self.membership.check()
 
     def fail_threads(self, count: int) -> None:
-        """So many of the next steps of each of its threads fail, and of the calls to ZooKeeper in later ones."""
+        """So many of the next steps of each of its threads fail, of the calls to ZooKeeper in later ones, and of the
+        threads that the controller makes.
+        """
         self._loops.fail(count)
-        self.store.odd_calls = {self._membership: count}
+        self.controlling.fail_threads(count)
+        self.store.odd_calls = {self._membership: count, self._controller: count}
 
     @property
     def is_busy(self) -> bool:
         """A thread is in the midst of a step: to stop, the broker waits for it."""
-        return self._membership.busy or (self.coordinating is not None and self.coordinating.is_busy)
+        return (
+            self._membership.busy
+            or self._controller.busy
+            or (self.coordinating is not None and self.coordinating.is_busy)
+        )
 
     # --- the end of it
 
@@ -232,6 +248,8 @@ class SimBroker:
 
     def stop_clean(self) -> None:
         """Flush, sign off, end; a disk that failed is left as it is, without the mark of an orderly stop."""
+        self.store.thread = self._controller
+        self.controlling.stop()
         self.membership.leave()
         self.replicas.resign_all()
         if self.coordinating is not None:

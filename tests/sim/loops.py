@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from raylog.coordination.loops import FIRST_PAUSE_S, Loop, Loops
@@ -81,7 +81,7 @@ class SimLoops(Loops):
 
     def __init__(self, on_failed: Callable[[], None]) -> None:
         """``on_failed`` is told of each step that fails because it was to."""
-        super().__init__(reports=Unheard(), before_step=self._begin_step, now_s=lambda: 0.0)
+        super().__init__(reports=Unheard(), before_step=self.begin_step, now_s=lambda: 0.0)
         self._on_failed = on_failed
         self._made: dict[str, list[SimLoop]] = {}
         self._failing: dict[str, int] = {}
@@ -101,11 +101,12 @@ class SimLoops(Loops):
         self._made.setdefault(name, []).append(loop)
         return loop
 
-    def fail(self, count: int) -> None:
-        """So many of the next steps of each of them fail."""
-        self._failing = dict.fromkeys(self._made, count)
+    def fail(self, count: int, more: Iterable[str] = ()) -> None:
+        """So many of the next steps of each of them fail, and of those that begin under the names ``more``."""
+        self._failing = dict.fromkeys((*self._made, *more), count)
 
-    def _begin_step(self, name: str) -> None:
+    def begin_step(self, name: str) -> None:
+        """Raises StepFailed."""
         if self._failing.get(name):
             self._failing[name] -= 1
             self._on_failed()
@@ -226,9 +227,9 @@ class RunningLoops(SimLoops):
         self.ensemble = ensemble
         self.thread = thread
 
-    def _begin_step(self, name: str) -> None:
+    def begin_step(self, name: str) -> None:
         self._store.thread = self.thread
-        super()._begin_step(name)
+        super().begin_step(name)
 
     def inbox(self) -> Any:
         return SimInbox(self.ensemble, self.ensemble.number(), self.thread)

@@ -551,10 +551,7 @@ class World:
             self._tell_hint(observer, dead, epoch)
 
     def _tell_hint(self, observer: Any, dead: BrokerId, epoch: Any) -> None:
-        if observer.controlling.is_active:
-            observer.controlling.fence(dead, epoch)
-        elif observer.receiver.state.controller_id == dead:
-            observer.controlling.controller_hint(dead)
+        observer.controlling.seems_dead(dead, epoch)
 
     def wrong_hint(self, broker: BrokerId) -> None:
         """All signs say that it is dead, and it is not."""

@@ -78,11 +78,11 @@ Item: TypeAlias = "StoreEvent | core.Event | Asked | AskedToDecide | SeemsDead |
 class ControllerCalls:
     """The calls; any thread may make them."""
 
-    def __init__(self, broker_id: BrokerId, is_active: Callable[[], bool]) -> None:
-        """``is_active``: whether this broker is the controller, as far as it knows."""
+    def __init__(self, broker_id: BrokerId, is_active: Callable[[], bool], inbox: queue.SimpleQueue[Item]) -> None:
+        """``is_active``: whether this broker is the controller, as far as it knows. ``inbox``: of its thread."""
         self._broker_id = broker_id
         self._is_active = is_active
-        self.queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.queue = inbox
         """Where the calls go; the store's events come here, too."""
         self.is_over = False
         """Set by the thread when it has ended."""

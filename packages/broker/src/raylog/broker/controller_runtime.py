@@ -8,11 +8,11 @@ sender thread, which delivers messages one at a time and in order.
 from __future__ import annotations
 
 import queue
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 from raylog.broker.controller_calls import (
     Asked,
@@ -33,7 +33,7 @@ from raylog.coordination.controller import Controller
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import PeerControl
+from raylog.coordination.peer_control import PeerControl, UpdateState
 from raylog.coordination.store import (
     MetadataStore,
     NodeEvent,
@@ -44,21 +44,29 @@ from raylog.coordination.store import (
 from raylog.coordination.topic_ids import odd_ids
 from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import NotController
-from raylog.protocol.ids import BrokerEpoch, BrokerId
+from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 __all__ = ["ControllerRuntime", "write_out"]
 
 logger = EventLog(__name__)
 
-TICK_S = 0.1
-RETRY_S = 0.2
-RECONCILE_S = 300.0
+TICK_MS = 100
+RETRY_MS = 200
+RECONCILE_MS = 300_000
 """Time between two comparisons of what is believed with what the store holds: nothing should differ."""
-UNREADABLE_RETRY_S = 1.0
-STAND_BACK_S = 1.0
+UNREADABLE_RETRY_MS = 1_000
+STAND_BACK_MS = 1_000
 """After a defect: so long another has to be elected in its place."""
-HINT_HOLDS_S = 2.0
+HINT_HOLDS_MS = 2_000
 """How long a broker is taken for dead after a hint that is not repeated."""
+
+
+class ControlSender(Protocol):
+    """Delivers messages to one broker, in order, and puts what came of each on the controller's queue (Sender)."""
+
+    def put(self, message: UpdateState) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class ControllerRuntime:
@@ -76,14 +84,22 @@ class ControllerRuntime:
         rebalance: Callable[[ClusterState], core.Rebalance],
         silence_ms: int,
         loops: Loops,
+        now_ms: Callable[[], MonotonicMs] = monotonic_ms,
+        wall_ms: Callable[[], TimestampMs] = wall_ms,
+        machine: Callable[..., Controller] = Controller,
+        sender: Callable[..., ControlSender] = Sender,
     ) -> None:
-        """``silence_ms``: how long a broker may leave the controller without an answer; the rest is the core's."""
+        """``silence_ms``: how long a broker may leave the controller without an answer; the rest is the core's, which
+        ``machine`` makes. ``now_ms``, ``wall_ms``: the clocks; ``sender`` makes what carries messages to one broker.
+        """
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
-        self._stand_back_s = silence_ms / 1000
+        self._silence_ms = silence_ms
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._new_sender = sender
         self._new_machine = partial(
-            Controller,
+            machine,
             defaults=defaults,
             check_configs=check_configs,
             rules=rules,
@@ -92,19 +108,19 @@ class ControllerRuntime:
         )
         self._machine = self._new_machine()
         self._mandate: election.Mandate | None = None
-        self.calls = ControllerCalls(broker_id, lambda: self._machine.is_active)
+        self.calls = ControllerCalls(broker_id, lambda: self._machine.is_active, loops.inbox())
         """What other threads ask of it."""
         self._queue = self.calls.queue
         self._answers: dict[object, Future[Results]] = {}
         self._proposals: dict[object, Future[bytes]] = {}
-        self._senders: dict[BrokerId, Sender] = {}
-        self._gone: dict[BrokerId, tuple[BrokerEpoch, float]] = {}
+        self._senders: dict[BrokerId, ControlSender] = {}
+        self._gone: dict[BrokerId, tuple[BrokerEpoch, int]] = {}
         """Which incarnations seem dead, and when a hint told so last: it is repeated while it holds."""
-        self._campaign_at: float | None = 0.0
-        self._stands_back_until = 0.0
+        self._campaign_at: int | None = now_ms()
+        self._stands_back_until: int = now_ms()
         """Resigned: until then it does not try to be elected."""
-        self._tick_at = 0.0
-        self._reconcile_at = 0.0
+        self._tick_at: int = now_ms()
+        self._reconcile_at: int = now_ms()
         self._loops = loops
         self._loop = loops.loop("controller", self._round, mend=self._start_over, finish=self._finish)
 
@@ -132,11 +148,11 @@ class ControllerRuntime:
             return not self._turn()
         except StoreError as error:
             logger.warning("controller starts over: the metadata store failed", reason=error)
-            self._depose(campaign_in_s=RETRY_S)
+            self._depose(campaign_in_ms=RETRY_MS)
         except paths.CorruptMetadata as error:
             # Nobody can tell what was meant, so nothing is decided until somebody has mended it.
             logger.error("controller waits: another program wrote what cannot be read", reason=error)
-            self._depose(campaign_in_s=UNREADABLE_RETRY_S)
+            self._depose(campaign_in_ms=UNREADABLE_RETRY_MS)
         return True
 
     def _start_over(self, error: Exception) -> None:
@@ -147,16 +163,16 @@ class ControllerRuntime:
         self._machine = self._new_machine()
         self._leave_office()
         self._refuse_waiting()
-        self._campaign_at = time.monotonic() + RETRY_S
+        self._campaign_at = self._now_ms() + RETRY_MS
         if was_active:
-            self._stands_back_until = time.monotonic() + STAND_BACK_S
+            self._stands_back_until = self._now_ms() + STAND_BACK_MS
             self._resign()
 
     def _finish(self) -> None:
         """The thread ends, and with it the office; whoever waits for an answer hears so."""
         try:
             self._resign()
-            self._depose(campaign_in_s=None)
+            self._depose(campaign_in_ms=None)
         finally:
             self._machine = self._new_machine()
             self._leave_office()
@@ -174,23 +190,23 @@ class ControllerRuntime:
         """Campaign when it is time, and take one item in; True when it says to stop."""
         self._campaign_when_due()
         try:
-            item = self._queue.get(timeout=max(self._tick_at - time.monotonic(), 0))
+            item = self._queue.get(timeout=max(self._tick_at - self._now_ms(), 0) / 1000)
         except queue.Empty:
             item = None
         if isinstance(item, Stop):
             return True
         if item is not None:
             self._take(item)
-        if time.monotonic() >= self._tick_at:  # by the clock, however much there is to take in
-            self._tick_at = time.monotonic() + TICK_S
-            self._feed(core.Tick(monotonic_ms()))
-        if time.monotonic() >= self._reconcile_at:
+        if self._now_ms() >= self._tick_at:  # by the clock, however much there is to take in
+            self._tick_at = self._now_ms() + TICK_MS
+            self._feed(core.Tick(self._now_ms()))
+        if self._now_ms() >= self._reconcile_at:
             self._reconcile()
         return False
 
     def _reconcile(self) -> None:
         """Read everything when in office, and decide anew where another program changed what no watch tells of."""
-        self._reconcile_at = time.monotonic() + RECONCILE_S
+        self._reconcile_at = self._now_ms() + RECONCILE_MS
         if not self._machine.is_active:
             return
         found = snapshot.load(self._store)
@@ -201,25 +217,25 @@ class ControllerRuntime:
             self._feed(core.Loaded(*found))
 
     def _campaign_when_due(self) -> None:
-        if self._campaign_at is None or time.monotonic() < max(self._campaign_at, self._stands_back_until):
+        if self._campaign_at is None or self._now_ms() < max(self._campaign_at, self._stands_back_until):
             return
         self._campaign_at = None
-        now = wall_ms()
+        now = self._wall_ms()
         mandate = election.campaign(self._store, self._broker_id, now, self._queue)
         if mandate == self._mandate:
             return
-        self._depose(campaign_in_s=None)
+        self._depose(campaign_in_ms=None)
         if mandate is None:
             return
         told = configs.read_changes(self._store, self._queue)  # before the snapshot, which holds what they tell of
         found = snapshot.load(self._store, self._queue)
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
-        self._reconcile_at = time.monotonic() + RECONCILE_S
+        self._reconcile_at = self._now_ms() + RECONCILE_MS
         elected = core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids)
         self._feed(elected)
         for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
-            if time.monotonic() - told_at < HINT_HOLDS_S:
+            if self._now_ms() - told_at < HINT_HOLDS_MS:
                 self._feed(core.Fence(broker_id, epoch))
 
     def _take(self, item: Item) -> None:
@@ -245,27 +261,27 @@ class ControllerRuntime:
 
     def _seems_dead(self, hint: SeemsDead) -> None:
         """Fence the broker; or, where it is the controller, take its place, and fence it then."""
-        self._gone[hint.broker_id] = hint.epoch, time.monotonic()
+        self._gone[hint.broker_id] = hint.epoch, self._now_ms()
         if self._machine.is_active:
             self._feed(core.Fence(hint.broker_id, hint.epoch))
             return
-        if time.monotonic() < self._stands_back_until:
+        if self._now_ms() < self._stands_back_until:
             return
-        now = wall_ms()
+        now = self._wall_ms()
         epoch = self._store.exists(paths.broker_epoch(hint.broker_id))
         if epoch is not None and epoch.version == hint.epoch:  # else another process has its id by now
             election.take_over(self._store, self._broker_id, now, hint.broker_id)
-            self._campaign_at = 0.0
+            self._campaign_at = self._now_ms()
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event.state is SessionState.CONNECTED:
-            self._campaign_at = 0.0
+            self._campaign_at = self._now_ms()
         else:
-            self._depose(campaign_in_s=None)  # watches are lost, and another may be elected unseen
+            self._depose(campaign_in_ms=None)  # watches are lost, and another may be elected unseen
 
     def _node_changed(self, path: str) -> None:
         if path == paths.CONTROLLER:
-            self._campaign_at = 0.0
+            self._campaign_at = self._now_ms()
         elif not self._machine.is_active:
             pass
         elif path.startswith((paths.BROKER_IDS, paths.BROKER_EPOCHS)):
@@ -313,23 +329,23 @@ class ControllerRuntime:
             case core.StepDown():
                 logger.warning("controller deposed: another was elected", controller=self._broker_id)
                 self._leave_office()
-                self._campaign_at = time.monotonic() + RETRY_S
+                self._campaign_at = self._now_ms() + RETRY_MS
                 return core.Deposed()
             case core.Resign():
                 logger.warning("controller resigns: it reaches too few brokers", controller=self._broker_id)
                 self._leave_office()
-                self._campaign_at, self._stands_back_until = 0.0, time.monotonic() + self._stand_back_s
+                self._campaign_at = self._stands_back_until = self._now_ms() + self._silence_ms
                 election.resign(self._store)
                 return core.Deposed()
         return None
 
-    def _depose(self, *, campaign_in_s: float | None) -> None:
+    def _depose(self, *, campaign_in_ms: int | None) -> None:
         """Leave office, if in it; campaign again after that time (None: when told to)."""
         self._leave_office()
         self._feed(core.Deposed())
         self._refuse_waiting()
-        if campaign_in_s is not None:
-            self._campaign_at = time.monotonic() + campaign_in_s
+        if campaign_in_ms is not None:
+            self._campaign_at = self._now_ms() + campaign_in_ms
 
     def _refuse_waiting(self) -> None:
         """Whoever waits for an answer hears that it has to ask another."""
@@ -347,10 +363,12 @@ class ControllerRuntime:
             sender.stop()
         self._senders.clear()
 
-    def _sender(self, broker_id: BrokerId) -> Sender:
+    def _sender(self, broker_id: BrokerId) -> ControlSender:
         sender = self._senders.get(broker_id)
         if sender is None:
-            sender = self._senders[broker_id] = Sender(broker_id, self._peer_control, self._queue.put, self._loops)
+            sender = self._senders[broker_id] = self._new_sender(
+                broker_id, self._peer_control, self._queue.put, self._loops
+            )
         return sender
 
 
