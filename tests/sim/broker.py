@@ -1,8 +1,8 @@
 """A simulated broker: one life of a process, around the real cores and shells.
 
-Here is the glue that a real broker has in ``partitions``, ``isr_changes`` and the Produce, Fetch and ListOffsets
+Here is the glue that a real broker has in ``isr_changes``, ``draining`` and the Produce, Fetch and ListOffsets
 handlers, and nothing else: what is decided, is decided by ``Membership`` with its ``BrokerRegistration`` and ``Lease``,
-``ControllerRuntime``, ``Receiver`` and ``local_changes``, ``Partition`` with its ``Leadership``, and ``Following``.
+``ControllerRuntime``, ``PartitionTable``, ``Partition`` with its ``Leadership``, and ``Following``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from raylog.broker.membership import Membership
 from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS_ALL, AppendInfo
 from raylog.broker.storage.health import Health
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.peer_control import AckStatus, Receiver
+from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
 from raylog.coordination.proposals import Drain, DrainAnswer, Verdict
 from raylog.coordination.registration import BrokerRegistration, ensure_cluster
 from raylog.coordination.store import Session
@@ -111,8 +110,6 @@ class SimBroker:
             lease=design.lease(),
             now_ms=self.clock,
         )
-        self.receiver: Receiver = design.receiver(broker_id)
-        self.is_synced = False
         self.replicas = Replicas(self)
         self._waiting: list[Waiting] = []
         self._controller = Thread(self.process)
@@ -137,6 +134,16 @@ class SimBroker:
         return MonotonicMs(self.engine.now + self._offset)
 
     # --- membership
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest that the controller sent."""
+        return self.replicas.table.state()
+
+    @property
+    def is_synced(self) -> bool:
+        """As PartitionTable."""
+        return self.replicas.table.is_synced
 
     @property
     def epoch(self) -> BrokerEpoch:
@@ -166,19 +173,16 @@ class SimBroker:
 
     def register_with(self, register: Callable[[], BrokerEpoch]) -> None:
         """As PartitionTable: no message of the controller is taken in meanwhile."""
-        self.is_synced = False
         self.serving.busy = True
         try:
-            epoch = register()
-            self.replicas.registered()
-            self.receiver.registered(epoch)
+            self.replicas.table.register_with(register)
         finally:
             self.serving.busy = False
             waiting, self.serving.waiting = self.serving.waiting, []
             for action in waiting:
                 self.engine.at(0, self.serving, action)
         since = self.membership.broker.intact_since
-        self.engine.note(f"{self.process.name}: registered, epoch {epoch}, intact since {since}")
+        self.engine.note(f"{self.process.name}: registered, epoch {self.epoch}, intact since {since}")
 
     @property
     def may_act(self) -> bool:
@@ -214,7 +218,7 @@ class SimBroker:
 
     def drain(self, then: Callable[[bytes | None], None], *, cancel: bool = False) -> None:
         """Ask the controller to let others lead (or no longer), and go on with its answer, or without one."""
-        state, serving = self.receiver.state, self.serving
+        state, serving = self.state, self.serving
         message = Drain(self.id, self.epoch, state.controller_epoch, cancel).encode()
         self.network.call(self.id, serving, state.controller_id, "propose", message, DRAIN_TIMEOUT_MS, then)
 
@@ -230,7 +234,7 @@ class SimBroker:
 
     def _keep_drained(self) -> None:
         """As Draining.keep: tell a controller that has not heard of it."""
-        about = (self.receiver.state.controller_epoch, self.epoch)
+        about = (self.state.controller_epoch, self.epoch)
         if self._told == about or (self._told is None and not self._is_drained and not self._was_drained):
             return
         self._was_drained = True
@@ -250,6 +254,7 @@ class SimBroker:
         """Flush, sign off, end; a disk that failed is left as it is, without the mark of an orderly stop."""
         self.store.thread = self._controller
         self.controlling.stop()
+        self.serving.busy = True  # the server is stopped, and with it all that comes from other brokers
         self.membership.leave()
         self.replicas.resign_all()
         if self.coordinating is not None:
@@ -274,7 +279,7 @@ class SimBroker:
             case "propose":
                 self.controlling.propose(request, answer)
             case "metadata":
-                state = self.receiver.state
+                state = self.state
                 told = {
                     tp: Leader(p.leader, p.leader_epoch, topic.id)
                     for topic in state.topics.values()
@@ -312,20 +317,18 @@ class SimBroker:
 
     def _control(self, payload: bytes, answer: Answer) -> None:
         try:
-            ack = self.receiver.receive(payload, self.replicas.act)
+            answered = self.replicas.control(payload)
         except StepFailed as error:
             self.engine.note(f"broker {self.id}: a message of the controller failed, {error}")
             return  # the controller hears nothing
-        if ack.status is AckStatus.OK:
-            self.is_synced = True
         self.settle()
-        answer(ack.encode())
+        answer(answered)
 
     def _produce(self, request: ProduceRequest, answer: Answer) -> None:
         try:
             self.check_lease()
             batch = memoryview(bytearray(request.batch))
-            partition = self.replicas.leading(request.tp, request.topic_id)
+            partition = self.replicas.table.get(request.tp, request.topic_id)
             info = partition.append(batch, acks=ACKS_ALL, now_ms=TimestampMs(0))
         except RaylogError as error:
             answer(error)

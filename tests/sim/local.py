@@ -43,6 +43,13 @@ class SimLogs:
         self._may_fail = may_fail
         self._logs: dict[TopicPartition, SimLog] = {}
 
+    def configure(self, settings: Settings) -> None:
+        """Logs have the settings that they were opened with."""
+
+    def offline(self) -> Mapping[str, str]:
+        failure = self._disk.health.failure
+        return {"disk": failure} if failure else {}
+
     def partitions(self) -> Mapping[TopicPartition, tuple[TopicId, Any]]:
         """All that are on the disk, opened or not; none of a disk that failed."""
         files = {} if self._disk.health.failure else self._disk.files

@@ -1,5 +1,5 @@
-"""The partitions of a simulated broker, with what ``partitions``, ``replica_fetchers``, ``isr_changes`` and the Fetch
-handler do in a real one.
+"""The partitions of a simulated broker: the product's table, with what ``replica_fetchers``, ``isr_changes`` and the
+Fetch handler do in a real one.
 
 Followers ask for one partition at a time, over and over; a request waits at the leader until there is something, as
 Fetch does. A request that was overtaken still arrives.
@@ -7,6 +7,7 @@ Fetch does. A request that was overtaken still arrives.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,8 @@ from raylog.broker.config import (
     topic_settings,
 )
 from raylog.broker.partition import Isolation, Partition
-from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.broker.partitions import PartitionTable
+from raylog.coordination.model import BrokerInfo
 from raylog.coordination.peer_control import Lead
 from raylog.coordination.proposals import (
     IsrAnswer,
@@ -31,7 +33,6 @@ from raylog.coordination.proposals import (
     Verdict,
 )
 from raylog.protocol.errors import (
-    NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
     RaylogError,
@@ -87,6 +88,27 @@ class Followed:
     leader_epoch: LeaderEpoch
 
 
+class SimTable(PartitionTable):
+    """Shows what invariants look at."""
+
+    @property
+    def partitions(self) -> dict[TopicPartition, Partition]:
+        return self._partitions
+
+    def errors(self) -> dict[TopicPartition, Exception]:
+        """What keeps partitions from being as the controller wants them."""
+        return {tp: failure.error for tp, failure in self._local.failures.items()}
+
+
+class WaitingRequests:
+    """Stands in for DelayedFetches and DelayedOperations: all that wait look again."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.interrupt = self.changed = lambda tp: wake()
+        self.appended = lambda tp, size: wake()
+        self.advanced = lambda tp, readable: wake()
+
+
 class Replicas:
     """One broker's."""
 
@@ -101,17 +123,27 @@ class Replicas:
         )
         self.fails = 0
         """So many of the next steps fail that a message of the controller asks for."""
-        self._local: SimPartitions = world.design.local(
-            broker.id,
-            self._broker_settings,
-            SimLogs(broker.disk, topic_settings(self._broker_settings), self._may_fail, world.design.log, self._opens),
-            self,
-            self._open,
-            lambda: TimestampMs(0),
-            broker.clock,
+        logs = SimLogs(
+            broker.disk, topic_settings(self._broker_settings), self._may_fail, world.design.log, self._opens
         )
-        self._local.may_fail, self._local.on_lead, self._local.on_follow = self._may_fail, self._leads, self._follows
-        self.partitions = self._local.partitions
+        waiting: Any = WaitingRequests(self._wake_soon)
+        self.table = SimTable(
+            broker.id,
+            "sim",
+            self._broker_settings,
+            logs,  # type: ignore[arg-type]
+            waiting,
+            waiting,
+            waiting,
+            self,
+            lambda: TimestampMs(0),
+            self._open,
+            uptime_ms=broker.clock,
+            receiver=world.design.receiver,
+            local=self._make_local,
+        )
+        self.table.on_caught_up = lambda tp: self._engine.at(0, broker.serving, lambda: self._propose(tp))
+        self.partitions = self.table.partitions
         self._followed: dict[TopicPartition, Followed] = {}
         self._parked: list[Parked] = []
         self._wakes_soon = False
@@ -122,24 +154,19 @@ class Replicas:
 
     # --- the controller's word
 
-    def act(self, before: ClusterState, after: ClusterState) -> None:
-        """As PartitionTable: what fails is done the next time."""
-        self._local.carry_out(before, after, self._broker_settings)
-        for tp, failure in self._local.failures.items():
-            if not isinstance(failure.error, RaylogError | StepFailed):
-                raise failure.error
-            self._engine.note(f"broker {self._broker.id}: cannot do what is asked of {tp}, {failure.error}")
-        self._wake()
+    def _make_local(self, *args: Any) -> SimPartitions:
+        local: SimPartitions = self._broker.world.design.local(*args)
+        local.may_fail, local.on_lead, local.on_follow = self._may_fail, self._leads, self._follows
+        return local
 
-    def retry(self) -> None:
-        """As PartitionTable."""
-        state = self._broker.receiver.state
-        if self._broker.is_synced and self._local.has_retries:
-            self.act(state, state)
-
-    def registered(self) -> None:
-        """As PartitionTable.register_with."""
-        self._local.registered()
+    def control(self, payload: bytes) -> bytes:
+        """Take one message of the controller in. Raises StepFailed where that failed as a whole."""
+        answer = self.table.control(payload)
+        for tp, error in self.table.errors().items():
+            if not isinstance(error, RaylogError | StepFailed):
+                raise error
+            self._engine.note(f"broker {self._broker.id}: cannot do what is asked of {tp}, {error}")
+        return answer
 
     def _may_fail(self, tp: TopicPartition) -> None:
         if self.fails:
@@ -179,8 +206,7 @@ class Replicas:
         """Each fetch tells it here."""
 
     def resign_all(self) -> None:
-        for tp in [*self.partitions]:
-            self._local.resign(tp)
+        self.table.resign_all()
 
     def _open(self, tp: TopicPartition, topic_id: TopicId, log: Any, settings: Settings) -> Partition:
         broker, checker = self._broker, self._broker.world.checker
@@ -189,20 +215,6 @@ class Replicas:
         log.on_start_anew = lambda log, offset: checker.starts_anew(tp, broker.id, log, offset)
         log.on_truncate = lambda log, offset: checker.truncated(tp, broker.id, log, offset)
         log.on_publish = lambda log: checker.published(tp, broker.id, log, leads=partition.is_leader)
-        partition.on_append = lambda tp, size: self._wake_soon()
-        partition.on_advance = lambda tp, size, hw: self._wake_soon()
-        partition.on_caught_up = lambda tp: self._engine.at(0, broker.serving, lambda: self._propose(tp))
-        return partition
-
-    def leading(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition:
-        """As PartitionTable.get, and for those who name the topic's id. Raises UnknownTopicOrPartition,
-        NotLeaderOrFollower.
-        """
-        partition = self.partitions.get(tp)
-        if partition is None or topic_id not in (None, partition.topic_id):
-            raise UnknownTopicOrPartition(f"{tp} is not here")
-        if not partition.is_leader:
-            raise NotLeaderOrFollower(f"{tp} is led elsewhere")
         return partition
 
     # --- leading: Fetch and ListOffsets
@@ -244,10 +256,10 @@ class Replicas:
 
     def _read_for_replica(self, request: ReplicaFetch, *, is_first: bool) -> FetchedPartition[memoryview]:
         broker = self._broker
-        known = broker.receiver.state.brokers.get(request.replica)
+        known = broker.state.brokers.get(request.replica)
         if known is not None and request.epoch < known.epoch:
             raise StaleBrokerEpoch(f"broker {request.replica} fetched in incarnation {request.epoch}")
-        partition = self.leading(request.tp, request.topic_id)
+        partition = self.table.get(request.tp, request.topic_id)
         read = partition.read(
             request.offset,
             MAX_BYTES,
@@ -279,7 +291,7 @@ class Replicas:
 
     def ends(self, request: EndsRequest) -> Ends:
         """As the ListOffsets handler (KIP-207). Raises OffsetNotAvailable and what has the client look elsewhere."""
-        partition = self.leading(request.tp)
+        partition = self.table.get(request.tp)
         partition.check_leader_epoch(request.leader_epoch)
         end = partition.high_watermark
         if end < partition.epoch_start_offset:
@@ -356,7 +368,7 @@ class Replicas:
         broker = self._broker
         try:
             broker.check_lease()
-            partition = self.leading(request.tp)
+            partition = self.table.get(request.tp)
             asked = partition.high_watermark if request.offset < 0 else request.offset
             start = partition.delete_records(asked)
             partition.save_start()
@@ -384,21 +396,16 @@ class Replicas:
 
     def give_up_failed(self) -> None:
         """As IsrChanges: lead and fetch nothing any more, and tell the controller, who counts on this broker still."""
-        broker, state = self._broker, self._broker.receiver.state
-        reason = broker.disk.health.failure
-        if not reason:
-            return
-        self._followed.clear()
-        for partition in self.partitions.values():
-            if partition.is_leader:
-                partition.resign()
+        broker, state = self._broker, self._broker.state
+        failed = self.table.give_up_failed()
         lost = tuple(
-            OfflineReplica(tp, topic.id)
-            for topic in state.topics.values()
-            for tp, partition in topic.topic_partitions()
-            if broker.id in (partition.leader, *partition.isr, *partition.elr)
+            OfflineReplica(tp, topic_id)
+            for tp, (topic_id, _) in failed.items()
+            if (known := state.partition(tp, topic_id)) is not None
+            and broker.id in (known.leader, *known.isr, *known.elr)
         )
         if lost:
+            [reason, *_] = (reason for _, reason in failed.values())
             message = ReplicasOffline(broker.id, broker.epoch, state.controller_epoch, lost, reason)
             controller, payload = state.controller_id, message.encode()
             broker.network.call(
@@ -408,7 +415,7 @@ class Replicas:
     # --- proposing
 
     def _look_at_isrs(self) -> None:
-        self.retry()
+        self.table.retry()
         self.give_up_failed()
         for tp, partition in self.partitions.items():
             if partition.is_leader:
@@ -419,7 +426,7 @@ class Replicas:
         broker, partition = self._broker, self.partitions.get(tp)
         if partition is None or not partition.is_leader or tp in self._proposing:
             return
-        state = broker.receiver.state
+        state = broker.state
         found = partition.proposal(broker.clock(), {each.id: each.epoch for each in state.brokers.values()})
         if found is None:
             return
@@ -443,7 +450,7 @@ class Replicas:
         if partition is None or not partition.is_leader or partition.topic_id != change.topic_id:
             return
         if outcome.state is not None:
-            partition.update(outcome.state, self._broker.clock())
+            self.table.isr_answered(change.tp, change.topic_id, outcome.state)
         if outcome.verdict is not Verdict.OK:
             partition.refused(change.version)
         self._wake()

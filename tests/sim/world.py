@@ -623,7 +623,7 @@ class World:
         """Which broker knows other overrides of the topic than are set; empty when none does."""
         configs = paths.decode_config(paths.topic_config(TOPIC), self.checker.configs[TOPIC])
         for broker in self.brokers.values():
-            topic = broker.receiver.state.topics.get(TOPIC)
+            topic = broker.state.topics.get(TOPIC)
             if topic is None or topic.configs != configs:
                 return f"broker {broker.id} knows {topic and topic.configs} of {TOPIC}, set is {configs}"
         return ""

@@ -32,6 +32,7 @@ from raylog.protocol.errors import (
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,
+    MonotonicMs,
     Offset,
     TimestampMs,
     TopicId,
@@ -60,9 +61,14 @@ class PartitionTable:
         fetchers: Fetchers,
         now_ms: Callable[[], TimestampMs],
         partition: Callable[[TopicPartition, TopicId, Log, Settings], Partition] = Partition,
+        *,
+        uptime_ms: Callable[[], MonotonicMs] = monotonic_ms,
+        receiver: Callable[[BrokerId], Receiver] = Receiver,
+        local: Callable[..., LocalPartitions] = LocalPartitions,
     ) -> None:
-        """``log_dirs`` are open already; ``settings`` are those that the broker was started with; ``partition`` makes
-        one on its log.
+        """``log_dirs`` are open already; ``settings`` are those that the broker was started with; ``now_ms`` is the
+        wall clock, ``uptime_ms`` the monotonic one; ``partition`` makes one on its log, ``receiver`` and ``local`` what
+        takes the controller's word in and carries it out.
         """
         self.broker_id = broker_id
         self.cluster_id = cluster_id
@@ -76,10 +82,8 @@ class PartitionTable:
         self.on_caught_up: Callable[[TopicPartition], None] = lambda tp: None
         """Called when a follower may join the ISR, by any thread: it must only take note."""
         self._now_ms = now_ms
-        self._receiver = Receiver(broker_id)
-        self._local = LocalPartitions(
-            broker_id, self._settings, log_dirs, fetchers, self._open_partition, now_ms, monotonic_ms
-        )
+        self._receiver = receiver(broker_id)
+        self._local = local(broker_id, self._settings, log_dirs, fetchers, self._open_partition, now_ms, uptime_ms)
         self._partition = partition
         self._partitions = self._local.partitions
         self.on_brokers: Callable[[Iterable[BrokerInfo]], None] = lambda brokers: None
