@@ -195,6 +195,9 @@ class Producer(Client):
             self.engine.at(self.backoff(), self.thread, lambda: self._send(batch))
             return
         is_first = batch is self._pending[0]
+        if not is_first and not self._is_known:  # sent before, when it was, and since then all may have been deleted
+            self.engine.at(self.backoff(), self.thread, lambda: self._send(batch))
+            return
         batch.attempts += 1
 
         def done(answer: Offset | RaylogError | None) -> None:
