@@ -83,7 +83,7 @@ class SimBroker:
         self._membership = Thread(self.process)
         self._offset = broker_id * 100_000
         design = world.design
-        self.store = SimStore(world.ensemble, world.weather, self._membership, self.clock)
+        self.store = SimStore(world.ensemble, world.weather, self._membership, self.clock, broker_id)
         self.store.is_cut = broker_id in world.cut_from_zookeeper
         lost = any(files.end < files.high_watermark for files in self.disk.files.values())
         registration: BrokerRegistration = design.registration(

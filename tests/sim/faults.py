@@ -58,6 +58,7 @@ DESCRIPTIONS = {
     "cancel": "reassignments are cancelled",
     "move": "the partitions are reassigned: broker {broker} is to be the last replica, or none",
     "config": "an override of the topic is set",
+    "zkfar": "calls of broker {broker} alone to zookeeper take long for {length} ms",
     **apart.DESCRIPTIONS,
     **foreign.DESCRIPTIONS,
     **group_faults.DESCRIPTIONS,
@@ -198,10 +199,27 @@ def _configs(random: Random) -> list[Fault]:
     faults = []
     for _ in range(random.choice((1, 2, 4))):
         at = random.randint(*FAULTS_MS)
+        if random.random() < 0.5:
+            faults += _replaced_while_it_reads(random, at)
+            continue
         faults.append(Fault(at, random.choice(("hint", "hint", "pause", "zk")), CONTROLLER, random.choice(LONG)))
         for moment in ("", "office", "office"):
             faults.append(Fault(at, "config", CONTROLLER, 0, moment=moment, after=random.choice(AFTER_MS)))
     return faults
+
+
+def _replaced_while_it_reads(random: Random, at: int) -> list[Fault]:
+    """A call of the controller takes long, with which it begins to read of an override. Meanwhile another one takes
+    office, and stands still once it has read all: then the former is the first that reads of the next override.
+    """
+    reads, stands_still = random.randint(50, 400), random.choice((600, 1_500))
+    return [
+        Fault(at, "zkfar", CONTROLLER, reads),
+        Fault(at, "config", CONTROLLER, 0),
+        Fault(at, "pause", SUBJECT, stands_still, moment="office", after=random.choice((20, 50))),
+        Fault(at + reads, "hint", CONTROLLER, 0),
+        Fault(at + reads + 100, "config", CONTROLLER, 0),
+    ]
 
 
 def _fault(random: Random, at: int, kind: str, brokers: int) -> Fault:
@@ -324,6 +342,9 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
         case "zkslow":
             world.weather.slow += 1
             return partial(world.zookeeper_recovers)
+        case "zkfar":
+            world.weather.far.add(broker)
+            return lambda: world.weather.far.discard(broker)
         case "sync":
             world.sync(broker)
         case "disk":

@@ -18,7 +18,8 @@ from raylog.broker.replication.leader import Leadership, Replica
 from raylog.broker.storage.producers import Producers
 from raylog.coordination import paths
 from raylog.coordination.controller import Controller
-from raylog.coordination.controller_office import Office, WriteOutcome
+from raylog.coordination.controller_events import Write
+from raylog.coordination.controller_office import Job, Office, WriteOutcome
 from raylog.coordination.controller_writes import Writes
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
 from raylog.coordination.peer_control import Ack, Act, Receiver
@@ -53,6 +54,7 @@ from .invariants import (
     ONCE,
     ONE_LEADER,
     PROGRESS,
+    TOLD,
     VISIBLE,
 )
 from .local import SimPartitions
@@ -272,6 +274,15 @@ class FencesNobody(Controller):
     def _note_fenced(self) -> None: ...
 
 
+class RemovesNoticesUnchecked(Controller):
+    """Notices of changed overrides are removed though another controller was elected, which has not read them."""
+
+    def _remove(self, notices: tuple[str, ...]) -> Job:
+        if notices:
+            self._office.token += 1
+            yield Write(self._office.token, tuple(self._office.writes.removal(notices)))
+
+
 class DeletesWhatItKnows(Office):
     """A topic's nodes are deleted, those that are ours; another one below them is in the way, and what comes after the
     deletion waits for it.
@@ -322,6 +333,7 @@ AMONG = {
     "coordinates-though-cut-off": ("apart",),
     "odd-node-stops-all": ("foreign",),
     "orphan-stops-all": ("orphan",),
+    "notices-unchecked": ("zkfar",),
 }
 """Faults that few runs have, by what is planted where they strike."""
 
@@ -360,6 +372,7 @@ PLANTED = {
         _planted(
             "orphan-stops-all", PROGRESS, TAKEN_OVER, IN_TIME, controller=partial(controller, machine=StopsAtOrphans)
         ),
+        _planted("notices-unchecked", TOLD, controller=partial(controller, machine=RemovesNoticesUnchecked)),
         *(_planted(name, *invariants, groups=design) for name, design, invariants in GROUP_BUGS),
     )
 }

@@ -79,7 +79,7 @@ class Waits:
 
     def _is_zookeeper_hindered(self) -> bool:
         weather = self._world.weather
-        return bool(weather.slow or weather.lost or weather.answer_lost or self._world.damaged_values)
+        return bool(weather.slow or weather.far or weather.lost or weather.answer_lost or self._world.damaged_values)
 
     def _is_store_hindered(self, store: SimStore) -> bool:
         return not store.is_started or (

@@ -572,6 +572,7 @@ class World:
         self.traffic.cuts.clear()
         self.traffic.far.clear()
         self.weather.slow = 0
+        self.weather.far.clear()
         self.storm(0.0)
         self.zookeeper_storm(0.0)
         self.counts["a zookeeper server lags"] += self.ensemble.is_behind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from raylog.coordination.memory_store import MemoryStore
@@ -45,6 +45,8 @@ class Weather:
     """How often a call takes its time, so that others act in between."""
     slow: int = 0
     """So many faults make it slow: then every other call takes its time, and much of it."""
+    far: set[int] = field(default_factory=set)
+    """Brokers to which alone it is slow."""
     lost: float = 0.0
     """How often a call does not arrive."""
     answer_lost: float = 0.0
@@ -144,8 +146,12 @@ class SimSink:
 class SimStore(MemoryStore):
     """One thread's way to the ensemble; all threads of a process share the session of ``process_store``."""
 
-    def __init__(self, ensemble: Ensemble, weather: Weather, thread: Thread, clock: Callable[[], MonotonicMs]) -> None:
+    def __init__(
+        self, ensemble: Ensemble, weather: Weather, thread: Thread, clock: Callable[[], MonotonicMs], broker: int = 0
+    ) -> None:
+        """``broker``: whose process it is; 0 for a member of a group."""
         super().__init__(ensemble, session_timeout_ms=SESSION_TIMEOUT_MS, clock=clock)
+        self._broker = broker
         self.thread = thread
         """The thread that calls at the moment; its broker sets it."""
         self.is_cut = False
@@ -227,8 +233,9 @@ class SimStore(MemoryStore):
         if self.odd_calls.get(thread):
             self.odd_calls[thread] -= 1
             raise StepFailed("zookeeper's client raises what nobody knows of")
-        if engine.chance(0.5 if weather.slow else weather.delay):
-            engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if weather.slow else (1, 2, 5, 20)))
+        is_slow = weather.slow > 0 or self._broker in weather.far
+        if engine.chance(0.5 if is_slow else weather.delay):
+            engine.elsewhere(thread, engine.random.choice((50, 200, 800, 1_500) if is_slow else (1, 2, 5, 20)))
             self.thread = thread
             if session != self.session:
                 raise SessionExpired("the session ended while the request was under way")
