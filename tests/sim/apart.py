@@ -108,10 +108,13 @@ class Takeover:
 def check_choice(world: World, tp: TopicPartition, old: State, new: State) -> None:
     """A partition's state was written: of those who could be chosen, who does not answer must not be.
 
-    Raises Violation.
+    The controller reaches itself, as ``controller_silence`` has it. Raises Violation.
     """
-    writer = next((b.controlling for b in world.brokers.values() if b.controlling.epoch == new.controller_epoch), None)
-    silent = writer.silence.silent() if writer is not None else frozenset[BrokerId]()
+    brokers = world.brokers.values()
+    at, writer = next(
+        ((b.id, b.controlling) for b in brokers if b.controlling.epoch == new.controller_epoch), (None, None)
+    )
+    silent = writer.silence.silent() - {at} if writer is not None else frozenset[BrokerId]()
     if writer is None or not silent:
         return
     joined = [broker for broker in new.isr if broker in silent and broker not in (*old.isr, new.leader)]

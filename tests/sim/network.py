@@ -56,7 +56,8 @@ class Network:
         """The newest process at each node, dead or alive; none while the machine is down."""
 
     def is_open(self, source: int, target: int) -> bool:
-        return (source, target) not in self._traffic.cuts
+        """Nothing comes between a process and itself."""
+        return source == target or (source, target) not in self._traffic.cuts
 
     def _passes(self, source: int, target: int, kind: str) -> bool:
         traffic = self._traffic

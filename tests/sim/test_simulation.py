@@ -41,6 +41,11 @@ FOUND_BEFORE = {
         Fault(10_846, "hint", 2, 50, 1, 0.0),
         Fault(10_848, "hint", 2, 50, 1, 0.0),
     ),
+    "a controller that did not hear itself was blamed for choosing itself": (
+        Fault(3_000, "storm", 0, 6_000, 0, 0.45),
+        Fault(7_500, "grow", 0, 0),
+        Fault(8_000, "grow", 0, 0),
+    ),
 }
 """Faults that once found a bug, of the product or of how it was put together here, and what it was."""
 
