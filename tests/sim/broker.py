@@ -87,7 +87,11 @@ class SimBroker:
         self.store.is_cut = broker_id in world.cut_from_zookeeper
         lost = any(files.end < files.high_watermark for files in self.disk.files.values())
         registration: BrokerRegistration = design.registration(
-            self.store, DiskSession(self.disk), boot_id=f"{broker_id}/{self.disk.boot}", lost_data=lost
+            self.store,
+            DiskSession(self.disk),
+            boot_id=f"{broker_id}/{self.disk.boot}",
+            lost_data=lost,
+            wall_ms=lambda: TimestampMs(0),
         )
         self._info = BrokerInfo(
             broker_id,

@@ -334,6 +334,7 @@ AMONG = {
     "odd-node-stops-all": ("foreign",),
     "orphan-stops-all": ("orphan",),
     "notices-unchecked": ("zkfar",),
+    "delete-in-two-steps": ("g-delete",),
 }
 """Faults that few runs have, by what is planted where they strike."""
 

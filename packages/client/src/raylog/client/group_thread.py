@@ -339,7 +339,7 @@ class MemberThread:
         except Exception as error:  # noqa: BLE001 - the caller's to deal with: the member goes on
             known = isinstance(error, RaylogError)
             done.set_exception(error if known else RaylogError(f"group {self._group}: commit met {told(error)}"))
-            for tp in self._working & offsets.keys():
+            for tp in sorted(self._working & offsets.keys()):
                 if self._registry.claims.get(tp) is None:
                     self._do(core.ClaimLost(tp))
         else:

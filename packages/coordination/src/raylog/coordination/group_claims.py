@@ -199,7 +199,7 @@ class GroupClaims:
 
         Raises StoreError.
         """
-        for tp in [*self._claims, *self._in_doubt]:
+        for tp in [*self._claims, *sorted(self._in_doubt)]:
             self._disown(tp)
             self._forget(tp)
 
