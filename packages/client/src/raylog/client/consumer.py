@@ -203,13 +203,13 @@ class Consumer(ConsumerInGroup):
                 if timeout_ms is not None:
                     return
                 continue
-            place, records = found
-            if ends is not None and records[-1].offset >= (end := ends.get(place.tp, 0)):
+            buffer, records = found
+            if ends is not None and records[-1].offset >= (end := ends.get(buffer.place.tp, 0)):
                 records = [record for record in records if record.offset < end]
                 if not records:
-                    place.position = end
+                    buffer.place.move(buffer.generation, end)
                     continue
-            yield from self._one_by_one(place, records)
+            yield from self._one_by_one(buffer, records)
 
     def wakeup(self) -> None:
         """Have the call that waits for records, or the next one, raise WakeupError: so another thread, or a signal

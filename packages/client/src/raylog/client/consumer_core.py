@@ -49,19 +49,6 @@ _NEW_TOPIC_GRACE_S = 2.0
 _EXCHANGE_S = 0.003
 
 
-def one_by_one(place: Place, records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
-    """``records``, from the position on, which moves behind each before the user has it.
-
-    Ends early once the user went elsewhere, by a seek, a pause or an assignment, or read on by another call.
-    """
-    position, generation = place.position, place.generation
-    for record in records:
-        if place.generation != generation or place.paused or place.position != position:
-            return
-        place.position = position = record.offset + 1
-        yield record
-
-
 class ConsumerCore:
     """Positions, what was fetched, and how it is handed out."""
 
@@ -107,7 +94,7 @@ class ConsumerCore:
         """Of the metadata, when partitions were looked for that were added."""
         self._told = False
         """Whether the last look for errors found one: then what can be read comes first."""
-        self._moved: dict[Place, tuple[int, int]] = {}
+        self._moved: dict[PartitionBuffer, tuple[int, int]] = {}
         """Positions, and their epochs, before the call that hands out moved them."""
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -245,15 +232,17 @@ class ConsumerCore:
             try:
                 yield
             except BaseException:
-                for place, (position, epoch) in self._moved.items():
-                    place.seek(position, epoch)
+                for buffer, (position, epoch) in self._moved.items():
+                    if not buffer.is_void:
+                        buffer.place.seek(position, epoch)
                 raise
 
-    def _will_move(self, place: Place) -> None:
+    def _will_move(self, buffer: PartitionBuffer) -> None:
+        place = buffer.place
         if place.position is not None:
-            self._moved.setdefault(place, (place.position, place.epoch))
+            self._moved.setdefault(buffer, (place.position, place.epoch))
 
-    def _peek(self, max_records: int) -> tuple[Place, list[ConsumerRecord]] | None:
+    def _peek(self, max_records: int) -> tuple[PartitionBuffer, list[ConsumerRecord]] | None:
         """The next records, of one batch, of the partition whose turn it is: one answer long, then others come. The
         position stays. None when nothing is here, and when the next record can't be read, which is then to be told."""
         buffer = self._serving
@@ -271,7 +260,7 @@ class ConsumerCore:
             if records is None:
                 return None
             if records:
-                return buffer.place, records
+                return buffer, records
             buffer = self._next_buffer()
         return None
 
@@ -279,11 +268,11 @@ class ConsumerCore:
         """At most ``left`` records of what is here, as poll() returns them."""
         polled: dict[TopicPartition, list[ConsumerRecord]] = {}
         while left and (found := self._peek(left)) is not None:
-            place, records = found
-            self._will_move(place)
-            place.position = records[-1].offset + 1
-            polled.setdefault(place.tp, []).extend(records)
-            left -= len(records)
+            buffer, records = found
+            self._will_move(buffer)
+            if buffer.place.move(buffer.generation, records[-1].offset + 1):
+                polled.setdefault(buffer.place.tp, []).extend(records)
+                left -= len(records)
         if polled and self._interceptors is not None:
             polled = self._interceptors.on_consume(polled)
         return polled
@@ -291,7 +280,7 @@ class ConsumerCore:
     def _take_raw(self) -> dict[TopicPartition, Batches]:
         found: dict[TopicPartition, Batches] = {}
         for buffer in list(self._buffers()):
-            self._will_move(buffer.place)
+            self._will_move(buffer)
             raw = self._try(buffer, [], buffer.raw)
             if raw is not None:
                 found[buffer.place.tp] = raw
@@ -301,7 +290,7 @@ class ConsumerCore:
         """One answer of each partition; without rows when nothing is here."""
         found: list[pa.RecordBatch] = []
         for buffer in list(self._buffers()):
-            self._will_move(buffer.place)
+            self._will_move(buffer)
             gaps: list[Gap] = []
             columns = self._try(buffer, gaps, partial(buffer.columns, schema, gaps))
             if columns is not None:
@@ -317,7 +306,8 @@ class ConsumerCore:
         try:
             return take()
         except RaylogError as error:
-            self._fetcher.complaints.add(buffer.place.tp, error)
+            if not buffer.is_void:
+                self._fetcher.complaints.add(buffer.place.tp, error)
             return None
         finally:
             for gap in gaps:

@@ -7,12 +7,12 @@ from re import Pattern
 
 from raylog.client import arguments as given
 from raylog.client.consumer_config import GROUP_ID
-from raylog.client.consumer_core import ConsumerCore, one_by_one
+from raylog.client.consumer_core import ConsumerCore
+from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.group_consumer import AnyListener, GroupReader
 from raylog.client.group_consumer_core import Offsets
 from raylog.client.group_consumer_join import Topics, join_group
 from raylog.client.results import ConsumerRecord
-from raylog.client.subscription import Place
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import Generation, MemberId, TopicPartition
@@ -113,11 +113,11 @@ class ConsumerInGroup(ConsumerCore):
         self._group = group
         self._may_deliver = None if group is None else group.member.may_deliver
 
-    def _one_by_one(self, place: Place, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+    def _one_by_one(self, buffer: PartitionBuffer, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
         """``records``, for who iterates; in a group, up to where it has to be attended to again."""
-        chosen = records if self._group is None else self._group.while_owned(place, records)
-        found = one_by_one(place, chosen)
-        return found if self._interceptors is None else self._interceptors.one_by_one(place.tp, found)
+        chosen = records if self._group is None else self._group.while_owned(buffer.place, records)
+        found = buffer.place.one_by_one(buffer.generation, chosen)
+        return found if self._interceptors is None else self._interceptors.one_by_one(buffer.place.tp, found)
 
 
 def named(topics: str | Pattern[str] | Iterable[str | Pattern[str]]) -> Iterator[str]:

@@ -4,7 +4,8 @@ Data waits here as it came, whole batches in bytes, at most two answers per part
 reading, one in reserve, so that brokers work while records are decoded. A batch is decoded when its records are wanted.
 
 The place's position alone says what comes next. It moves when records are handed out, so nothing is lost by what fails,
-or interrupts, before.
+or interrupts, before; and only for what was fetched for its generation, so that a seek holds which another thread, or
+a signal handler, does meanwhile.
 """
 
 from __future__ import annotations
@@ -166,6 +167,11 @@ class PartitionBuffer:
         self.chunks.append(_Chunk(data, high_watermark, epoch, tuple(aborted), damage))
         self.fetch_offset, self.fetch_epoch = end, epoch
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the place went elsewhere."""
+        return self.generation != self.place.generation
+
     # --- three ways to take ---
 
     def peek(self, max_records: int, gaps: list[Gap]) -> list[ConsumerRecord]:
@@ -192,7 +198,8 @@ class PartitionBuffer:
             chunk = self.chunks[0]
             batches = Batches(chunk.data, chunk.high_watermark, position, chunk.aborted)
             if (behind := batches.next_offset) > position:
-                self.place.position, self.place.epoch = behind, chunk.epoch
+                if not self.place.move(self.generation, behind, chunk.epoch):
+                    return None
                 if chunk.damage is None:
                     self.chunks.popleft()
                 for _, header in batches.visible():
@@ -209,12 +216,15 @@ class PartitionBuffer:
         """
         while self.chunks:
             start = self.place.position or 0
+            if self.is_void:
+                return None
             try:
                 portion, found = self._columns(self.chunks[0], schema, start, gaps)
             except BaseException:
                 self._start_over()
                 raise
-            self.place.position, self.place.epoch = portion.next_offset, portion.epoch
+            if not self.place.move(self.generation, portion.next_offset, portion.epoch):
+                return None
             if portion.is_last:
                 self.chunks.popleft()
             if found is not None and len(found):
@@ -296,7 +306,7 @@ class PartitionBuffer:
             return index  # none is missing before it, as in most batches
         index = bisect_left(records, position, key=_OFFSET)
         if index == len(records) and position < self._behind:
-            self.place.position = self._behind
+            self.place.move(self.generation, self._behind)
         return index
 
     def _decode_next(self, gaps: list[Gap]) -> bool:
@@ -318,10 +328,11 @@ class PartitionBuffer:
             position = place.position or 0
             if header.next_offset <= position:
                 continue
-            if header.base_offset > position:
-                gaps.append(Gap(place.tp, position, header.base_offset))
-                place.position = position = header.base_offset
-            place.epoch = header.leader_epoch
+            before, position = position, max(position, header.base_offset)
+            if not self.place.move(self.generation, position, header.leader_epoch):
+                return False
+            if position > before:
+                gaps.append(Gap(place.tp, before, position))
             records: list[Record] = []
             if visible:
                 try:
@@ -339,7 +350,7 @@ class PartitionBuffer:
                     self._rows, self._records = [], records
                 self._behind = header.next_offset
                 return True
-            place.position = header.next_offset
+            self.place.move(self.generation, header.next_offset)
         return False
 
     def _as_they_are(self, records: list[Record]) -> list[ConsumerRecord]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from raylog.client.read_errors import LogTruncated, PositionLost
+from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 
@@ -58,6 +59,31 @@ class Place:
         """How many offsets the position is behind the end; None while either is not known."""
         position, end = self.position, self.end
         return None if position is None or end is None else max(0, end - position)
+
+    def move(self, generation: int, position: int, epoch: int | None = None) -> bool:
+        """Read on from ``position``, behind what was read for ``generation``; ``epoch`` is that of the batch before it.
+
+        False where the place went elsewhere since: then what was read is not to be handed out. A seek that another
+        thread, or a signal handler, does meanwhile holds: neither comes between lines without a call.
+        """
+        if self.generation != generation:
+            return False
+        self.position = position
+        if epoch is not None:
+            self.epoch = epoch
+        return True
+
+    def one_by_one(self, generation: int, records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """``records``, read for ``generation``, from the position on, which moves behind each before the user has it.
+
+        Ends early once the user went elsewhere, by a seek, a pause or an assignment, or read on by another call.
+        """
+        position = self.position
+        for record in records:
+            if self.generation != generation or self.paused or self.position != position:
+                return
+            self.position = position = record.offset + 1
+            yield record
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Read on from ``offset``, with ``epoch`` that of the batch before it; -1: not known."""
