@@ -74,8 +74,9 @@ class ConsumerCore:
         self._network = Network(
             settings, self._subscription.topics, allow_auto_create=settings[ALLOW_AUTO_CREATE_TOPICS]
         )
-        self._fetcher = Fetcher(settings, self._network, self._subscription, key, value, self._valid)
-        self._reporter.start()
+        with self._network.owned():
+            self._fetcher = Fetcher(settings, self._network, self._subscription, key, value, self._valid)
+            self._reporter.start()
         self._fork = ForkGuard("consumer")
         self._user = OneUser("consumer")
         self._interceptors = ConsumerChain(interceptors) if interceptors else None

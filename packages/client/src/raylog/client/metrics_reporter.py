@@ -74,13 +74,17 @@ class MetricsReporter:
         self._running: list[Loop] = []
 
     def start(self) -> None:
-        """Begin, when the client is made."""
-        if self._stats_cb is not None:
-            self._every(self._interval_s, "raylog-statistics", self._call)
-        ray = import_module("raylog.client.ray_metrics") if "ray" in sys.modules else None
-        if ray is not None and ray.is_inside():
-            export = MetricsExport(self._client, self._client_id, self._rows, ray.series)
-            self._every(_RAY_INTERVAL_S, "raylog-ray-metrics", export.publish, export.end)
+        """Begin, when the client is made. RuntimeError when the system has no more threads."""
+        try:
+            if self._stats_cb is not None:
+                self._every(self._interval_s, "raylog-statistics", self._call)
+            ray = import_module("raylog.client.ray_metrics") if "ray" in sys.modules else None
+            if ray is not None and ray.is_inside():
+                export = MetricsExport(self._client, self._client_id, self._rows, ray.series)
+                self._every(_RAY_INTERVAL_S, "raylog-ray-metrics", export.publish, export.end)
+        except BaseException:
+            self.stop(wait=False)
+            raise
 
     @property
     def is_over(self) -> bool:

@@ -5,7 +5,8 @@ One thread owns a Network, as it owns the pool in it. Producer, consumer and adm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 from kio.schema.metadata.v12.response import MetadataResponse
@@ -62,6 +63,15 @@ class Network:
             backoff_max_ms=settings[RETRY_BACKOFF_MAX_MS],
             allow_auto_create=allow_auto_create,
         )
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Around the rest of its owner's constructor: what that raises closes it."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def address_of(self, broker_id: int) -> Address | None:
         """Where the broker listens; None while it isn't known."""

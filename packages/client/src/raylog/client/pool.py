@@ -64,7 +64,6 @@ class Pool:
         self._max_idle_ms = settings[CONNECTIONS_MAX_IDLE_MS]
         self._chance = chance
         self._resolver = Resolver(_FAMILIES[settings[BROKER_ADDRESS_FAMILY]], self.wakeup, look_up)
-        self._selector = selectors.DefaultSelector()
         self._connections: dict[Address, Connection] = {}
         self._failures: dict[Address, _Failures] = {}
         self._targets: dict[Address, Any] = {}
@@ -74,10 +73,15 @@ class Pool:
         """Connections with something to write that no poll has tried to write yet."""
         self.counts = NetworkCounts()
         self.log = ClientLog(self.client_id)
-        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._woken = False
+        self._selector = selectors.DefaultSelector()
+        try:
+            self._wake_receiver, self._wake_sender = socket.socketpair()
+        except OSError:
+            self._selector.close()
+            raise
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
-        self._woken = False
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
 
     def ready(self, address: Address) -> bool:

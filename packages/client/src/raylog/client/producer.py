@@ -70,7 +70,12 @@ class Producer(ProducerCore):
             finish=self._finish,
             last_pause_s=_LAST_PAUSE_S,
         )
-        self._thread.start()
+        with self._network.owned():
+            try:
+                self._thread.start()
+            except BaseException:
+                self._reporter.stop()
+                raise
         remember(self)
 
     send = ProducerCore._send

@@ -136,12 +136,13 @@ class ProducerCore:
         max_idle_ms = max(settings[METADATA_MAX_IDLE_MS], settings[DELIVERY_TIMEOUT_MS])  # batches may wait for so long
         self._reporter = MetricsReporter("producer", settings, PRODUCER_METRICS, self.metrics, stats_cb)
         self._network = Network(settings, max_idle_ms=max_idle_ms, allow_auto_create=True)
-        self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
         self._interceptors = ProducerChain(interceptors) if interceptors else None
         self._closed = False
         # In a forked child every topic has to be looked up again, and that tells what is wrong.
         self._fork = ForkGuard("producer", self._routes.clear)
-        self._reporter.start()
+        with self._network.owned():
+            self._sender = Sender(settings, self._network, self._accumulator, self._lock, self._tell_news, continues)
+            self._reporter.start()
 
     def metrics(self) -> dict[str, float]:
         """What this producer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""

@@ -111,8 +111,12 @@ class AsyncProducer(ProducerCore):
             stats_cb=stats_cb,
             interceptors=interceptors,
         )
-        self._loop.add_reader(self._network.pool.fileno(), self._step)
-        self._step()
+        try:
+            self._loop.add_reader(self._network.pool.fileno(), self._step)
+            self._step()
+        except BaseException as error:
+            self._stop(RaylogError(f"the producer could not be made: {error}"))
+            raise
         remember(self)
 
     async def aiosend(
