@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kit.bad_values import (
+    LONG,
     NO_BROKERS,
     NO_CONFIGS,
     NO_CONVERTER,
@@ -30,9 +31,11 @@ from kit.bad_values import (
     NO_SERVERS,
     NO_SETTINGS,
     NO_TOPIC,
+    NO_UNICODE,
     NO_WAIT,
     REFUSALS,
     Bad,
+    shown,
 )
 from kit.cluster import InProcessCluster
 from raylog.client import Admin, Consumer, NewTopic, Producer, data
@@ -53,7 +56,7 @@ def commits() -> Bad:
     """As :func:`offsets`, and with what is kept beside an offset."""
     beside = [CommittedOffset(value) for value in NO_OFFSET]
     beside += [CommittedOffset(Offset(0), epoch) for epoch in (-2, 0.0, 2**31)]
-    beside += [CommittedOffset(Offset(0), metadata=text) for text in (b"m", None)]
+    beside += [CommittedOffset(Offset(0), metadata=text) for text in (b"m", None, NO_UNICODE)]
     return (*offsets(), *({("t", 0): value} for value in beside))
 
 
@@ -147,7 +150,10 @@ CONSUMER: Mapping[str, Mapping[str, Bad]] = {
 }
 ASYNC_CONSUMER = {name: arguments for name, arguments in CONSUMER.items() if name not in CONSUMER_ALONE}
 ADMIN: Mapping[str, Mapping[str, Bad]] = {
-    "__init__": {"bootstrap_servers": (*NO_SERVERS, None), "config": NO_SETTINGS},
+    "__init__": {
+        "bootstrap_servers": (*NO_SERVERS, None),
+        "config": (*NO_SETTINGS, {"default_api_timeout_ms": 2**31}, {"default_api_timeout_ms": nan}),
+    },
     "create_topic": {
         "name": NO_TOPIC,
         "partitions": (0, -2, 1.5, "1", True, None, 2**31),
@@ -193,7 +199,7 @@ ADMIN: Mapping[str, Mapping[str, Bad]] = {
     "list_offsets": {"at": offsets(-4), "isolation_level": (-1, 2, "0", True, None)},
     "delete_records": {"before": offsets(-1)},
     "describe_producers": {"partitions": (*NO_PAIRS, None)},
-    "list_groups": {"states": ("Empty", 5, [5], [""], None)},
+    "list_groups": {"states": ("Empty", 5, [5], [""], None, [NO_UNICODE], [LONG])},
     "describe_groups": {"names": NO_NAMES},
     "delete_groups": {"names": NO_NAMES},
     "list_group_offsets": {"group": NO_GROUP, "partitions": NO_PAIRS},
@@ -325,10 +331,10 @@ async def outcome(call: Callable[..., Any], argument: str, bad: Any) -> str:
         elif inspect.isgenerator(found):
             found = next(found, "nothing")
     except REFUSALS as error:
-        return "" if "in no group" not in str(error) else f"it was looked at too late: {error!r}"
+        return "" if "in no group" not in str(error) else f"it was looked at too late: {shown(error)}"
     except Exception as other:  # noqa: BLE001 (it is looked at)
-        return f"it raised {other!r}"
-    return f"it gave {found!r}"
+        return f"it raised {shown(other)}"
+    return f"it gave {shown(found)}"
 
 
 async def complaints(door: type, servers: str) -> dict[str, str]:
@@ -344,7 +350,7 @@ async def complaints(door: type, servers: str) -> dict[str, str]:
                 for bad in values:
                     told = await outcome(call, argument, bad)
                     if told:
-                        found[f"{name}({argument}={bad!r})"] = told
+                        found[f"{name}({argument}={shown(bad, 60)})"] = told
     finally:
         if inspect.isawaitable(closing := made.close()):
             await closing
@@ -394,17 +400,17 @@ def test_what_an_argument_of_ray_data_cannot_be_is_refused(call: Callable[..., A
             given = {**first, **(bad if argument == "config" else {argument: bad})}
             told = wrong(partial(call, *([None] if call is data.write else []), **given), (*REFUSALS, ValueError))
             if told:
-                found[f"{argument}={bad!r}"] = told
+                found[f"{argument}={shown(bad, 60)}"] = told
     assert found == {}
 
 
 def wrong(call: Callable[[], object], refusals: tuple[type[Exception], ...]) -> str:
     try:
-        return f"it gave {call()!r}"
+        return f"it gave {shown(call())}"
     except refusals:
         return ""
     except Exception as other:  # noqa: BLE001 (it is looked at)
-        return f"it raised {other!r}"
+        return f"it raised {shown(other)}"
 
 
 T0 = {"topic": "t", "partition": 0}

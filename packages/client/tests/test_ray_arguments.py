@@ -21,6 +21,7 @@ from kit.bad_values import (
     NO_WAIT,
     REFUSALS,
     Bad,
+    shown,
 )
 from raylog.client import ActorGroup, BrokerHandle, Cluster, connect, group
 from raylog.client.group_plan import GroupPlan
@@ -176,7 +177,7 @@ def test_what_an_argument_cannot_be_is_refused(name: str) -> None:
             else:
                 made = partial(call, **{**good, argument: bad})
             if told := wrong(made, *(bad if argument == "config" else [argument])):
-                found[f"{argument}={bad!r}"] = told
+                found[f"{argument}={shown(bad, 60)}"] = told
     assert found == {}
 
 
@@ -186,9 +187,11 @@ def wrong(call: Callable[[], Any], *names: str) -> str:
         given = call()
     except REFUSALS as error:
         text = str(error).replace(".", "_")
-        return "" if any(name.replace(".", "_").rstrip("s") in text for name in names) else f"it says only {error}"
+        return (
+            "" if any(name.replace(".", "_").rstrip("s") in text for name in names) else f"it says only {shown(error)}"
+        )
     except Exception as other:  # noqa: BLE001 (it is looked at)
-        return f"it raised {other!r}"
+        return f"it raised {shown(other)}"
     if hasattr(given, "close"):
         given.close()
-    return f"it gave {given!r}"
+    return f"it gave {shown(given)}"

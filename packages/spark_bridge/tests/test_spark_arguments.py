@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit.bad_values import NO_SERVERS, NO_TOPIC, NO_WAIT, REFUSALS, Bad
+from kit.bad_values import NO_SERVERS, NO_TOPIC, NO_WAIT, REFUSALS, Bad, shown
 from raylog.spark.export_plan import ExportRefused
 from raylog.spark.exports import export
 from raylog.spark.options import _BATCH, _BOTH, _STREAM
@@ -150,7 +150,7 @@ def test_what_an_argument_cannot_be_is_refused(call: Callable[..., Any], tmp_pat
             if argument in ("subscribePattern", "assign"):
                 del given["subscribe"]
             if told := wrong(call, given, argument):
-                found[f"{argument}={bad!r}"] = told
+                found[f"{argument}={shown(bad, 60)}"] = told
     assert found == {}
 
 
@@ -165,7 +165,7 @@ def wrong(call: Callable[..., Any], given: dict[str, Any], argument: str) -> str
     except (*REFUSALS, ExportRefused, ValueError) as error:
         names = given["consumer"] if isinstance(given.get("consumer"), dict) else [argument]
         stems = [name.removeprefix("kafka.").replace(".", "_").removesuffix("_ms").rstrip("s") for name in names]
-        return "" if any(stem in str(error).replace(".", "_") for stem in stems) else f"it says only {error}"
+        return "" if any(stem in str(error).replace(".", "_") for stem in stems) else f"it says only {shown(error)}"
     except BaseException as other:  # noqa: BLE001 (it is looked at)
-        return f"it raised {other!r}"
-    return f"it gave {made!r}"
+        return f"it raised {shown(other)}"
+    return f"it gave {shown(made)}"

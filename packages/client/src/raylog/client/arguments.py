@@ -11,11 +11,13 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from raylog.client.admin_requests import NewTopic
+from raylog.client.config_texts import not_sendable
 from raylog.client.record_values import INT32_MAX, INT64_MAX, partition_index, whole_number
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidGroupId, InvalidReplicaAssignment, InvalidRequest
 from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.texts import safe_text
 
 T = TypeVar("T")
 
@@ -63,17 +65,19 @@ def texts(name: str, given: Iterable[str]) -> list[str]:
     """Several texts, none empty and none twice."""
     found = several(name, given)
     for item in found:
-        if not isinstance(item, str) or not item:
-            raise InvalidRequest(f"{name}: {item!r} is no name")
+        text(name, item)
     if len(set(found)) < len(found):
         raise InvalidRequest(f"{name}: {next(item for item in found if found.count(item) > 1)!r} is there twice")
     return found
 
 
 def text(name: str, given: Any, *, empty: bool = False) -> str:
-    """A str; ``empty``: one that may be."""
+    """A str that can be sent; ``empty``: also an empty one."""
     if not isinstance(given, str) or not (given or empty):
         raise InvalidRequest(f"{name}={given!r}: give a text")
+    complaint = not_sendable(given)
+    if complaint:
+        raise InvalidRequest(f"{name}={safe_text(given, 100)!r} {complaint}")
     return given
 
 
@@ -81,6 +85,9 @@ def group_id(given: str) -> str:
     """Raises InvalidGroupId."""
     if not isinstance(given, str) or not given:
         raise InvalidGroupId(f"group {given!r}: a group has a name, a str that is not empty")
+    complaint = not_sendable(given)
+    if complaint:
+        raise InvalidGroupId(f"group {safe_text(given, 100)!r}: its name {complaint}")
     return given
 
 
@@ -112,8 +119,7 @@ def committed_offsets(
 def _committed_offset(tp: TopicPartition, at: int | CommittedOffset) -> CommittedOffset:
     if not isinstance(at, CommittedOffset):
         return CommittedOffset(Offset(offset(f"{tp}: offset", at)))
-    if not isinstance(at.metadata, str):
-        raise InvalidRequest(f"{tp}: metadata={at.metadata!r}: give a text")
+    text(f"{tp}: metadata", at.metadata, empty=True)
     return at._replace(
         offset=Offset(offset(f"{tp}: offset", at.offset)),
         leader_epoch=LeaderEpoch(number(f"{tp}: leader_epoch", at.leader_epoch, -1)),
@@ -163,15 +169,14 @@ def setting_texts(name: str, given: Mapping[str, Any], *, or_none: bool = False)
     """Settings by name, from texts, numbers or truths to texts. ``or_none``: or None, which takes an override away."""
     found: dict[str, Any] = {}
     for key, value in mapping(name, given).items():
-        if not isinstance(key, str) or not key:
-            raise InvalidRequest(f"{name}: {key!r} is no name of a setting")
+        text(f"{name}: the name of a setting", key)
         if isinstance(value, bool):
             value = "true" if value else "false"
         elif isinstance(value, Real):
             value = str(value)
         elif not (isinstance(value, str) or (value is None and or_none)):
             raise InvalidRequest(f"{name}: {key}={value!r}: give a str, a number, True or False")
-        found[key] = value
+        found[key] = None if value is None else text(f"{name}: {key}", value, empty=True)
     return found
 
 

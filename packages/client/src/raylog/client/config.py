@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
 from raylog.client.config_kafka import reason_of
-from raylog.client.config_texts import parse_address, setting_text
+from raylog.client.config_texts import not_sendable, parse_address, setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.client.partitioner import KEY_HASHES
 from raylog.protocol.errors import InvalidConfig
@@ -47,7 +47,11 @@ BOOTSTRAP_SERVERS: Setting[tuple[str, ...]] = client_setting(
     check=_addresses,
 )
 CLIENT_ID = client_setting(
-    "client.id", ValueType.STRING, "raylog", "The name that brokers log and count this client by."
+    "client.id",
+    ValueType.STRING,
+    "raylog",
+    "The name that brokers log and count this client by.",
+    check=lambda name: not_sendable(name) or None,
 )
 REQUEST_TIMEOUT_MS = client_setting(
     "request.timeout.ms",

@@ -8,6 +8,18 @@ from typing import Any
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import between
 
+MAX_TEXT_BYTES = 2**15 - 1
+"""What a text may take where it is sent with a length of 16 bits."""
+
+
+def not_sendable(text: str) -> str:
+    """Why the text cannot be sent; empty when it can."""
+    try:
+        size = len(text.encode())
+    except UnicodeError as error:
+        return f"is no Unicode: {error}"
+    return f"has {size} bytes, and may have {MAX_TEXT_BYTES}" if size > MAX_TEXT_BYTES else ""
+
 
 def setting_text(name: str, value: Any) -> str:
     """Raises InvalidConfig for what is no text, number, truth or list of them."""
