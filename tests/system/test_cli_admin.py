@@ -123,6 +123,26 @@ def test_offsets_at_the_highest_timestamp_and_on_the_own_disk(cluster: InProcess
     assert found.offset == 0
 
 
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (("topics", "alter", "t"), "topic t"),
+        (("configs", "alter", "--topic", "t"), "topic t"),
+        (("configs", "alter", "--broker", "0"), "broker 0"),
+        (("configs", "alter", "--all-brokers"), "all brokers"),
+    ],
+)
+def test_a_setting_that_is_none_cannot_be_taken_away(
+    cluster: InProcessCluster, target: tuple[str, ...], told: str
+) -> None:
+    done = call(cluster, *target, "--config", "retention.ms=7", "--delete-config", "flush.mss")
+    assert done.returncode != 0
+    assert f"{told} has no setting 'flush.mss'" in done.stderr
+    assert "7" not in {row["value"] for row in as_json(cluster, "configs", "describe", "--topic", "t")}, (
+        "none is altered"
+    )
+
+
 def test_producers_and_log_dirs_are_described(cluster: InProcessCluster, admin: Admin) -> None:
     fill(cluster)
     (producers,) = admin.describe_producers([("t", 0)]).values()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.client.cli import main
+from raylog.client.cli.common import ids_of
 
 NOWHERE = ("--bootstrap-server", "127.0.0.1:1")
 
@@ -86,3 +87,10 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run("log", "verify", str(tmp_path / "nosuch")) == 2
     assert run("log", "verify", str(tmp_path)) == 1
     assert "there are no logs in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1_0", "1,", "x", "2147483648", "\u00b2", "1,-0x1"])
+def test_what_are_no_brokers_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="brokers have whole numbers"):
+        ids_of(text, ",")
+    assert ids_of("1, 0", ",") == [1, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,7 +111,7 @@ def client_settings(items: Iterable[str] | None) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in name_values(items).items()}
 
 
-def whole_number(text: str) -> int | None:
+def parsed_number(text: str) -> int | None:
     """The number that ``text`` is, if it is one of 64 bits, as Kafka's offsets and times are."""
     if not re.fullmatch("-?[0-9]{1,19}", text):
         return None
@@ -120,15 +121,15 @@ def whole_number(text: str) -> int | None:
 
 def ids_of(text: str, separator: str) -> list[BrokerId]:
     """Numbers of brokers. Raises ValueError."""
-    numbers = [int(part) for part in text.split(separator)]
-    if any(number > INT32 for number in numbers):
-        raise ValueError(f"no broker has a number above {INT32}")
-    return [BrokerId(number) for number in numbers]
+    numbers = [parsed_number(part.strip()) for part in text.split(separator)]
+    if any(number is None or not 0 <= number <= INT32 for number in numbers):
+        raise ValueError(f"{text!r}: brokers have whole numbers from 0 to {INT32}")
+    return [BrokerId(number) for number in numbers if number is not None]
 
 
 def milliseconds(text: str, option: str) -> int:
     """Milliseconds since 1970 of such a number, or of an ISO date and time (local unless it names a zone)."""
-    number = whole_number(text)
+    number = parsed_number(text)
     if number is not None and number >= 0:
         return number
     try:
@@ -137,6 +138,15 @@ def milliseconds(text: str, option: str) -> int:
         raise InvalidRequest(
             f"{option} {text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T18:30"
         ) from error
+
+
+def check_settings(target: str, names: Iterable[str], known: Iterable[client.ConfigEntry]) -> None:
+    """Raises InvalidConfig for a setting that ``target`` has not. Brokers let it be taken away, as Kafka's do; Kafka's
+    tools refuse it, for it is a slip."""
+    there = {entry.name for entry in known}
+    for name in sorted(set(names) - there):
+        near = get_close_matches(name, there, 1)
+        raise InvalidConfig(f"{target} has no setting {name!r}" + (f": did you mean {near[0]}?" if near else ""))
 
 
 def count_of(things: Sized, what: str) -> str:

@@ -14,6 +14,7 @@ from raylog.client.cli.common import (
     Output,
     OutputOption,
     admin_of,
+    check_settings,
     name_values,
     show_json,
     show_table,
@@ -84,6 +85,8 @@ def alter(
     if not names:
         raise InvalidRequest(f"nothing to alter on {target}; give --config NAME=VALUE or --delete-config NAME")
     with admin_of(data_dir, bootstrap_server) as admin:
+        if delete_config:
+            check_settings(target, delete_config, _known(admin, topic, broker))
         if topic is not None:
             admin.alter_topic_configs(topic, changes, **lists, validate_only=dry_run)
         else:
@@ -98,6 +101,13 @@ def _one_of(topic: str | None, broker: int | None, all_brokers: bool) -> str:
     if topic is not None:
         return f"topic {topic}"
     return "all brokers" if all_brokers else f"broker {broker}"
+
+
+def _known(admin: client.Admin, topic: str | None, broker: int | None) -> list[client.ConfigEntry]:
+    """All settings that there are: of all brokers, those of any one."""
+    if topic is not None:
+        return admin.describe_topic_configs(topic)
+    return admin.describe_broker_configs(admin.describe_cluster().brokers[0].broker_id if broker is None else broker)
 
 
 def _row(entry: client.ConfigEntry) -> dict[str, Any]:

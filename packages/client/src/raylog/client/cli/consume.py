@@ -18,9 +18,9 @@ from raylog.client.cli.common import (
     Topic,
     client_settings,
     milliseconds,
+    parsed_number,
     servers_of,
     tell,
-    whole_number,
 )
 from raylog.client.cli.records import formatter
 from raylog.client.read_errors import PositionLost
@@ -112,7 +112,7 @@ def consume(
         with client.Consumer(servers, [topic], group_id=group, enable_auto_commit=False, **settings) as consumer:
             print_records(consumer, line, max_messages, None, lambda: _commit(consumer))
         return
-    if offset is not None and whole_number(place) is not None:
+    if offset is not None and parsed_number(place) is not None:
         settings.setdefault("auto.offset.reset", "none")
     with client.Consumer(servers_of(data_dir, bootstrap_server), **settings) as consumer:
         chosen = _chosen(consumer, topic, partition)
@@ -153,7 +153,7 @@ def _place(from_beginning: bool, offset: str | None, timestamp: str | None, part
     if offset is None:
         return ""
     place = {"earliest": "beginning", "latest": "end"}.get(offset, offset)
-    if place not in ("beginning", "end") and whole_number(place) is None:
+    if place not in ("beginning", "end") and parsed_number(place) is None:
         raise InvalidRequest(f"--offset {offset!r} is neither a number, beginning nor end")
     if place[0].isdigit() and not partition:
         raise InvalidRequest(f"--offset {offset} of which partition? give --partition, too")

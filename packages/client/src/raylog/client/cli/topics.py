@@ -21,6 +21,7 @@ from raylog.client.cli.common import (
     OutputOption,
     Topic,
     admin_of,
+    check_settings,
     ids_of,
     name_values,
     raise_refusal,
@@ -151,6 +152,8 @@ def alter(
     if partitions is None and not changes:
         raise InvalidRequest(f"nothing to alter on {name}; give --partitions, --config or --delete-config")
     with admin_of(data_dir, bootstrap_server) as admin:
+        if delete_config:
+            check_settings(f"topic {name}", delete_config, admin.describe_topic_configs(name))
         if changes:
             admin.alter_topic_configs(name, changes)
             tell(f"altered the settings of {name}: {', '.join(sorted(changes))}")
