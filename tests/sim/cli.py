@@ -105,12 +105,14 @@ def prove(seeds: int = PROOF_SEEDS) -> int:
     """Each planted bug must be found by an invariant that fits it, and the product's design pass the same seeds."""
     caught, tried = 0, set[int]()
     for name, planted in PLANTED.items():
+        begun = time.process_time()
         for count, seed in enumerate(proof_seeds(planted, seeds), 1):
             tried.add(seed)
             outcome = run(seed, planted.design)
             if outcome.violation is not None:
                 fits = outcome.violation.invariant in planted.invariants
-                say(f"{name}: after {count} seeds{'' if fits else ', BY ACCIDENT'}: {outcome.violation}")
+                took = f"{count} seeds and {time.process_time() - begun:.0f} s"
+                say(f"{name}: after {took}{'' if fits else ', BY ACCIDENT'}: seed {seed}, {outcome.violation}")
                 caught += fits
                 break
         else:
