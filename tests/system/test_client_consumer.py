@@ -497,6 +497,25 @@ def test_a_deleted_topic_is_told_not_waited_for(filled: InProcessCluster) -> Non
         assert "no broker knows the topic any more" in wait_until(told, 20, "the deletion is told")
 
 
+def test_a_partition_that_is_not_there_is_told(filled: InProcessCluster) -> None:
+    """And the others are read on."""
+    with Consumer(filled.bootstrap_servers, **EARLIEST, retry_backoff_max_ms=200) as consumer:
+        consumer.assign([("t", 0), ("t", 99)])
+        seen: set[str] = set()
+
+        def read() -> bool:
+            try:
+                seen.update(str(tp) for tp in consumer.poll(200))
+            except UnknownTopicOrPartition as error:
+                seen.add(str(error))
+            return len(seen) == 2
+
+        wait_until(read, 20, "what is there and what is not")
+        assert seen == {"t-0", "t-99: the topic has 4 partitions; it was made anew? assign others"}
+        with pytest.raises(UnknownTopicOrPartition, match="t-99"):
+            consumer.position("t", 99)
+
+
 def test_a_consumer_behind_the_start_of_the_log_is_told_both_offsets(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path, config={"log.retention.check.interval.ms": "100"}) as cluster:
         cluster.create_topic("short", config={"segment.bytes": "1048576", "retention.bytes": "1048576"})

@@ -8,9 +8,10 @@ from raylog.client.connection import Address
 from raylog.client.leaders import Leaders
 from raylog.client.metadata import ClusterView, Metadata
 from raylog.client.network import Network
+from raylog.client.results import PartitionDescription, TopicDescription
 from raylog.client.subscription import EARLIEST, Subscription
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
 
 A, B = (TopicPartition(TopicName(topic), PartitionIndex(0)) for topic in ("a", "b"))
 
@@ -65,6 +66,22 @@ def test_a_topic_that_is_read_again_may_have_just_been_created(world: World) -> 
     world.read(B)
     world.read(A)
     assert [world.tells(at_ms) for at_ms in (60_000, 61_999, 62_000)] == [False, False, True]
+
+
+def test_a_partition_that_is_gone_is_told_as_a_topic_is(world: World) -> None:
+    """The topic was made anew with fewer of them, or never had so many."""
+    one = PartitionDescription(PartitionIndex(0), BrokerId(1), LeaderEpoch(0), (), ())
+    world.metadata.view = ClusterView(topics={"a": TopicDescription(A.topic, NO_TOPIC_ID, (one,))})
+    gone = TopicPartition(A.topic, PartitionIndex(1))
+    world.read(A, gone)
+    told: list[str] = []
+    for now_ms in (0, 1_999, 2_000, 2_001, 4_000):
+        for tp in (A, gone):
+            world.leaders.address(tp, now_ms)
+        told += [f"{now_ms} {error}" for error in world.told]
+        world.told.clear()
+    assert [line.split(":")[0] for line in told] == ["2000 a-1", "4000 a-1"]
+    assert "1 partition" in told[0]
 
 
 def test_what_is_assigned_anew_does_not_rest(world: World) -> None:

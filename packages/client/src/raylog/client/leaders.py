@@ -1,7 +1,7 @@
 """Whom a consumer asks for a partition, and when: its leader, while the topic is the one to be read.
 
-A partition that failed is left alone for a moment. The user is told of a topic that is gone, again and again: one that
-no broker knows may have been created a moment ago.
+A partition that failed is left alone for a moment. The user is told of a topic or partition that is gone, again and
+again: one that no broker knows may have been created a moment ago.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 __all__ = ["Leaders"]
 
 _MISSING_GRACE_MS = 2_000
-"""How long a topic that no broker knows may be one that was just created."""
+"""How long a topic or partition that no broker knows may be one that was just created."""
 
 
 class Leaders:
@@ -40,8 +40,8 @@ class Leaders:
         self._clock = clock
         self._resting: dict[TopicPartition, int] = {}
         """Partitions that failed, and until when they are left alone."""
-        self._missing: dict[str, int] = {}
-        """Topics that brokers don't know, and since when."""
+        self._missing: dict[str | TopicPartition, int] = {}
+        """Topics that brokers don't know, partitions that their topics don't have, and since when."""
 
     def keep(self) -> None:
         """Forget what is not read any more."""
@@ -49,7 +49,11 @@ class Leaders:
             self._resting = {tp: until_ms for tp, until_ms in self._resting.items() if tp in self._subscription}
         if self._missing:
             read = self._subscription.topics()
-            self._missing = {topic: since_ms for topic, since_ms in self._missing.items() if topic in read}
+            self._missing = {
+                key: since_ms
+                for key, since_ms in self._missing.items()
+                if (key in self._subscription if isinstance(key, TopicPartition) else key in read)
+            }
 
     def address(self, tp: TopicPartition, now_ms: int) -> Address | None:
         """Where to ask for the partition; None while that is not known."""
@@ -57,15 +61,27 @@ class Leaders:
         if self._is_another(tp):
             self._network.metadata.need_update()  # what is known of its leader is of a topic that had the name before
             return None
-        unknown = self._network.metadata.view.errors.get(tp.topic)
-        if address is not None or not isinstance(unknown, UnknownTopicOrPartition):
+        if address is None:
+            self._look_whether_gone(tp, now_ms)
+        else:
             self._missing.pop(tp.topic, None)
-        elif now_ms - self._missing.setdefault(tp.topic, now_ms) >= _MISSING_GRACE_MS:
-            self._missing[tp.topic] = now_ms
-            self._complain(
-                tp, UnknownTopicOrPartition(f"{tp}: no broker knows the topic any more; it was deleted? assign others")
-            )
+            self._missing.pop(tp, None)
         return address
+
+    def _look_whether_gone(self, tp: TopicPartition, now_ms: int) -> None:
+        view = self._network.metadata.view
+        topic, what = view.topics.get(tp.topic), ""
+        key: str | TopicPartition = tp.topic
+        if topic is not None and tp.partition >= len(topic.partitions):
+            count = len(topic.partitions)
+            key, what = tp, f"the topic has {count} partition{'s' if count != 1 else ''}; it was made anew?"
+        elif isinstance(view.errors.get(tp.topic), UnknownTopicOrPartition):
+            what = "no broker knows the topic any more; it was deleted?"
+        if not what:
+            self._missing.pop(key, None)
+        elif now_ms - self._missing.setdefault(key, now_ms) >= _MISSING_GRACE_MS:
+            self._missing[key] = now_ms
+            self._complain(tp, UnknownTopicOrPartition(f"{tp}: {what} assign others"))
 
     def rest(self, tp: TopicPartition) -> None:
         """It failed: leave it alone for a moment."""
