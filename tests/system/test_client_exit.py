@@ -115,20 +115,80 @@ print(time.monotonic() - begun)
     assert 1.4 < float(ended.stdout) < 3.5
 
 
-def test_a_delivery_callback_that_blocks_does_not_keep_the_process(cluster: InProcessCluster) -> None:
+KINDS = {
+    "threads": """
+def begin(**config):
+    producer = Producer(servers, **config)
+    return [producer.send("t", b"x") for n in range(10)]
+""",
+    "asyncio": """
+def begin(**config):
+    async def send():
+        producer = AsyncProducer(servers, linger_ms=60_000, **config)
+        return [await producer.aiosend("t", b"x") for n in range(10)]
+    return asyncio.run(send())
+""",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_delivery_callback_that_blocks_does_not_keep_the_process(cluster: InProcessCluster, kind: str) -> None:
     script = """
 handed_out = queue.Queue(maxsize=1)
-producer = Producer(servers)
-for n in range(10):
-    producer.send("t", b"x").add_done_callback(handed_out.put)
+for delivery in begin():
+    delivery.add_done_callback(handed_out.put)
 begun = time.monotonic()
 close_all(1.5)
 print(time.monotonic() - begun)
 """
-    ended = run(script, cluster.bootstrap_servers, "")
+    ended = run(KINDS[kind] + script, cluster.bootstrap_servers, "")
     assert ended.returncode == 0
-    assert "a delivery callback keeps it" in ended.stderr
+    assert "a delivery callback or an interceptor keeps it" in ended.stderr
     assert float(ended.stdout) < 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interceptor_that_blocks_when_closed_does_not_keep_the_process(cluster: InProcessCluster, kind: str) -> None:
+    script = """
+from raylog.client import ProducerInterceptor
+
+class Blocks(ProducerInterceptor):
+    def close(self):
+        threading.Event().wait()
+
+begin(interceptors=[Blocks()])
+begun = time.monotonic()
+close_all(1.5)
+print(time.monotonic() - begun)
+"""
+    ended = run(KINDS[kind] + script, cluster.bootstrap_servers, "")
+    assert ended.returncode == 0
+    assert "a delivery callback or an interceptor keeps it" in ended.stderr
+    assert "were not delivered" not in ended.stderr
+    assert float(ended.stdout) < 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_thread_that_ends_the_process_runs_no_callback(cluster: InProcessCluster, kind: str) -> None:
+    """As Java's producer, which calls them in its own thread. Each is told, and interceptors are closed once."""
+    script = """
+from raylog.client import ProducerInterceptor
+
+class Told(ProducerInterceptor):
+    def __init__(self):
+        self.told = []
+    def on_acknowledgement(self, at, error):
+        self.told.append((threading.current_thread() is threading.main_thread(), error))
+    def close(self):
+        self.told.append("closed")
+
+told = Told()
+begin(interceptors=[told])
+close_all(20)
+assert told.told == [(False, None)] * 10 + ["closed"], told.told
+"""
+    ended = run(KINDS[kind] + script, cluster.bootstrap_servers, "")
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_records_without_acks_that_do_not_leave_are_told_in_time(tmp_path: Path) -> None:

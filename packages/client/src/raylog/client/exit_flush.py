@@ -20,12 +20,18 @@ from raylog.client.accumulator import Batch
 from raylog.client.delivery import BatchOutcome
 from raylog.protocol.logs import Logger
 
-__all__ = ["EXIT_FLUSH_S", "Unclosed", "close_all", "forget", "remember"]
+__all__ = ["EXIT_FLUSH_S", "KEPT", "STOP_S", "Unclosed", "close_all", "forget", "remember"]
 
 log = Logger(__name__)
 
 EXIT_FLUSH_S = 30.0
 """How long the end of a process waits at most for records to be delivered, by all its producers together."""
+STOP_S = 1.0
+"""How long a producer's thread may take to end, once all is settled or the time is over: it has to fail the rest."""
+KEPT = (
+    "a producer's thread did not end in time: a delivery callback or an interceptor keeps it, and those behind it may "
+    "never be called; they must not wait"
+)
 
 
 class Unclosed(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from raylog.client.arguments import wait, wait_or_none
 from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, is_delivering, refuse_to_wait
-from raylog.client.exit_flush import forget, remember
+from raylog.client.exit_flush import KEPT, STOP_S, forget, remember
 from raylog.client.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
@@ -27,8 +27,6 @@ log = Logger(__name__)
 
 _LAST_PAUSE_S = 1.0
 """The longest pause of the sender's thread after a step that failed."""
-_STOP_S = 1.0
-"""How long the sender's thread may take to end, once all is settled or the time is over: it has to fail the rest."""
 
 
 class Producer(ProducerCore):
@@ -183,8 +181,6 @@ class Producer(ProducerCore):
             self._network.pool.wakeup()
             self._join(deadline_s)
             self._reporter.stop()
-            if self._interceptors is not None:
-                self._interceptors.close()
             forget(self)
 
     def close_at_exit(self, timeout_s: float) -> None:
@@ -193,13 +189,10 @@ class Producer(ProducerCore):
         self.close(timeout_s)
 
     def _join(self, deadline_s: float) -> None:
-        left_s = max(deadline_s - time.monotonic(), _STOP_S)
+        left_s = max(deadline_s - time.monotonic(), STOP_S)
         self._thread.join(None if left_s == inf else left_s)
         if left_s < inf and self._thread.is_alive and not is_delivering():
-            log.error(
-                "a producer's thread did not end in time: a delivery callback keeps it, and those behind it may never "
-                "be called; callbacks must not wait"
-            )
+            log.error(KEPT)
 
     def __enter__(self) -> Self:
         return self
@@ -221,6 +214,8 @@ class Producer(ProducerCore):
         why = "was closed" if self._closed else "lost its thread, as the log says,"
         self._closed = True
         self._sender.finish(RaylogError(f"the producer {why} before the record was delivered"))
+        if self._interceptors is not None:
+            self._interceptors.close()
 
     def _write_out(self) -> None:
         """Let what counts as delivered leave before the connections close."""

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from raylog.client.accumulator import EncodedRecords
+from raylog.client.accumulator import Batch, EncodedRecords
 from raylog.client.aio.loop_guard import LoopGuard
 from raylog.client.arguments import wait, wait_or_none
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
-from raylog.client.exit_flush import forget, remember
+from raylog.client.exit_flush import KEPT, STOP_S, forget, remember
 from raylog.client.interceptors import ProducerBatch, ProducerInterceptor, ProducerRecord
 from raylog.client.metrics_reporter import Statistics
 from raylog.client.network import CONNECT_POLL_MS
@@ -24,6 +25,9 @@ from raylog.client.serde import Serializer
 from raylog.coordination.clocks import wall_ms
 from raylog.coordination.loops import Loops
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
+from raylog.protocol.logs import Logger
+
+log = Logger(__name__)
 
 _FAILURE_PAUSE_MS = 500.0
 """The pause after a step of the sender that failed."""
@@ -239,7 +243,11 @@ class AsyncProducer(ProducerCore):
             self._stop(RaylogError("the producer was closed before the record was delivered"))
 
     def close_at_exit(self, timeout_s: float) -> None:
-        """Called at the end of the process, when its loop is over, or runs in a thread that nobody waits for."""
+        """Called at the end of the process, when its loop is over, or runs in a thread that nobody waits for.
+
+        Where it is over, callbacks and interceptors are called in a thread that is waited for so long only; where there
+        are no threads any more (Python 3.12 and newer), in this one.
+        """
         deadline_s = time.monotonic() + wait("timeout_s", timeout_s)
         batches = self.hurry()
         if self._loop.is_running():
@@ -248,6 +256,17 @@ class AsyncProducer(ProducerCore):
                     batch.outcome.whole.wait(max(0.0, deadline_s - time.monotonic()))
             return
         self._waiters.clear()
+        try:
+            thread = self._loops.once("raylog-producer", partial(self._flush_out, batches, deadline_s))
+        except RuntimeError:
+            self._flush_out(batches, deadline_s)
+            return
+        thread.join(max(deadline_s - time.monotonic(), STOP_S))
+        if thread.is_alive:
+            log.error(KEPT)
+
+    def _flush_out(self, batches: Sequence[Batch[BatchOutcome]], deadline_s: float) -> None:
+        """Send, without the loop, what is to be sent, and stop."""
         while self._sender.unwritten() or not all(batch.outcome.whole.done for batch in batches):
             left_ms = (deadline_s - time.monotonic()) * 1_000
             if left_ms <= 0:
