@@ -294,6 +294,24 @@ def test_a_session_left_behind_is_ended_by_who_has_its_password(open_store: Open
     heir.create("/e", ephemeral=True)
 
 
+def test_abandoned_session_lives_on_without_its_store(open_store: OpenStore) -> None:
+    abandoned, other = open_store(), open_store()
+    abandoned.create("/e", ephemeral=True)
+    left = abandoned.session
+    threads = threading.active_count()
+    abandoned.abandon()
+    assert isinstance(abandoned, MemoryStore) or threading.active_count() < threads, "those of its client have ended"
+    with pytest.raises(StoreClosed):
+        abandoned.heartbeat()
+    abandoned.close()
+    other.heartbeat()
+    stat = other.exists("/e")
+    assert stat is not None
+    assert stat.ephemeral_owner == left.id
+    other.end_session(left)
+    assert other.exists("/e") is None
+
+
 def test_a_lost_session_is_told_and_replaced(open_store: OpenStore) -> None:
     store, other = open_store(), open_store()
     events: Events = SimpleQueue()

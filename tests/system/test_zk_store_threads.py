@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,24 @@ def test_connection_thread_that_ends_is_started_again(zookeeper: EmbeddedZooKeep
         store.delete("/ours")
 
 
-def test_store_whose_connection_has_ended_can_be_closed(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+def test_store_is_abandoned_though_its_server_does_not_answer(tmp_path: Path) -> None:
+    with running_zookeeper(tmp_path) as server:
+        connected, waiting = (ZkStore(server.address, session_timeout_ms=4_000) for _ in range(2))
+        for store in (connected, waiting):
+            store.start()
+        assert server.jvm is not None
+        os.kill(server.jvm.pid, signal.SIGSTOP)
+        wait_until(lambda: waiting.session_state is SessionState.SUSPENDED, WAIT_S, "the connection is made anew")
+        for store in (waiting, connected):
+            thread = connection_thread(store)
+            store.abandon()
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("end", [ZkStore.close, ZkStore.abandon])
+def test_store_whose_connection_has_ended_can_be_closed(
+    zookeeper: EmbeddedZooKeeper, end: Callable[[ZkStore], None]
+) -> None:
     def no_threads(_: str) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -84,7 +103,7 @@ def test_store_whose_connection_has_ended_can_be_closed(zookeeper: EmbeddedZooKe
     end_by(connection_thread(store), SystemExit, store)
     assert store.session_state is SessionState.LOST
     assert loops.names() == {"zookeeper-restart"}
-    store.close()
+    end(store)
     wait_until(lambda: not loops.names(), WAIT_S, "nothing tries to start it again")
     with pytest.raises(StoreError, match="closed"):
         store.exists("/")

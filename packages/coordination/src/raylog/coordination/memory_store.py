@@ -79,13 +79,6 @@ class MemoryStore:
                 self._session = self._tree.open_session(self)
             self._become(SessionState.CONNECTED)
 
-    def abandon(self) -> None:
-        """The process dies: nothing more is asked or told, the session stays until it expires."""
-        with self._tree.lock:
-            self._tree.forget_watches(self)
-            self._closed = True
-            self._sinks.clear()
-
     def lose_next_answer(self) -> None:
         """The next request is carried out, but the caller gets StoreUnavailable."""
         self._lose_answer = True
@@ -113,6 +106,13 @@ class MemoryStore:
             if self._session is not None:
                 self._tree.end_session(self._session, told=False)
             self._tree.forget_watches(self)
+
+    def abandon(self) -> None:
+        """Also what the death of the process is."""
+        with self._tree.lock:
+            self._tree.forget_watches(self)
+            self._closed = True
+            self._sinks.clear()
 
     def __enter__(self) -> Self:
         self.start()

@@ -300,6 +300,10 @@ class MetadataStore(MetadataReader, Protocol):
     def close(self) -> None:
         """End the session (its ephemerals vanish at once) and disconnect. May be called twice."""
 
+    def abandon(self) -> None:
+        """Disconnect, and leave the session to its timeout, as if the process had died: its ephemerals stay until then.
+        In place of :meth:`close`."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(

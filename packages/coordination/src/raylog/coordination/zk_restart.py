@@ -1,12 +1,14 @@
 """Starts kazoo's connection again where its thread has ended by an exception that kazoo does not foresee.
 
 Without that the store would be LOST for ever. With the thread the session has ended: a new one begins, as after an
-expiry. Only what the client offers is used, so this module does not import kazoo.
+expiry. This module does not import kazoo.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from raylog.coordination.loops import Loop, Loops
@@ -15,6 +17,8 @@ from raylog.protocol.logs import Logger
 __all__ = ["ConnectionRestart"]
 
 log = Logger(__name__)
+
+_LOOK_S = 0.05
 
 
 class ConnectionRestart:
@@ -43,13 +47,33 @@ class ConnectionRestart:
 
     def close(self) -> None:
         """Stop the client, for good."""
+        self._close(self._client.stop)
+
+    def abandon(self) -> None:
+        """As :meth:`close`, without ending the session."""
+        self._close(self._stop_silently)
+
+    def _close(self, stop: Callable[[], object]) -> None:
         with self._starting:
             self._closed = True
             with self._lock:
                 if self._restart is not None:
                     self._restart.stop()
-            self._client.stop()
+            stop()
             self._client.close()
+
+    def _stop_silently(self) -> None:
+        """kazoo's stop() would send the end of the session first. Its thread ends with its connection once it is told
+        to stop; one that is just being made is no connection yet, so it is looked for again."""
+        self._client._stopped.set()
+        connection = self._client._connection
+        while not connection.connection_stopped.is_set():
+            try:
+                connection._socket.shutdown(socket.SHUT_RDWR)
+            except (AttributeError, OSError):
+                pass  # there is none at the moment
+            connection.connection_stopped.wait(_LOOK_S)
+        self._client._safe_close()
 
     def _is_dead(self) -> bool:
         return bool(self._client._connection.connection_stopped.is_set())

@@ -172,11 +172,16 @@ class ZkStore:
             raise StoreUnauthorized(f"ZooKeeper at {self._hosts} {which} (zookeeper.auth)") from error
 
     def close(self) -> None:
+        self._end(self._restart.close)
+
+    def abandon(self) -> None:
+        self._end(self._restart.abandon)
+
+    def _end(self, end: Callable[[], None]) -> None:
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._restart.close()
+            has_ended, self._closed = self._closed, True
+        if not has_ended:
+            end()
 
     def __enter__(self) -> Self:
         self.start()
