@@ -50,7 +50,7 @@ NO_CONVERTER: Bad = (5, "no such", b"json", ["json"])
 NO_SETTINGS: Bad = (
     *({"no_such": 1}, {"client_id": b"x"}, {"client_id": True}, {"client_id": LONG}, {"client_id": NO_UNICODE}),
     *({"request_timeout_ms": bad} for bad in (0, 1.5, True, 2**31, nan)),
-    {"group.instance.id": "a"},
+    {"group.protocol": "x"},
 )
 NO_CONFIGS: Bad = (5, "a=b", ["a"], {5: "1"}, {"": "1"}, {"retention.ms": b"1"}, {"retention.ms": [1]},
                    {"retention.ms": 2**63}, {"retention.ms": nan}, {"retention.ms": NO_UNICODE}, {"retention.ms": LONG},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from re import Pattern
+from typing import Any
 
 from kit.topics import put_topic
 from raylog.client.group_changes import Began, Ceased, Dropped
@@ -12,7 +13,7 @@ from raylog.client.group_member import GroupMember
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import GroupId, InstanceId, Offset, PartitionIndex, TopicName, TopicPartition
 
 GROUP = GroupId("readers")
 TOPIC = TopicName("flights")
@@ -47,9 +48,14 @@ class Ledger:
             return [(tp, n) for tp in partitions for n in range(upto) if n not in self._read.get(tp, ())]
 
 
-def started(store: MetadataStore, topics: frozenset[TopicName] | Pattern[str] = frozenset({TOPIC})) -> GroupMember:
+def started(
+    store: MetadataStore,
+    topics: frozenset[TopicName] | Pattern[str] = frozenset({TOPIC}),
+    instance: InstanceId | None = None,
+    **settings: Any,
+) -> GroupMember:
     """A member of GROUP, registered."""
-    member = GroupMember(store, GROUP, topics, host="127.0.0.1")
+    member = GroupMember(store, GROUP, topics, host="127.0.0.1", instance=instance, **settings)
     member.start(30)
     return member
 

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,6 +57,8 @@ class Orders:
     topic: str
     group: str
     session_ms: int
+    instance: str = ""
+    """Of a static member."""
 
 
 # --- a member's process ---
@@ -82,6 +84,7 @@ class _Member:
             orders.servers,
             [orders.topic],
             group_id=orders.group,
+            group_instance_id=orders.instance,
             listener=self,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -223,14 +226,15 @@ class Members:
 
     # --- what happens to them ---
 
-    def start(self, count: int = 1) -> list[str]:
+    def start(self, count: int = 1, *, instance: str = "") -> list[str]:
         """So many new members, which join when they are ready."""
+        orders = json.dumps(asdict(replace(self._orders, instance=instance)))
         assert self._nursery.stdin is not None
         assert self._nursery.stdout is not None
         names = [f"m{self._born + number}" for number in range(1, count + 1)]
         self._born += count
         for name in names:
-            print(name, json.dumps(asdict(self._orders)), file=self._nursery.stdin, flush=True)
+            print(name, orders, file=self._nursery.stdin, flush=True)
             process = ProcessRef.of(int(self._nursery.stdout.readline()))
             assert process is not None, self.output(name)
             self._processes[name] = process
@@ -264,6 +268,12 @@ class Members:
         for process in processes:
             os.kill(process.pid, signal.SIGTERM)
         _wait_gone(processes, f"{names} have left")
+
+    def await_end(self, name: str) -> str:
+        """It ends by itself; the end of what it has logged."""
+        self._stopped.discard(name)
+        _wait_gone([self._processes.pop(name)], f"{name} has ended")
+        return self.output(name)
 
     # --- what they do ---
 

@@ -27,6 +27,7 @@ from kit.waiting import wait_until
 from raylog.client import ActorGroup, Cluster, Producer, connect, group
 from raylog.client.consumer_actor import MemberReport
 from raylog.client.group_runner import State
+from raylog.client.results import GroupDescription
 from raylog.coordination import group_paths
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
@@ -204,6 +205,31 @@ def seconds_to_take_over(running: RunningCluster, name: str, topic: str, victim:
 def is_another(consumers: ActorGroup, index: int, pid: int) -> bool:
     member = consumers.status().members[index]
     return member.status.state is State.RUNNING and member.pid != pid
+
+
+def test_killed_static_actor_is_started_again_with_its_partitions(cluster: Cluster, topic: str) -> None:
+    """Two groups of actors, made by two programs say, have instances of their own."""
+    make = partial(group, f"group-of-{topic}", topics=topic, handler=len, cluster=cluster, session_timeout_ms=60_000)
+    with make(size=2, group_instance_id="one") as consumers, make(group_instance_id="other") as others:
+        wait_until(lambda: len(others.status().owners) == 2, WAIT_S, "the other group has its share")
+        wait_until(lambda: len(consumers.status().owners) == 4, WAIT_S, "the rest is this group's")
+        with cluster.admin() as admin:
+            described = admin.describe_groups([consumers.name])[consumers.name]
+        assert isinstance(described, GroupDescription)
+        members = described.members
+        assert sorted(str(member.group_instance_id) for member in members) == ["one-0", "one-1", "other-0"]
+        of_others = others.status().owners
+        for index in range(2):
+            killed, had = consumers.status().members[index], consumers.status().owners
+            begun = time.monotonic()
+            os.kill(killed.pid, signal.SIGKILL)
+            wait_until(partial(is_another, consumers, index, killed.pid), WAIT_S, "Ray has started it again")
+            wait_until(lambda: consumers.status().owners == had, WAIT_S, "it has what it had")  # noqa: B023
+            print(f"\na killed static actor had its partitions again after {time.monotonic() - begun:.2f} s")
+        assert others.status().owners == of_others
+        with make(group_instance_id="one"):
+            wait_until(lambda: consumers.status().members[0].status.state is State.FAILED, WAIT_S, "it is fenced")
+            assert "FencedInstanceId" in consumers.status().members[0].status.trouble
 
 
 def wait_both(one: ActorGroup, other: ActorGroup) -> set[TopicPartition]:

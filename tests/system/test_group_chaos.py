@@ -12,27 +12,23 @@ import re
 import signal
 import socket
 import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 
 from kit.broker_process import BrokerProcess
-from kit.group_history import Judgement, judge
+from kit.group_load import Load, finished, told_since
 from kit.group_processes import IN_DOUBT, Members
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.client.admin import LATEST, Admin
+from raylog.client.admin import Admin
 from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.protocol.ids import TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -46,17 +42,6 @@ KILLS = 7
 STABLE_S = 1.0
 """The median, from the kill of a member to the last of its partitions with another."""
 WAIT_S = 60.0
-BATCH = 40
-SEND_S = 0.02
-"""Between two times that so many records are sent."""
-PRODUCER = {
-    "enable.idempotence": True,
-    "max.in.flight.requests.per.connection": 1,  # with more it may send twice by itself: conformance/test_known_traps
-    "linger.ms": 5,
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 200,
-    "log_level": 0,
-}
 
 
 class Service(NamedTuple):
@@ -77,83 +62,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield Service("{}:{}".format(*address), zookeeper)
 
 
-class Load:
-    """Some records into each partition, all the time, while its ``with`` lasts."""
-
-    def __init__(self, servers: str, topic: str, partitions: int = PARTITIONS) -> None:
-        self.servers, self.topic, self.partitions = servers, topic, partitions
-        self._stopping = threading.Event()
-        self._failed: list[str] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        with Admin(self.servers) as admin:
-            admin.create_topic(self.topic, self.partitions)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        assert self._failed == []
-
-    def ends(self) -> list[int]:
-        """How many records each partition has."""
-        with Admin(self.servers) as admin:
-            found = admin.list_offsets({(self.topic, partition): LATEST for partition in range(self.partitions)})
-        return [found[TopicPartition(self.topic, partition)].offset for partition in range(self.partitions)]
-
-    def committed(self, group: str) -> list[int]:
-        """Where the group stands in each partition; 0 where it never committed."""
-        with Admin(self.servers) as admin:
-            found = admin.list_group_offsets(group)
-        offsets = (found.get(TopicPartition(self.topic, partition)) for partition in range(self.partitions))
-        return [0 if each is None else each.offset for each in offsets]
-
-    def _run(self) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, **PRODUCER})
-
-        def delivered(error: object, _: object) -> None:
-            if error is not None:
-                self._failed.append(str(error))
-
-        number = 0
-        while not self._stopping.wait(SEND_S):
-            for _ in range(BATCH):
-                partition = number % self.partitions
-                producer.produce(self.topic, b"%d" % number, partition=partition, on_delivery=delivered)
-                number += 1
-            producer.poll(0)
-        producer.flush(WAIT_S)
-
-
-def finished(members: Members, load: Load, group: str) -> Judgement:
-    """Let the group read all that there is, and leave; then judge what its members did."""
-    load.stop()
-    ends = load.ends()
-    wait_until(lambda: load.committed(group) == ends, WAIT_S, "all is read and committed", interval_s=0.2)
-    members.leave(*members.living)
-    judgement = judge(members.events(), ends, load.committed(group))
-    assert judgement.handed_out - judgement.repeated == sum(ends)
-    return judgement
-
-
-def told_since(members: Members, since: float, *what: str) -> dict[int, float]:
-    """When each partition was last told to be so."""
-    return {event.v["partition"]: event.t for event in members.events() if event.t > since and event.what in what}
-
-
 def test_a_killed_member_is_replaced_at_once(service: Service, tmp_path: Path) -> None:
     """By proof of its death, not by the end of its session; and nobody else's partitions move."""
     topic = group = "killed"
     seconds, moved = [], 0
     with (
-        Load(service.servers, topic) as load,
+        Load(service.servers, topic, PARTITIONS) as load,
         Members(tmp_path, service.servers, topic, group, session_ms=20_000) as members,
     ):
         members.start(MEMBERS)
@@ -256,7 +170,7 @@ class Chaos:
 def test_members_that_come_and_go_lose_nothing(service: Service, tmp_path: Path) -> None:
     topic = group = "chaos"
     with (
-        Load(service.servers, topic) as load,
+        Load(service.servers, topic, PARTITIONS) as load,
         Members(tmp_path, service.servers, topic, group, session_ms=SESSION_MS) as members,
     ):
         members.start(MEMBERS)

@@ -53,6 +53,12 @@ def plan(topics: Any = ("t",), handler: Any = ignore, batch_format: str = "rows"
     )
 
 
+def test_static_actors_have_instances_of_their_own() -> None:
+    made = [plan(group_instance_id="a").of_member(number).consumer_config for number in (0, 1)]
+    assert made == [{"group.instance.id": "a-0"}, {"group.instance.id": "a-1"}]
+    assert plan().of_member(1) == plan()
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [

@@ -12,19 +12,23 @@ import pytest
 from kit.group_members import GROUP, TOPIC, make_topic, tps
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.group_ports import MemberPorts
-from raylog.client.group_requests import Commit, GoodBye
+from raylog.client.group_requests import Commit, GoodBye, PolledAgain
 from raylog.client.group_thread import MemberThread
+from raylog.coordination import group_paths
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.clocks import wall_ms
 from raylog.coordination.group import Member
 from raylog.coordination.group_events import Evict
+from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.loops import Loop, Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.protocol.ids import MemberId
+from raylog.protocol.errors import InconsistentGroupProtocol
+from raylog.protocol.ids import MemberId, MonotonicMs
 
+MAX_POLL_MS = 60_000
 WANTS = Registered(frozenset({TOPIC}), None)
 
 
@@ -39,9 +43,10 @@ class ByHand(Loops):
     """Of a thread that never runs: the test calls its steps."""
 
     step: Callable[[], bool]
+    finish: Callable[[], None]
 
     def loop(self, name: str, step: Callable[[], bool], **more: Any) -> Loop:
-        self.step = step
+        self.step, self.finish = step, more["finish"]
         return super().loop(name, step, **more)
 
     def inbox(self) -> queue.SimpleQueue[Any]:
@@ -63,6 +68,7 @@ class Joined:
 
     def __init__(self, tree: MemoryTree, name: str) -> None:
         self.id = MemberId(name)
+        self.now_ms = MonotonicMs(0)
         self.store = MemoryStore(tree)
         self.store.start()
         loops = ByHand()
@@ -71,12 +77,12 @@ class Joined:
             GROUP,
             Member(self.id, Assignor.STICKY, lambda: 0.0),
             WANTS,
-            60_000,
+            MAX_POLL_MS,
             lambda: None,
             loops,
-            MemberPorts(liveness=Unwatched),
+            MemberPorts(now_ms=lambda: self.now_ms, liveness=Unwatched),
         )
-        self.step = loops.step
+        self.step, self.finish = loops.step, loops.finish
 
     def heard(self) -> list[Change]:
         """What its user is told."""
@@ -125,7 +131,7 @@ def test_commit_that_cannot_be_written_ends_no_membership(tree: MemoryTree) -> N
     member = Joined(tree, "a")
     member.begin(4)
     member.heard()
-    tenures = {tp: member.thread._tenures[tp] for tp in tps(0)}
+    tenures = {tp: member.thread._tenures.get(tp) for tp in tps(0)}
     for offset in (object(), 5):
         commit = Commit({tp: CommittedOffset(offset) for tp in tps(0)}, tenures, Future())  # type: ignore[arg-type]
         member.thread.post(commit)
@@ -133,6 +139,21 @@ def test_commit_that_cannot_be_written_ends_no_membership(tree: MemoryTree) -> N
         assert commit.done.done()
         assert (commit.done.exception() is None) == (offset == 5)
     assert (member.thread.failure, member.heard()) == (None, [])
+
+
+def test_member_that_cannot_come_back_ends_all_the_same(tree: MemoryTree) -> None:
+    """It was stuck, and its group is one of Kafka's clients when its user polls again."""
+    member = Joined(tree, "a")
+    member.begin(4)
+    member.now_ms = MonotonicMs(MAX_POLL_MS + 1)
+    member.step()
+    assert member.thread.is_stuck
+    settle_kind(member.store, GROUP, GroupKind.CLIENTS)
+    member.store.create(group_paths.state(GROUP), b'{"members": {"a": {}}}')
+    member.thread.post(PolledAgain())
+    member.end()
+    member.finish()
+    assert isinstance(member.thread.failure, InconsistentGroupProtocol)
 
 
 def test_member_evicted_before_its_user_is_done_leaves(tree: MemoryTree) -> None:

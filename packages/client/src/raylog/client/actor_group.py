@@ -94,7 +94,7 @@ class ActorGroup:
         size, timeout_s = number("size", size), wait("timeout_s", timeout_s)
         going, self._actors = self._actors[size:], self._actors[:size]
         self._stop(going, STOP_TIMEOUT_S)
-        fresh = [self._make.remote(self._plan) for _ in range(size - len(self._actors))]
+        fresh = [self._make.remote(self._plan.of_member(place)) for place in range(len(self._actors), size)]
         try:
             self._wait_joined(fresh, timeout_s)
         except BaseException:

@@ -52,6 +52,7 @@ KAFKA_SETTINGS: Mapping[str, JavaDefault] = {
         ("fetch.max.wait.ms", "500"),
         ("fetch.min.bytes", "1"),
         ("group.id", ""),
+        ("group.instance.id", ""),
         ("isolation.level", "read_uncommitted"),
         ("linger.ms", "5"),
         ("max.block.ms", "60000"),
@@ -111,9 +112,6 @@ NOT_HERE: Mapping[str, str] = {
     "config.providers": "values are Python's: read secrets with it",
     "enable.metrics.push": _METRICS,
     "exclude.internal.topics": "brokers make no internal topics: offsets are in ZooKeeper",
-    "group.instance.id": "a member of a group is its ZooKeeper session, which no other process can take up, and its "
-    "claims are that session's; in place of static membership (KIP-345), a restart moves that member's partitions "
-    "alone, at once, and no other member stops (docs/groups.md)",
     "group.protocol": _GROUPS,
     "group.remote.assignor": _GROUPS,
     "heartbeat.interval.ms": "a member keeps its ZooKeeper session by itself, ten times within session.timeout.ms",

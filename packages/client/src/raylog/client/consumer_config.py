@@ -14,6 +14,7 @@ from raylog.client.config import (
     client_settings,
 )
 from raylog.client.subscription import EARLIEST, LATEST
+from raylog.coordination.topic_names import is_topic_name
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import Settings, SettingsTable, ValueType, at_least, one_of
 
@@ -103,6 +104,18 @@ GROUP_ID = client_setting(
     "The consumer group to read in: its members share the partitions and go on where the group stopped. Without it, "
     "the consumer reads the partitions that it is told to, and nobody else is looked at.",
 )
+GROUP_INSTANCE_ID = client_setting(
+    "group.instance.id",
+    ValueType.STRING,
+    "",
+    "A name that this member of the group keeps from life to life (KIP-345): closed or dead, it keeps its partitions "
+    "until session.timeout.ms is over, and a new one of this name has them at once, while no other member sees a "
+    "change. Of two that run at once, the older one gets FencedInstanceId. Each actor of a group on Ray has its number "
+    "added.",
+    check=lambda text: (
+        None if not text or is_topic_name(text) else "must be at most 249 letters, digits, '.', '_', '-'"
+    ),
+)
 ENABLE_AUTO_COMMIT = client_setting(
     "enable.auto.commit",
     ValueType.BOOLEAN,
@@ -172,6 +185,7 @@ CONSUMER_SETTINGS = SettingsTable(
         ISOLATION_LEVEL,
         CLIENT_RACK,
         GROUP_ID,
+        GROUP_INSTANCE_ID,
         ENABLE_AUTO_COMMIT,
         ENABLE_AUTO_OFFSET_STORE,
         AUTO_COMMIT_INTERVAL_MS,
@@ -186,6 +200,7 @@ CONSUMER_SETTINGS = SettingsTable(
 
 
 _OF_GROUPS = (
+    GROUP_INSTANCE_ID,
     ENABLE_AUTO_COMMIT,
     ENABLE_AUTO_OFFSET_STORE,
     AUTO_COMMIT_INTERVAL_MS,

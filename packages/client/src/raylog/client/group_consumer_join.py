@@ -16,6 +16,7 @@ from raylog.client.consumer_config import (
     ENABLE_AUTO_COMMIT,
     ENABLE_AUTO_OFFSET_STORE,
     GROUP_ID,
+    GROUP_INSTANCE_ID,
     MAX_POLL_INTERVAL_MS,
     PARTITION_ASSIGNMENT_STRATEGY,
     SESSION_TIMEOUT_MS,
@@ -37,7 +38,7 @@ from raylog.coordination.topic_names import check_topic_name
 from raylog.coordination.topic_patterns import pattern_text
 from raylog.coordination.zk_store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidGroupId
-from raylog.protocol.ids import GroupId, TopicName
+from raylog.protocol.ids import GroupId, InstanceId, TopicName
 from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
 from raylog.protocol.texts import host_port
@@ -86,6 +87,7 @@ def join_group(
     group = GroupId(settings[GROUP_ID])
     if not group:
         raise InvalidGroupId("group.id is empty: give the group a name")
+    instance = InstanceId(settings[GROUP_INSTANCE_ID]) if settings[GROUP_INSTANCE_ID] else None
     found = _ask(settings, new_admin)
     store = ZkStore(
         found.zookeeper,
@@ -111,6 +113,7 @@ def join_group(
                 assignor=Assignor(settings[PARTITION_ASSIGNMENT_STRATEGY]),
                 max_poll_interval_ms=settings[MAX_POLL_INTERVAL_MS],
                 host=host,
+                instance=instance,
                 woken=woken,
             )
 
@@ -133,8 +136,15 @@ def join_group(
             raise BrokerNotAvailable(
                 f"group {group}: no ZooKeeper answers at {found.zookeeper}, {found.source}: {error}"
             ) from error
+        if store.session_timeout_ms < settings[SESSION_TIMEOUT_MS]:
+            log.warning(
+                "group %s: ZooKeeper at %s grants sessions of %d ms, less than session.timeout.ms=%d: raise its "
+                "maxSessionTimeout",
+                group, found.zookeeper, store.session_timeout_ms, settings[SESSION_TIMEOUT_MS],
+            )  # fmt: skip
+        left = store.close if instance is None else store.abandon
         return GroupReader(
-            group, topics, join, core, RegistryOffsetStore(store), listener, metadata, came_through, wake, store.close
+            group, topics, join, core, RegistryOffsetStore(store), listener, metadata, came_through, wake, left
         )
     except BaseException:
         store.close()

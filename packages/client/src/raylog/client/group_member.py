@@ -28,7 +28,7 @@ from raylog.coordination.loops import Loops
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.topic_patterns import pattern_text
 from raylog.protocol.errors import RequestTimedOut
-from raylog.protocol.ids import Generation, GroupId, MemberId, TopicName, TopicPartition
+from raylog.protocol.ids import Generation, GroupId, InstanceId, MemberId, TopicName, TopicPartition
 
 __all__ = ["GroupMember"]
 
@@ -47,28 +47,31 @@ class GroupMember:
         assignor: Assignor = Assignor.STICKY,
         max_poll_interval_ms: int = 300_000,
         host: str = "",
+        instance: InstanceId | None = None,
         woken: Callable[[], object] = lambda: None,
     ) -> None:
         """``store`` was started, and is closed by the caller after :meth:`leave`: its session is the member's.
 
         ``topics`` may name some that do not exist yet; a pattern is matched with whole names. ``host``: this machine's
         address as the other members reach it, where it listens so that they notice its death (``address_towards``); "":
-        they have to wait for the end of its session. ``woken`` is called, on another thread, when there are changes: it
-        must neither block nor raise. Raises OSError when it cannot listen at ``host``.
+        they have to wait for the end of its session. So they do in any case for a static member (KIP-345), one with an
+        ``instance``. ``woken`` is called, on another thread, when there are changes: it must neither block nor raise.
+        Raises OSError when it cannot listen at ``host``.
         """
         self._group = group
-        self.member_id = MemberId(f"{client_id}-{wall_ms()}-{uuid4().hex[:8]}")
-        """Of the members of one client.id the oldest comes first, and is the elected one: so that rarely changes."""
+        self.member_id = MemberId(f"{_named(client_id, instance)}{wall_ms()}-{uuid4().hex[:8]}")
         loops = Loops()
-        self._listener = LivenessListener(host, greeting_of(self.member_id), loops) if host else None
-        where = host, self._listener.port if self._listener else -1, machine_id()
+        self._listener = None
+        if host and instance is None:
+            self._listener = LivenessListener(host, greeting_of(self.member_id), loops)
+        where = (host, self._listener.port) if self._listener else ("", -1)
         self._thread = MemberThread(
             store,
             group,
             Member(self.member_id, assignor, random.random),
-            Registered(frozenset(), pattern_text(topics), *where)
+            Registered(frozenset(), pattern_text(topics), *where, machine_id(), instance)
             if isinstance(topics, re.Pattern)
-            else Registered(topics, None, *where),
+            else Registered(topics, None, *where, machine_id(), instance),
             max_poll_interval_ms,
             woken,
             loops,
@@ -157,7 +160,8 @@ class GroupMember:
             self._thread.post(PolledAgain())
 
     def leave(self, timeout_s: float, positions: Mapping[TopicPartition, CommittedOffset] | None = None) -> bool:
-        """Give everything up, committing ``positions``, and sign off; waits for it.
+        """Give everything up, committing ``positions``, and sign off; waits for it. A static member commits, and keeps
+        what it has for the next one of its instance, until its session ends: abandon the store then.
 
         Nothing may be handed out from now on. False when it was not done in time: the others learn it from the end of
         the session. May be called twice.
@@ -183,3 +187,13 @@ class GroupMember:
     def describe(self) -> Mapping[str, object]:
         """What a person who looks for a fault wants to know."""
         return self._thread.describe()
+
+
+def _named(client_id: str, instance: InstanceId | None) -> str:
+    """What the id of a member begins with.
+
+    Of the members of one client.id the oldest comes first, and is the elected one: so that rarely changes. Static
+    members come behind those, for one that is away can't do the work of the elected one. They are in the order of their
+    instances, so that ranges stay as they are: no instance has a character that comes before this "#".
+    """
+    return f"{client_id}-" if instance is None else f"~{instance}#"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from re import Pattern
 from typing import Any
 
@@ -11,7 +11,7 @@ from raylog.client.admin import Admin
 from raylog.client.arguments import group_id
 from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
-from raylog.client.consumer_config import CONSUMER_SETTINGS
+from raylog.client.consumer_config import CONSUMER_SETTINGS, GROUP_INSTANCE_ID
 from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import Topics, subscribed
@@ -88,6 +88,14 @@ class GroupPlan:
         if isinstance(self.topics, Pattern):
             return bool(matching_topics(pattern_text(self.topics), [topic]))
         return topic in self.topics
+
+    def of_member(self, number: int) -> GroupPlan:
+        """The plan of one of the group's actors: a static one (KIP-345) has its number in group.instance.id."""
+        config = {name.replace("_", "."): value for name, value in self.consumer_config.items()}
+        instance = config.get(GROUP_INSTANCE_ID.name)
+        if not instance:
+            return self
+        return replace(self, consumer_config={**config, GROUP_INSTANCE_ID.name: f"{instance}-{number}"})
 
     def prepare(self) -> None:
         """Make the dead-letter topic where it is needed and not there."""

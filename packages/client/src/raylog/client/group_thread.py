@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable
 
 from raylog.client.change_queue import ChangeQueue
-from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.client.group_lease import LeaseRenewal
 from raylog.client.group_ports import Liveness, MemberPorts
 from raylog.client.group_requests import Commit, GoodBye, Item, PolledAgain, Quieted, Stop
+from raylog.client.group_tenures import Tenures
 from raylog.coordination import group_events as core
 from raylog.coordination.group import Member
 from raylog.coordination.group_model import CommittedOffset
@@ -26,15 +27,13 @@ from raylog.coordination.group_model import Registered as Registration
 from raylog.coordination.group_registry import greeting_of
 from raylog.coordination.liveness import Peer
 from raylog.coordination.loops import Loops
-from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState, StoreError
-from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.coordination.store import MetadataStore, NodeEvent, SessionEvent, SessionState
+from raylog.protocol.errors import IllegalGeneration, RaylogError, UnknownMemberId, UnknownTopicOrPartition
 from raylog.protocol.ids import Generation, GroupId, MemberId, MonotonicMs, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.texts import told
 
 log = Logger(__name__)
-
-RENEWALS_PER_SESSION = 10
 
 
 class MemberThread:
@@ -56,18 +55,12 @@ class MemberThread:
         self._id = machine.id
         self._max_poll_interval_ms = max_poll_interval_ms
         self._machine_id = registration.machine
+        self._is_static = registration.instance is not None
+        self._has_stayed = False
         self._queue: queue.SimpleQueue[Item] = loops.inbox()
         self._machine = machine
         self._ports, self._now_ms, self._wall_ms = ports, ports.now_ms, ports.wall_ms
         self._registry = ports.registry(store, group, machine.id, registration, self._queue, ports.wall_ms)
-        self._renew_at_ms = MonotonicMs(0)
-        self._working: set[TopicPartition] = set()
-        """What may be handed out, under the lease."""
-        self._ceasing: set[TopicPartition] = set()
-        """What the user has to be done with."""
-        self._tenures: dict[TopicPartition, int] = {}
-        """Of all these: what the user says about another tenure of the same partition does not count."""
-        self._tenure = 0
         self._noticed = False
         self._at_hand: Item | None = None
         self._good_bye: GoodBye | None = None
@@ -78,8 +71,10 @@ class MemberThread:
         self._loop = loops.loop(f"group-{group}", self._round, mend=self._failed, finish=self._end)
         self.changes = ChangeQueue(woken)
         """For the user's thread."""
+        self._tenures = Tenures(self.changes)
         self.lease = ports.lease()
         """Any thread may ask it."""
+        self._renewal = LeaseRenewal(store, self.lease, ports.now_ms)
         self.polled_ms = self._now_ms()
         """When the user's thread was seen last; it writes that."""
         self.is_stuck = False
@@ -102,11 +97,11 @@ class MemberThread:
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """What may be handed out, while the lease holds."""
-        return frozenset(self._working)
+        return frozenset(self._tenures.working)
 
     def owns(self, tp: TopicPartition) -> bool:
         """Whether it may be handed out, while the lease holds."""
-        return tp in self._working
+        return tp in self._tenures.working
 
     @property
     def generation(self) -> Generation:
@@ -114,8 +109,9 @@ class MemberThread:
         return self._machine.generation
 
     @property
-    def has_left(self) -> bool:  # nothing of it is left in the registries, as far as is known
-        return self._machine.has_left
+    def has_left(self) -> bool:
+        """Nothing of it is left in the registries, as far as is known; or all that a static member leaves there."""
+        return self._has_stayed or self._machine.has_left
 
     def describe(self) -> dict[str, object]:
         """What a person who looks for a fault wants to know."""
@@ -125,7 +121,7 @@ class MemberThread:
             "elected": self._registry.elected,
             "generation": self.generation,
             "owned": sorted(self.owned),
-            "tenures": self._tenure,
+            "tenures": self._tenures.count,
             "registered": bool(self._registry.session_id),
             "lease_held": self.lease.held(self._now_ms()),
             "stuck": self.is_stuck,
@@ -187,15 +183,14 @@ class MemberThread:
             self._ended = True
         item = self._at_hand
         while item is not None or not self._queue.empty():
-            item = item or self._queue.get()
+            item = self._queue.get() if item is None else item
             if isinstance(item, Commit) and not item.done.done():
                 item.done.set_exception(self.failure or self.not_a_member())
             item = None
         self.settled.set()
         if self._liveness is not None:
             self._liveness.stop()
-        for tp in tuple(self._tenures):
-            self._drop(tp)
+        self._tenures.drop_all()
 
     def _turn(self) -> None:
         """Take one thing in, and do what is due. Of many watches that tell something, one look follows."""
@@ -225,13 +220,17 @@ class MemberThread:
                 self._do(item)
                 self._noticed = True  # who watches him reads of him anew
             case Quieted(tp, position, tenure):
-                if tp in self._ceasing and self._tenures[tp] == tenure:  # else it was lost meanwhile
-                    self._quiet(tp, position)
+                if tp in self._tenures.ceasing and self._tenures.get(tp) == tenure:  # else it was lost meanwhile
+                    self._tenures.end(tp)
+                    self._do(core.Quiet(tp, self._stamped(position)))
             case Commit():
                 self._commit(item)
             case GoodBye():
                 self._good_bye = item
-                self._leave()
+                if self._is_static and self._registry.session_id:
+                    self._stay()
+                else:
+                    self._leave()
             case PolledAgain():
                 if self.is_stuck and self._good_bye is None:
                     self.is_stuck = False
@@ -245,29 +244,24 @@ class MemberThread:
         todo = deque(self._machine.on(event, self._now_ms()))
         while todo and not self._ended:
             result = self._carry_out(todo.popleft())
-            self._renew_lease_if_due()
+            self._renewal.if_due(self._registry.session_id)
             if result is not None:
                 todo.extendleft(reversed(self._machine.on(result, self._now_ms())))
 
     def _carry_out(self, effect: core.Effect) -> core.Event | None:
         match effect:
             case core.Begin(tp):
-                claim = self._registry.claims.get(tp)
-                self._tenure += 1
-                self._tenures[tp] = self._tenure
-                self._working.add(tp)
-                began = Began(tp, None) if claim is None else Began(tp, claim.committed, claim.topic_id)
-                self.changes.tell(began, self._tenure)
+                self._tenures.begin(tp, self._registry.claims.get(tp))
                 return None
             case core.Cease(tp):
-                return self._cease(tp) if tp in self._tenures else None  # dropped while another was given up
+                return self._cease(tp) if self._tenures.get(tp) else None  # dropped while another was given up
             case core.Drop(tp):
-                self._drop(tp)
+                self._tenures.drop(tp)
                 return None
             case _:
                 result = self._registry.carry_out(effect)
         if isinstance(result, core.Registered):
-            self._renew_lease()  # before anything is claimed
+            self._renewal.now(self._registry.session_id)  # before anything is claimed
             self.settled.set()
         elif isinstance(result, core.Looked) and self._liveness is not None:
             self._liveness.watch(
@@ -278,36 +272,54 @@ class MemberThread:
         return result
 
     def _cease(self, tp: TopicPartition) -> core.Event | None:
-        self._working.discard(tp)
-        self._ceasing.add(tp)
-        if self._good_bye is None and not self.is_stuck:
-            self.changes.tell(Ceased(tp), self._tenures[tp])
-            return None
-        return self._quiet_by_itself(tp)
+        asks_user = self._good_bye is None and not self.is_stuck
+        self._tenures.cease(tp, is_told=asks_user)
+        return None if asks_user else self._quiet_by_itself(tp)
 
     def _quiet_by_itself(self, tp: TopicPartition) -> core.Event:
         """Nobody will say any more that he is done with what ceases: he has left, or is stuck."""
-        good_bye, tenure = self._good_bye, self._tenures.pop(tp)
-        self._ceasing.discard(tp)
-        if good_bye is None:
-            self.changes.tell(Dropped(tp), tenure)
-            return core.Quiet(tp, None)
-        return core.Quiet(tp, self._stamped(good_bye.positions.get(tp)) if good_bye.tenures.get(tp) == tenure else None)
+        position = self._last_position(tp)
+        if self._good_bye is None:
+            self._tenures.drop(tp)
+        else:
+            self._tenures.end(tp)
+        return core.Quiet(tp, position)
 
-    def _quiet(self, tp: TopicPartition, position: CommittedOffset | None) -> None:
-        self._ceasing.discard(tp)
-        del self._tenures[tp]
-        self._do(core.Quiet(tp, self._stamped(position)))
+    def _last_position(self, tp: TopicPartition) -> CommittedOffset | None:
+        """Where the user who has left has read it up to."""
+        good_bye = self._good_bye
+        if good_bye is None or good_bye.tenures.get(tp) != self._tenures.get(tp):
+            return None
+        return self._stamped(good_bye.positions.get(tp))
 
-    def _drop(self, tp: TopicPartition) -> None:
-        self._working.discard(tp)
-        self._ceasing.discard(tp)
-        self.changes.tell(Dropped(tp), self._tenures.pop(tp))
+    def _give_up_what_ceases(self) -> None:
+        while self._tenures.ceasing:  # giving one up may drop others
+            self._do(self._quiet_by_itself(min(self._tenures.ceasing)))
 
     def _leave(self) -> None:
-        while self._ceasing:  # giving one up may drop others
-            self._do(self._quiet_by_itself(min(self._ceasing)))
+        self._give_up_what_ceases()
         self._do(core.Leave())
+
+    def _stay(self) -> None:
+        """Close a static member: it leaves its registration and its claims to the end of its session (KIP-345)."""
+        self._give_up_what_ceases()
+        found = {tp: self._last_position(tp) for tp in sorted(self._tenures.working)}
+        self._has_stayed = self._commit_last({tp: position for tp, position in found.items() if position is not None})
+        with self._lock:
+            self._ended = True
+
+    def _commit_last(self, positions: dict[TopicPartition, CommittedOffset]) -> bool:
+        """Commit what there is to commit; False where nobody knows whether it is."""
+        try:
+            while positions:
+                try:
+                    self._registry.claims.commit(positions)
+                    return True
+                except (IllegalGeneration, UnknownTopicOrPartition):  # what is lost is forgotten: without it, again
+                    positions = {tp: at for tp, at in positions.items() if self._registry.claims.get(tp) is not None}
+        except RaylogError as error:
+            log.warning("group %s: member %s closes: %s", self._group, self._id, error)
+        return not positions
 
     def _session_changed(self, event: SessionEvent) -> None:
         registered = self._registry.session_id
@@ -330,7 +342,7 @@ class MemberThread:
         try:
             if not self._registry.session_id:
                 raise self.not_a_member()
-            if lost := sorted(tp for tp in offsets if self._tenures.get(tp, 0) != commit.tenures.get(tp)):
+            if lost := sorted(tp for tp in offsets if self._tenures.get(tp) != commit.tenures.get(tp)):
                 raise IllegalGeneration(
                     f"{', '.join(map(str, lost))}: member {self._id} of group {self._group} has not, or not any more, "
                     "what it was read under: nothing was committed, and its owner reads it again"
@@ -338,8 +350,11 @@ class MemberThread:
             self._registry.claims.commit({tp: self._stamped(offset) or offset for tp, offset in offsets.items()})
         except Exception as error:  # noqa: BLE001 - the caller's to deal with: the member goes on
             known = isinstance(error, RaylogError)
-            done.set_exception(error if known else RaylogError(f"group {self._group}: commit met {told(error)}"))
-            for tp in sorted(self._working & offsets.keys()):
+            told_error = error if known else RaylogError(f"group {self._group}: commit met {told(error)}")
+            if (fenced := self._registry.fencing()) is not None:
+                self.lease.revoke()  # before the user hears it: it hands nothing out any more
+            done.set_exception(fenced or told_error)
+            for tp in sorted(self._tenures.working & offsets.keys()):
                 if self._registry.claims.get(tp) is None:
                     self._do(core.ClaimLost(tp))
         else:
@@ -362,7 +377,7 @@ class MemberThread:
     # --- time
 
     def _wait_s(self) -> float:
-        due = [self._renew_at_ms]
+        due = [self._renewal.due_ms]
         if (tick := self._machine.next_tick_ms()) is not None:
             due.append(tick)
         if not self.is_stuck and self._good_bye is None:
@@ -370,7 +385,7 @@ class MemberThread:
         return max(0, min(due) - self._now_ms()) / 1_000
 
     def _do_what_is_due(self) -> None:
-        self._renew_lease_if_due()
+        self._renewal.if_due(self._registry.session_id)
         for tp in self._registry.of_deleted_topics():
             self._do(core.ClaimLost(tp))
         now = self._now_ms()
@@ -383,18 +398,3 @@ class MemberThread:
             )  # fmt: skip
             self.is_stuck = True
             self._leave()
-
-    def _renew_lease_if_due(self) -> None:
-        if self._renew_at_ms <= self._now_ms():
-            self._renew_lease()
-
-    def _renew_lease(self) -> None:
-        self._renew_at_ms = MonotonicMs(self._now_ms() + self._store.session_timeout_ms // RENEWALS_PER_SESSION)
-        if not self._registry.session_id:
-            return
-        try:
-            sent = self._store.heartbeat()
-            if self._store.session.id == self._registry.session_id:  # else it proves nothing about our claims
-                self.lease.renew(sent, self._store.session_timeout_ms)
-        except StoreError:
-            pass  # it runs out by itself; the next round tries again

@@ -23,7 +23,7 @@ from raylog.protocol.ids import GroupId
 
 __all__ = ["finish_deletion", "is_registration", "read_registry"]
 
-_OURS = re.compile(r"|/(ids|state|claim|(assignment|owners|offsets)(/[^/]+)?|(owners|offsets)/[^/]+/\d+)")
+_OURS = re.compile(r"|/(ids|state|claim|(assignment|instances|owners|offsets)(/[^/]+)?|(owners|offsets)/[^/]+/\d+)")
 """Below the two nodes of a group; members are looked at apart."""
 _ATTEMPTS = 3
 """A commit that was under way may leave nodes above its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicName
+from raylog.protocol.ids import NO_EPOCH, NO_TIMESTAMP, InstanceId, LeaderEpoch, Offset, TimestampMs, TopicName
 
 
 class GroupKind(StrEnum):
@@ -44,3 +44,5 @@ class Registered(NamedTuple):
     port: int = -1
     machine: str = ""
     """On which it runs (``liveness.machine_id``); "" where it does not say."""
+    instance: InstanceId | None = None
+    """The group.instance.id of a static member (KIP-345)."""

@@ -102,6 +102,7 @@ def _skeleton(store: MetadataStore, group: GroupId) -> list[str]:
         group_paths.consumer(group),
         *with_children(group_paths.details(group)),
         *with_children(group_paths.assignment(group)),
+        group_paths.instances(group),
         group_paths.state(group),
         group_paths.claim(group),
         group_paths.group(group),

@@ -11,6 +11,7 @@ What Kafka kept elsewhere or not at all is raylog's:
     /raylog/groups/G                       what kind of group it is
     /raylog/groups/G/assignment            who should read what (groups of actors)
     /raylog/groups/G/assignment/C          the same of one member, written together with the whole
+    /raylog/groups/G/instances/I           the member that has this group.instance.id (ephemeral, groups of actors)
     /raylog/groups/G/state                 the group as its coordinator stored it (groups of clients)
     /raylog/groups/G/claim                 which broker that is, in which incarnation
     /raylog/empty_groups/G                 since when the group has no members
@@ -51,6 +52,7 @@ from raylog.protocol.ids import (
     NO_TOPIC_ID,
     Generation,
     GroupId,
+    InstanceId,
     LeaderEpoch,
     MemberId,
     Offset,
@@ -172,6 +174,14 @@ def share(group_id: GroupId, member_id: MemberId) -> str:
     return f"{assignment(group_id)}/{node_name(member_id)}"
 
 
+def instances(group_id: GroupId) -> str:
+    return f"{group(group_id)}/instances"
+
+
+def instance(group_id: GroupId, instance_id: InstanceId) -> str:
+    return f"{instances(group_id)}/{node_name(instance_id)}"
+
+
 def state(group_id: GroupId) -> str:
     return f"{group(group_id)}/state"
 
@@ -267,6 +277,8 @@ def encode_member(registered: Registered, now_ms: TimestampMs) -> bytes:
     }
     if registered.host:
         value |= {"host": registered.host, "port": registered.port, "machine": registered.machine}
+    if registered.instance is not None:
+        value["instance"] = registered.instance
     return dump(value)
 
 
@@ -277,16 +289,18 @@ def decode_member(path: str, data: bytes) -> Registered:
         listens = ("", -1, "")
         if "host" in value:
             listens = host(value["host"]), port(value["port"]), text(value["machine"])
+        instance_id = InstanceId(text(value["instance"])) if "instance" in value else None
         match value.get("pattern", "static"):
             case "static":
-                return Registered(frozenset(TopicName(name) for name in names), None, *listens)
+                return Registered(frozenset(TopicName(name) for name in names), None, *listens, instance_id)
             case "white_list" if len(names) == 1:
-                return Registered(frozenset(), names[0], *listens)
+                return Registered(frozenset(), names[0], *listens, instance_id)
             case other:
                 raise ValueError(f"a subscription {other!r} with {len(names)} entries")
 
 
 def encode_owner(member_id: MemberId) -> bytes:
+    """Also the value of an instance's node."""
     return member_id.encode()
 
 

@@ -37,14 +37,13 @@ from raylog.coordination.group_events import (
     Release,
     Shares,
 )
-from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_instances import fencing, instance_ops, removal
+from raylog.coordination.group_kinds import GroupKind, SettledKind, settle_kind
 from raylog.coordination.group_model import Registered as Member
 from raylog.coordination.group_view import GroupView
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offset_nodes import partitions_below
 from raylog.coordination.store import (
     BadVersion,
-    Check,
     Create,
     Delete,
     EventSink,
@@ -57,8 +56,8 @@ from raylog.coordination.store import (
     Stat,
     StoreError,
     WriteTooLarge,
-    size_of,
 )
+from raylog.protocol.errors import FencedInstanceId
 from raylog.protocol.ids import GroupId, MemberId, TimestampMs, TopicPartition
 from raylog.protocol.logs import Logger
 
@@ -68,8 +67,8 @@ log = Logger(__name__)
 
 StoreEffect = Register | Deregister | Look | Publish | ClaimPartition | Release | Evict
 
-_MOST_BYTES = 1_000_000
-"""What ZooKeeper takes at once, and a little less."""
+_ATTEMPTS = 3
+"""As often a static member tries at once to take the place of a former one, which may commit meanwhile."""
 
 
 class GroupRegistry:
@@ -96,6 +95,8 @@ class GroupRegistry:
         self._view = GroupView(store, group, member_id, sink)
         self.session_id = 0
         """Of the session that the registration is of; 0 while there is none."""
+        self._is_back = False
+        """It was registered before."""
 
     @property
     def elected(self) -> MemberId:
@@ -142,7 +143,8 @@ class GroupRegistry:
     def carry_out(self, effect: StoreEffect) -> Event | None:
         """Do it, and answer the event that tells the member how that went.
 
-        Raises InconsistentGroupProtocol and InvalidGroupId when the member cannot be one of this group.
+        Raises InconsistentGroupProtocol and InvalidGroupId when the member cannot be one of this group, and
+        FencedInstanceId when a newer member has its instance.
         """
         match effect:
             case Register():
@@ -168,20 +170,48 @@ class GroupRegistry:
     def _register(self) -> Event:
         try:
             self.claims.abandon()
-            self._note_eviction()
+            if self._member.instance is None:
+                self._note_eviction()
             settled = settle_kind(self._store, self._group, GroupKind.ACTORS)
-            data = group_paths.encode_member(self._member, self._wall_ms())
-            try:
-                self._store.multi([settled.check(self._group), Create(self._node, data, ephemeral=True)])
-            except NodeExists:
-                pass  # ours, if the answer to an earlier try was lost
-            node = self._own_node()
+            node = self._registered(settled)
             if node is None:
                 return RegistrationFailed()
+        except WriteTooLarge as error:
+            log.warning("group %s: member %s waits for the end of a session: %s", self._group, self._id, error)
+            return RegistrationFailed()
         except StoreError:
             return RegistrationFailed()
-        self.session_id = node.ephemeral_owner
+        self.session_id, self._is_back = node.ephemeral_owner, True
         return Registered()
+
+    def _registered(self, settled: SettledKind) -> Stat | None:
+        """Make the member's node; None where that is not done."""
+        data = group_paths.encode_member(self._member, self._wall_ms())
+        create = Create(self._node, data, ephemeral=True)
+        if self._member.instance is None:
+            try:
+                self._store.multi([settled.check(self._group), create])
+            except NodeExists:
+                pass  # ours, if the answer to an earlier try was lost
+            return self._own_node()
+        for _ in range(_ATTEMPTS):
+            ops = instance_ops(self._store, self._group, self._member.instance, self._id, is_back=self._is_back)
+            try:
+                self._store.multi([settled.check(self._group), *ops, create])
+            except (NodeExists, NoNode, BadVersion):
+                pass  # as above; or the former member has ended, or has claimed or committed
+            if (node := self._own_node()) is not None:
+                return node
+        return None
+
+    def fencing(self) -> FencedInstanceId | None:
+        """What to tell the user where a newer member has this one's instance, as far as the store answers."""
+        if self._member.instance is None:
+            return None
+        try:
+            return fencing(self._store, self._group, self._member.instance, self._id)
+        except StoreError:
+            return None
 
     def _note_eviction(self) -> None:
         """Who was taken for dead though he lives, by connections that fail, is not to be so again and again."""
@@ -197,7 +227,9 @@ class GroupRegistry:
         try:
             self.claims.abandon()
             if self._own_node() is not None:
-                self._store.delete(self._node)
+                instance = self._member.instance
+                also = [] if instance is None else [Delete(group_paths.instance(self._group, instance))]
+                self._store.multi([Delete(self._node), *also])
         except NoNode:
             pass  # evicted
         except StoreError:
@@ -205,34 +237,15 @@ class GroupRegistry:
         return Deregistered()
 
     def _evict(self, member: MemberId) -> None:
-        """All of it at once, and only if the member has claimed and committed nothing since we looked: else it lives.
-
-        Its own node goes in the same multi: so none of what it owns can be claimed anew by it in between.
-        """
+        """All of it at once, and only if the member has claimed and committed nothing meanwhile: else it lives."""
         try:
-            owned = [tp for tp, owner in self._owners() if owner == member]
-            nodes = [group_paths.offset(self._group, tp) for tp in owned]
-            versions = self._store.get_many(nodes)
-            again = self._store.get_many([group_paths.owner(self._group, tp) for tp in owned])
-            ops: list[Op] = [Delete(group_paths.member(self._group, member))]
-            for tp, node, found, owner in zip(owned, nodes, versions, again, strict=True):
-                if found is not None and owner is not None and owner.data == group_paths.encode_owner(member):
-                    ops += [Check(node, found.version), Delete(group_paths.owner(self._group, tp))]
-            if sum(map(size_of, ops)) > _MOST_BYTES:
-                log.info("group %s: member %s owns too much to be evicted, its session will tell", self._group, member)
-                return
-            self._store.multi(ops)
+            self._store.multi(removal(self._store, self._group, member))
+        except WriteTooLarge as error:
+            log.info("group %s: its session will tell of member %s: %s", self._group, member, error)
         except (StoreError, CorruptMetadata) as error:
             log.info("group %s: member %s was not evicted, its session will tell: %s", self._group, member, error)
         else:
             log.warning("group %s: the process of member %s is gone, it was evicted", self._group, member)
-
-    def _owners(self) -> Iterable[tuple[TopicPartition, MemberId]]:
-        partitions = partitions_below(self._store, group_paths.owners(self._group))
-        nodes = [group_paths.owner(self._group, tp) for tp in partitions]
-        for tp, node, found in zip(partitions, nodes, self._store.get_many(nodes), strict=True):
-            if found is not None:
-                yield tp, group_paths.decode_owner(node, found.data)
 
     # --- looking and publishing ---
 

@@ -9,20 +9,25 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from raylog.broker.groups.classic import GroupState
+from raylog.broker.groups.classic_messages import Leaver
 from raylog.broker.groups.described import DescribedGroup, DescribedMember
 from raylog.coordination import group_paths
 from raylog.coordination.group_deletion import is_registration
 from raylog.coordination.group_events import Shares
+from raylog.coordination.group_instances import removal
 from raylog.coordination.group_model import Registered
 from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore
+from raylog.coordination.store import BadVersion, MetadataStore, NoNode, WriteTooLarge
 from raylog.coordination.topic_patterns import matching_topics
 from raylog.coordination.unreadable import readable, skipping
 from raylog.protocol import consumer_protocol
-from raylog.protocol.errors import InvalidConfig
-from raylog.protocol.ids import NO_GENERATION, GroupId, MemberId, TopicName, TopicPartition
+from raylog.protocol.errors import CoordinatorNotAvailable, InvalidConfig, RaylogError, UnknownMemberId
+from raylog.protocol.ids import NO_GENERATION, GroupId, InstanceId, MemberId, TopicName, TopicPartition
+from raylog.protocol.logs import Logger
 
-__all__ = ["describe_actors", "describe_old", "list_actors", "registered_names"]
+__all__ = ["describe_actors", "describe_old", "list_actors", "registered_names", "remove_actors"]
+
+log = Logger(__name__)
 
 _PROTOCOL = "raylog"
 """In the place of a client's partition.assignment.strategy."""
@@ -39,7 +44,7 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
     members = tuple(
         DescribedMember(
             member_id=member,
-            instance_id=None,
+            instance_id=about.instance,
             client_id=member,
             client_host=f"/{about.host}",
             metadata=consumer_protocol.encode_subscription(_subscribed(about, topics)),
@@ -49,6 +54,34 @@ def describe_actors(store: MetadataStore, group: GroupId, topics: Collection[Top
     )
     state = GroupState.STABLE if is_stable else GroupState.PREPARING_REBALANCE
     return DescribedGroup(state, consumer_protocol.PROTOCOL_TYPE, _PROTOCOL, members)
+
+
+def remove_actors(store: MetadataStore, group: GroupId, leavers: Sequence[Leaver]) -> list[RaylogError | None]:
+    """End members at once, with all that they own: for who knows that static ones will not come back (KIP-345). One
+    that lives registers anew. A result for each leaver: UnknownMemberId; CoordinatorNotAvailable: try again.
+    """
+    registered = _registered(store, group)
+    results: list[RaylogError | None] = []
+    for leaver in leavers:
+        named = [
+            member
+            for member, about in registered.items()
+            if leaver.member_id in ("", member) and leaver.instance_id in (None, about.instance)
+        ]
+        if leaver == Leaver(MemberId("")) or not named:
+            results.append(UnknownMemberId(f"group {group} has no member {leaver.instance_id or leaver.member_id!r}"))
+        else:
+            results.append(_removed(store, group, named[0], registered[named[0]].instance))
+    return results
+
+
+def _removed(store: MetadataStore, group: GroupId, member: MemberId, instance: InstanceId | None) -> RaylogError | None:
+    try:
+        store.multi(removal(store, group, member, instance))
+    except (NoNode, BadVersion, WriteTooLarge) as error:
+        return CoordinatorNotAvailable(f"member {member} of group {group} is not removed: {error}; try again")
+    log.warning("group %s: member %s is removed on request", group, member)
+    return None
 
 
 def describe_old(store: MetadataStore, group: GroupId) -> DescribedGroup:

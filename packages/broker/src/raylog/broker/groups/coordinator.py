@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
-from raylog.broker.groups.actors import describe_actors, describe_old
+from raylog.broker.groups.actors import describe_actors, describe_old, remove_actors
 from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_claims import Claim, coordinator_of
 from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
@@ -45,7 +45,6 @@ from raylog.protocol.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
-    UnknownMemberId,
 )
 from raylog.protocol.ids import (
     BrokerEpoch,
@@ -176,7 +175,7 @@ class GroupCoordinator:
         with self._holder.enter(group) as entry:
             held = self._holder.hold(entry, group, make=False)
             if held is None:
-                return [UnknownMemberId(f"group {group} has no members that a broker coordinates")] * len(leavers)
+                return remove_actors(self._store, group, leavers)
             outcome, results = held.machine.leave(leavers, self._now_ms())
             self._holder.settle(entry, outcome)
             if held.lost is not None:
