@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DESCRIPTIONS = {
     "m-kill": "actor {broker} is killed, and another starts after {length} ms",
-    "m-pause": "actor {broker} stands still for {length} ms",
+    "m-pause": "actor {broker} stands still for {length} ms, a static one is replaced meanwhile",
     "m-zk": "actor {broker} does not reach zookeeper for {length} ms",
     "m-expire": "zookeeper ends the session of actor {broker}",
     "m-stuck": "the user of actor {broker} does not poll for {length} ms",
@@ -148,6 +148,8 @@ def _act_on_member(
             groups.replace(member, length)
         case "m-pause":
             groups.pause(member, until)
+            if member.instance is not None:  # whoever runs it takes it for dead
+                groups.replace(member, length // 2)
         case "m-zk":
             groups.engine.note(f"{member.process.name}: cut from zookeeper")
             member.store.cut()

@@ -12,13 +12,16 @@ from typing import NamedTuple
 from uuid import UUID
 
 from raylog.coordination import group_paths
+from raylog.coordination.group_events import Shares
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import Create, Delete, Op, Set
 from raylog.protocol.ids import (
+    NO_GENERATION,
     NO_LEADER,
     NO_OFFSET,
     BrokerId,
     GroupId,
+    InstanceId,
     MemberId,
     PartitionIndex,
     TopicId,
@@ -37,6 +40,8 @@ ONE_COORDINATOR = "one coordinator"
 STORED_FIRST = "members are told what is stored"
 KEPT = "a group that has members keeps its offsets"
 ABANDONED = "an abandoned group becomes Empty"
+ONE_INSTANCE = "one member of an instance"
+SAME_SHARE = "a new process of an instance has the share of the former one, and nobody else another"
 READ = "an offset that is read was the committed one meanwhile"
 
 ACTORS = GroupId("actors")
@@ -132,6 +137,10 @@ class GroupChecker:
         """The broker that has claimed the group of clients."""
         self._coordinator_session = 0
         self._published: dict[int, bytes] = {}
+        self._assigned = Shares(NO_GENERATION, {})
+        """What actors should read."""
+        self._instances: dict[InstanceId, MemberId] = {}
+        """Which actor was registered last of each."""
         self.on_moment: Callable[[str, int, int], None] = lambda name, session, broker: None
         """Told of the steps for which faults wait: in which session, or about which broker."""
         self.excused: Callable[[MemberId], bool] = lambda member: False
@@ -148,6 +157,7 @@ class GroupChecker:
 
     def stored(self, ops: Sequence[Op], session: int) -> None:
         """A multi was carried out."""
+        before = self._assigned
         for op in ops:
             if op.path.startswith(_OWNERS):
                 self._owner(op, session)
@@ -160,8 +170,25 @@ class GroupChecker:
                     self._settles(op.data, session)
                 elif op.path.startswith(_DETAILS):
                     self._commits(op.path, op.data, ops, session)
+                elif op.path.startswith(_REGISTRATIONS):
+                    self._registers(op, ops, before)
             elif isinstance(op, Delete):
                 self._deletes(op.path)
+
+    def _registers(self, made: Create | Set, ops: Sequence[Op], before: Shares) -> None:
+        """An actor is registered by this operation of a multi, before which that was assigned."""
+        instance = group_paths.decode_member(made.path, made.data).instance
+        if instance is None:
+            return
+        new = group_paths.member_of(made.path.removeprefix(_REGISTRATIONS))
+        former, self._instances[instance] = self._instances.get(instance, new), new
+        node = group_paths.member(ACTORS, former)
+        if former != new and self._ensemble.get(node) is not None:
+            raise Violation(ONE_INSTANCE, f"{new} is registered beside {former}, both are {instance}")
+        if any(isinstance(op, Delete) and op.path == node for op in ops):
+            wanted = {new if member == former else member: share for member, share in before.members.items()}
+            if self._assigned.members != wanted:
+                raise Violation(SAME_SHARE, f"{new} comes for {former}: {before} became {self._assigned}")
 
     def _deletes(self, path: str) -> None:
         if path.startswith(_REGISTRATIONS):
@@ -175,6 +202,7 @@ class GroupChecker:
             self.committed[group, tp] = 0
         elif path == _ASSIGNMENT:
             self._published.clear()
+            self._assigned = Shares(NO_GENERATION, {})
         elif path == _STATE:
             self.settled = Settled(0, {}, {})
             self._generations.clear()
@@ -204,6 +232,7 @@ class GroupChecker:
         owned = [tp for tps in shares.members.values() for tp in tps]
         if len(owned) != len(set(owned)):
             raise Violation(ONE_OWNER, f"generation {shares.generation} gives one partition to two: {shares}")
+        self._assigned = shares
         self.on_moment("publishes", session, NO_LEADER)
 
     def _claims(self, data: bytes, session: int) -> None:

@@ -18,7 +18,8 @@ from raylog.coordination.assignors import Assignor
 from raylog.coordination.group_events import Begin, ClaimPartition, Died, Effect, Event
 from raylog.coordination.group_model import CommittedOffset, Registered
 from raylog.coordination.store import SessionEvent
-from raylog.protocol.ids import NO_OFFSET, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
+from raylog.protocol.errors import FencedInstanceId
+from raylog.protocol.ids import NO_OFFSET, InstanceId, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
 
 from .engine import Process, Thread
 from .group_invariants import ACTORS, TOPIC, Author, topic_id
@@ -74,10 +75,12 @@ class SimThread(MemberThread):
 class SimMember:
     """See the module."""
 
-    def __init__(self, groups: SimGroups, node: int, name: MemberId) -> None:
-        """``node``: where it is in the network; ``name``: its member id, which nobody has had before."""
+    def __init__(self, groups: SimGroups, node: int, name: MemberId, instance: InstanceId | None) -> None:
+        """``node``: where it is in the network; ``name``: its member id, which nobody has had before; ``instance``: the
+        group.instance.id of a static one."""
         self.node = node
         self.name = name
+        self.instance = instance
         self.groups = groups
         self.engine = groups.engine
         self.process = Process(f"member {name}")
@@ -97,7 +100,7 @@ class SimMember:
             self.store,
             ACTORS,
             design.member(name, Assignor.STICKY, self.engine.random.random),
-            Registered(frozenset({TOPIC}), None),
+            Registered(frozenset({TOPIC}), None, instance=instance),
             MAX_POLL_MS,
             lambda: None,
             self._loops,
@@ -173,11 +176,15 @@ class SimMember:
 
     def ended(self) -> None:
         """Its membership is over: the process ends, in good order or not, and another one takes its place then."""
-        self.store.close()
+        if self.instance is None or self.thread.failure is not None:
+            self.store.close()
+        else:
+            self.store.abandon()
         self.process.alive = False
         if self.thread.failure is not None:
             self.engine.note(f"{self.process.name}: {self.thread.failure}")
-            self.groups.replace(self, AGAIN_MS)
+            if not isinstance(self.thread.failure, FencedInstanceId):  # else another has its place
+                self.groups.replace(self, AGAIN_MS)
 
     # --- the user
 

@@ -16,6 +16,7 @@ from raylog.broker.groups.table import Entry
 from raylog.coordination import group_paths
 from raylog.coordination.group_claims import GroupClaims
 from raylog.coordination.group_events import Event
+from raylog.coordination.group_kinds import SettledKind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.lease import Lease
@@ -23,18 +24,21 @@ from raylog.coordination.model import ClusterState
 from raylog.coordination.offset_nodes import Stored
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, StoreError
+from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, OpResult, Stat, StoreError
 from raylog.protocol.errors import NonEmptyGroup, RaylogError
 from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicName, TopicPartition
 
 from .apart import TAKEN_OVER
 from .group_invariants import (
     ABANDONED,
+    ACTORS,
     KEPT,
     NOTHING_SKIPPED,
     ONE_COORDINATOR,
+    ONE_INSTANCE,
     ONE_OWNER,
     READ,
+    SAME_SHARE,
     STALE_COMMIT,
     STORED_FIRST,
 )
@@ -83,6 +87,41 @@ def _with_claims(kind: type[GroupClaims]) -> type[GroupRegistry]:
             self.claims = kind(store, group, member_id)
 
     return Registry
+
+
+class LeftOut:
+    """A store whose multis are carried out in part."""
+
+    def __init__(self, store: MetadataStore, is_left_out: Callable[[Op], bool]) -> None:
+        self._store = store
+        self._is_left_out = is_left_out
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def multi(self, ops: Sequence[Op]) -> Sequence[OpResult]:
+        return self._store.multi([op for op in ops if not self._is_left_out(op)])
+
+
+def _registers_without(is_left_out: Callable[[Op], bool]) -> type[GroupRegistry]:
+    class Registry(GroupRegistry):
+        def _registered(self, settled: SettledKind) -> Stat | None:
+            whole, self._store = self._store, LeftOut(self._store, is_left_out)  # type: ignore[assignment]
+            try:
+                return super()._registered(settled)
+            finally:
+                self._store = whole
+
+    return Registry
+
+
+def _is_former(op: Op) -> bool:
+    """The end of a registration."""
+    return isinstance(op, Delete) and op.path.startswith(group_paths.members(ACTORS) + "/")
+
+
+def _is_share(op: Op) -> bool:
+    return op.path.startswith(group_paths.assignment(ACTORS))
 
 
 # --- groups of clients
@@ -250,6 +289,8 @@ GROUP_BUGS: Iterable[tuple[str, GroupDesign, tuple[str, ...]]] = (
     ("delete-in-two-steps", GroupDesign(coordinator=DeletesInTwoSteps), (KEPT,)),
     ("offsets-of-a-former-topic", GroupDesign(coordinator=AnswersForAnyTopic), (READ, NOTHING_SKIPPED)),
     ("claims-of-a-former-topic", GroupDesign(registry=_with_claims(ClaimsForAnyTopic)), (READ, NOTHING_SKIPPED)),
+    ("former-process-unfenced", GroupDesign(registry=_registers_without(_is_former)), (ONE_INSTANCE,)),
+    ("share-not-passed-on", GroupDesign(registry=_registers_without(_is_share)), (SAME_SHARE,)),
     ("owner-node-left-behind", GroupDesign(registry=_with_claims(LeavesOwnerNodes)), (PROGRESS, IN_TIME)),
     ("thread-ends-by-an-error", GroupDesign(loops=EndingLoops), (PROGRESS, ABANDONED, TAKEN_OVER, IN_TIME)),
     ("ticks-late", GroupDesign(coordinator=TicksLate), (IN_TIME,)),

@@ -131,14 +131,16 @@ class SimGroups:
 
     # --- who takes part
 
-    def start_member(self) -> None:
-        """One more actor, under an id that nobody had before; ids come in no order."""
+    def start_member(self, instance: InstanceId | None = None) -> None:
+        """One more actor, under an id that nobody had before; ids come in no order. Every fourth one is static."""
         if sum(member.process.alive for member in self.members) >= MOST:
             return
         self._nodes["member"] += 1
         node = self._nodes["member"]
         name = MemberId(f"{self.engine.random.randrange(1_000):03}-{node}")
-        self.members.append(SimMember(self, node, name))
+        if instance is None and node % 4 == 0:
+            instance = InstanceId(f"i{node}")
+        self.members.append(SimMember(self, node, name, instance))
         self.members[-1].start()
 
     def start_client(self, instance: InstanceId | None = None) -> None:
@@ -182,6 +184,9 @@ class SimGroups:
         self._tell_others_of_death(member)
 
     def _tell_others_of_death(self, member: SimMember) -> None:
+        """Nobody watches the process of a static one."""
+        if member.instance is not None:
+            return
         for other in self.members:
             if other is not member and other.process.alive and not self.engine.chance(0.3):
                 other.heard_of_death(member.name)
@@ -203,11 +208,9 @@ class SimGroups:
             self.engine.at(until - self.engine.now, self._admin, who.store.look_again)
 
     def replace(self, who: SimMember | SimClient, after_ms: int) -> None:
-        """Another takes its place: a static client under its instance id."""
-        if isinstance(who, SimMember):
-            self.engine.at(after_ms, self._admin, self.start_member)
-        else:
-            self.engine.at(after_ms, self._admin, partial(self.start_client, who.instance))
+        """Another takes its place: of a static one under its instance id."""
+        start = self.start_member if isinstance(who, SimMember) else self.start_client
+        self.engine.at(after_ms, self._admin, partial(start, who.instance))
 
     def abandon(self) -> BrokerId | None:
         """All clients of LEFT are killed for good, and their coordinator, which is answered."""
@@ -241,12 +244,21 @@ class SimGroups:
         if self._living(self.members if group == ACTORS else self.clients) and left_ms > 0:
             self.engine.at(LOOK_MS, self._admin, partial(self._delete_empty, group, joining, left_ms - LOOK_MS))
             return
+        if group == ACTORS:
+            self._end_sessions_of_static()
         self.world.zookeeper_slows()
         self.engine.at(SLOW_MS, self._admin, self.world.zookeeper_recovers)
         for _ in range(joining):
             self.engine.at(random.randrange(20, 200), self._admin, start)
         for _ in range(DELETIONS):
             self.engine.at(random.randrange(20), self._admin, partial(self._delete, group))
+
+    def _end_sessions_of_static(self) -> None:
+        """Those that have closed would be waited for."""
+        for member in self.members:
+            if member.instance is not None and not member.process.alive and member.store.is_started:
+                self.world.ensemble.expire(member.store.session.id)
+        self.world.ensemble.tell()
 
     def _delete(self, group: GroupId) -> None:
         for broker in self.world.ids:
