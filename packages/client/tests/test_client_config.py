@@ -82,7 +82,7 @@ def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], complaint: s
 @pytest.mark.parametrize(
     ("table", "name", "reason"),
     [
-        (CONSUMER_SETTINGS, "group_instance_id", r"group\.instance\.id is not here: .*no other member stops"),
+        (CONSUMER_SETTINGS, "group_protocol", r"group\.protocol is not here: .*over ZooKeeper"),
         (CONSUMER_SETTINGS, "ssl_truststore_location", r"ssl\.truststore\.location is not here: .*TLS"),
         (CONSUMER_SETTINGS, "fetch.wait.max.ms", r"is librdkafka's name of fetch\.max\.wait\.ms"),
         (PRODUCER_SETTINGS, "transactional_id", "there are no transactions"),
