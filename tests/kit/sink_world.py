@@ -112,7 +112,7 @@ class BatchFiles:
         files = self._disk.rows[directory.rpartition("/")[2]] = {}
         for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, self._rows])):
             self._life.around(lambda name=f"part-{number}", part=values[start:end]: files.update({name: part}))
-        return Staged(directory, sorted(files), [self.topic])
+        return Staged(directory, sorted(files), self._rows, [self.topic])
 
     def staged(self, directory: str, name: str) -> list[bytes]:
         """The rows of a file. Raises FileNotFoundError."""

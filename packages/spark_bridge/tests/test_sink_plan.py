@@ -21,7 +21,7 @@ TOPIC = TopicName("t")
 
 def planned(*files: str) -> BatchPlan:
     names = {name: Identity(number, 0) for number, name in enumerate(files)}
-    return BatchPlan(7, TOPIC, "rows", names, {TOPIC: Target("id", [5, 7])}, 1_000)
+    return BatchPlan(7, TOPIC, "rows", names, 9, {TOPIC: Target("id", [5, 7])}, 1_000)
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
@@ -31,10 +31,10 @@ def test_a_plan_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", '{"format": 1}', '{"format": 2}', '{"format": 2, "files": 3}', "nonsense"]
+    "text", ["{}", "[]", '{"format": 1}', '{"format": 3}', '{"format": 3, "files": 3}', "nonsense"]
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"format 2|no plan|Expecting value"):
+    with pytest.raises(ValueError, match=r"format 3|no plan|Expecting value"):
         BatchPlan.from_json(text)
 
 
@@ -43,7 +43,7 @@ def test_marks_and_plans_tell_whose_they_are() -> None:
         assert is_of_sink(text, TOPIC)
     for text in (next_to_json(None), next_to_json("other")):
         assert not is_of_sink(text, TOPIC)
-    with pytest.raises(ValueError, match="format 2"):
+    with pytest.raises(ValueError, match="format 3"):
         is_of_sink('{"format": 1}', TOPIC)
 
 

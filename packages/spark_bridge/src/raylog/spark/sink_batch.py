@@ -4,8 +4,8 @@ Exactly one thing tells how far the sink is, the *mark*: batch N is next, or bat
 guesses: files may be deleted, and the log forgets.
 
 1. *Stage*: the rows go into files. What the query would compute the next time may differ; the files stay.
-2. *Plan*: one file tells who sends which of them under which names. It is there as a whole or not at all, and there is
-   one: of two processes the second takes the first one's.
+2. *Plan*: one file tells who sends which of them under which names, and how many rows there are. It is there as a
+   whole or not at all, and there is one: of two processes the second takes the first one's.
 3. *Settle*: older marks go. From here on the plan alone tells, and who deletes it has no mark.
 4. *Send*, as the plan says. What an earlier try left in the log is not sent again.
 5. *Next*: the mark of the batch after, atomic too. Then the rows go.
@@ -42,6 +42,8 @@ class Staged(NamedTuple):
     directory: str
     """Which no other try has."""
     files: Sequence[str]
+    row_count: int
+    """How many rows were written into them: a file that somebody deletes before it is listed is missed by it alone."""
     topics: Collection[str]
     """Where they go."""
 
@@ -128,7 +130,14 @@ def write_batch(
             raise RuntimeError(f"the plan of batch {batch_id} is gone: somebody deletes files of the sink")
         is_new = plan.rows == planned.rows
     store.settle(batch_id)
-    sent = rows.send(plan, {} if is_new else _written(plan, store, topics))
+    written: Written = {} if is_new else _written(plan, store, topics)
+    sent = rows.send(plan, written)
+    there = sent + sum(count for of_producer in written.values() for count in of_producer.values())
+    if there != plan.row_count:
+        raise FileNotFoundError(
+            f"batch {batch_id}: it has {plan.row_count} rows, and its files {there}: one is gone, and only the sink "
+            f"may delete files there; {store.write_again(batch_id)}"
+        )
     after = store.mark()
     if after is None or after.plan == plan:
         store.mark_next(batch_id + 1)
@@ -142,7 +151,9 @@ def make_plan(batch_id: int, staged: Staged, topics: Topics, topic: str | None, 
     """A plan for what is staged, under names of its own."""
     producers = topics.new_producers(len(staged.files))
     files = dict(zip(sorted(staged.files), producers, strict=True))
-    return BatchPlan(batch_id, topic, staged.directory, files, topics.targets(staged.topics), batch_size)
+    return BatchPlan(
+        batch_id, topic, staged.directory, files, staged.row_count, topics.targets(staged.topics), batch_size
+    )
 
 
 def _is_written(mark: Mark, batch_id: int) -> bool:

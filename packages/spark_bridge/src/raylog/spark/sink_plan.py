@@ -20,7 +20,7 @@ from uuid import UUID
 from raylog.client.producer_state import Identity
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
 
-FORMAT = 2
+FORMAT = 3
 """Of the files; another one is refused."""
 
 
@@ -44,6 +44,8 @@ class BatchPlan:
     """The directory with the batch's rows."""
     files: Mapping[str, Identity]
     """Who sends each of its files."""
+    row_count: int
+    """How many rows there are, as they were counted while they were written."""
     targets: Mapping[str, Target]
     """By topic."""
     batch_size: int

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from raylog.client import connect
+from raylog.coordination.loops import Loops
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.logs import Logger
 from raylog.spark.shipping import shipped
@@ -32,6 +33,8 @@ from raylog.spark.writes import records_of, total_of
 log = Logger(__name__)
 
 _GLOB = re.compile(r"[\[\]{}*?,\\]")
+_COUNT_S = 60.0
+"""How long Spark's listener may take; where it has too much to do it drops what it should tell."""
 _NEVER_SPLIT = str(1 << 44)
 """In bytes. As the largest part of a file and as the cost of opening one: each file makes one Spark partition."""
 
@@ -117,7 +120,9 @@ class SparkRows:
     def stage(self) -> Staged:
         """See BatchRows."""
         directory = self._store.rows_directory(self._batch_id)
-        self._records.write.parquet(directory)
+        counted = Observation()
+        self._records.observe(counted, F.count(F.lit(1)).alias("rows")).write.parquet(directory)
+        count = _rows(counted)
         names = self._files.parquet_files(directory)
         if not names:  # Spark writes one for a batch without rows, too
             raise FileNotFoundError(
@@ -130,7 +135,7 @@ class SparkRows:
             topics = [row.topic for row in self._staged(directory).select("topic").distinct().collect()]
         if None in topics:
             raise ValueError(f"batch {self._batch_id}: a row has no topic: fill the column topic, or give topic=")
-        return Staged(directory, names, topics)
+        return Staged(directory, names, count, topics)
 
     def send(self, plan: BatchPlan, written: Written) -> int:
         """See BatchRows."""
@@ -154,6 +159,16 @@ class SparkRows:
         reader = _one_partition_per_file(self._records.sparkSession).read.schema(self._records.schema)
         strict = reader.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
         return strict.parquet(directory).select("*", F.col("_metadata.file_name").alias(FILE))
+
+
+def _rows(counted: Observation) -> int:
+    """What Spark counted; its listener tells, behind the job. Raises RuntimeError when it does not."""
+    found: list[int] = []
+    asking = Loops().once("raylog-spark-rows", lambda: found.append(counted.get["rows"]))
+    asking.join(_COUNT_S)
+    if not found:
+        raise RuntimeError(f"Spark did not tell within {_COUNT_S:g} s how many rows it wrote: start the query again")
+    return found[0]
 
 
 def _one_partition_per_file(spark: SparkSession) -> SparkSession:
