@@ -114,6 +114,17 @@ def test_records_go_through_a_chain_and_its_members_hear_where_they_landed(
     assert line.getMessage() == "interceptor Broken raised; records go on without it"
 
 
+def test_interceptors_may_be_given_by_an_iterator(cluster: InProcessCluster) -> None:
+    """It was empty once they were checked, and none was called."""
+    marks: Any = iter([Marks(b"1")])
+    with Producer(cluster.bootstrap_servers, linger_ms=0, interceptors=marks) as producer:
+        producer.send("t", b"a", partition=0).result(10)
+    odd: Any = iter([Odd()])
+    with Consumer(cluster.bootstrap_servers, ["t"], interceptors=odd, **EARLIEST) as consumer:
+        assert [record.value for record in consumer.iterate(until_end=True)] == []
+    assert values(cluster.bootstrap_servers) == [b"a1"]
+
+
 def test_records_that_are_not_delivered_are_told(cluster: InProcessCluster) -> None:
     marks = Marks(b"")
     with Producer(

@@ -195,8 +195,10 @@ def check_listener(given: object) -> None:
         raise InvalidRequest(f"listener: a {type(given).__name__} has no {lacking[0]}; see RebalanceListener")
 
 
-def check_interceptors(given: Any, hook: str) -> None:
+def interceptors_with(hook: str, given: Iterable[T]) -> list[T]:
     """Objects that have the hook."""
-    for interceptor in several("interceptors", given):
+    found = several("interceptors", given)
+    for interceptor in found:
         if not hasattr(interceptor, hook):
             raise InvalidRequest(f"interceptors: a {type(interceptor).__name__} has no {hook}")
+    return found

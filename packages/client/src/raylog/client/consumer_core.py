@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from raylog.client.admin import Admin
-from raylog.client.arguments import check_interceptors, to_partitions
+from raylog.client.arguments import interceptors_with, to_partitions
 from raylog.client.arguments import offset as checked_offset
 from raylog.client.config import (
     BOOTSTRAP_SERVERS,
@@ -62,7 +62,7 @@ class ConsumerCore:
         interceptors: Sequence[ConsumerInterceptor],
     ) -> None:
         """See :class:`~raylog.client.consumer.Consumer`."""
-        check_interceptors(interceptors, "on_consume")
+        interceptors = interceptors_with("on_consume", interceptors)
         settings = consumer_settings(bootstrap_servers, config)
         key = deserializer(key_deserializer, "key_deserializer")
         value = deserializer(value_deserializer, "value_deserializer")

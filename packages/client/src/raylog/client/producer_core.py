@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, Batch, EncodedRecords
-from raylog.client.arguments import check_interceptors
+from raylog.client.arguments import interceptors_with
 from raylog.client.column_batches import check_partitions, check_rows, encode_rows
 from raylog.client.column_schema import Integers, Rows
 from raylog.client.column_values import ColumnValues
@@ -97,7 +97,7 @@ class ProducerCore:
         """See :class:`~raylog.client.producer.Producer`."""
         if partitioner is not None and not callable(partitioner):
             config = {**config, "partitioner": partitioner}
-        check_interceptors(interceptors, "on_send")
+        interceptors = interceptors_with("on_send", interceptors)
         settings = client_settings(PRODUCER_SETTINGS, bootstrap_servers, config)
         _, idempotent = producer_guarantees(settings)
         if continues is not None and not isinstance(continues, Continuation):
