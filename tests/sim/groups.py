@@ -118,6 +118,8 @@ class SimGroups:
             return
         self.engine.note(f"{TOPIC} is made anew")
         self.checker.made_anew()
+        if self.world.is_healed:  # what was healed meanwhile begins anew
+            self._committed_at_heal = dict(self.checker.committed)
         self._make_topic()
         for client in self.clients:
             client.sees_topic(self.checker.life)
