@@ -354,8 +354,9 @@ def test_a_member_at_the_terminal_is_described_and_guards_its_group(
         refused = call(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         one_line(refused, "has 1 member (raylog-", "stop them first")
         one_line(call(cluster, "groups", "delete", group), "it has members, so stop them first", "NON_EMPTY_GROUP")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_S) == 130
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 143
+        assert as_json(cluster, "groups", "describe", group)["members"] == []
     succeed(cluster, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
     with started(cluster, *consume, "--max-messages", "14") as process:
         assert process.stdout is not None

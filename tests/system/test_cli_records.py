@@ -125,14 +125,17 @@ def test_a_bad_line_ends_it_and_is_told_by_its_number(cluster: InProcessCluster)
     assert consumed(cluster, "--from-beginning") == ["good"]
 
 
-def test_what_was_read_before_ctrl_c_is_delivered(cluster: InProcessCluster) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_was_read_before_a_signal_is_delivered(
+    cluster: InProcessCluster, number: signal.Signals, code: int
+) -> None:
     with started(cluster, "produce", "copy") as sender, Consumer(cluster.bootstrap_servers, ["copy"]) as consumer:
         assert sender.stdin is not None
         sender.stdin.write("a\nb\n")
         sender.stdin.flush()
         wait_until(lambda: consumer.end_offsets([("copy", 0)])[("copy", 0)] == 2, 20, "both records are there")
-        sender.send_signal(signal.SIGINT)
-        assert sender.wait(30) == 130
+        sender.send_signal(number)
+        assert sender.wait(30) == code
         assert sender.stderr is not None
         assert sender.stderr.read() == "interrupted; sent 2 records to copy\n"
 

@@ -3,7 +3,8 @@
 Other packages add commands.
 
 Answers go to stdout, everything else to stderr. An error is one line that says what to do, with exit code 1, or 2 when
-the command line itself is wrong; Ctrl-C ends with 130, and a reader of a pipe that has enough ends a command quietly.
+the command line itself is wrong; Ctrl-C ends with 130, SIGTERM with 143, and a reader of a pipe that has enough ends a
+command quietly.
 
 Commands take the client's classes from the package ``raylog.client``, which loads them when they are first used: help
 and completion stay quick.
@@ -23,6 +24,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from raylog.client.cli import brokers, configs, consume, groups, measure, produce, topics
+from raylog.client.cli.endings import Ended
 from raylog.client.cli.plugins import plugins
 from raylog.protocol.compiled import RECORD_CODEC
 from raylog.protocol.errors import RaylogError
@@ -60,6 +62,8 @@ class Root(TyperGroup):
             except OSError:
                 _forget_stdout()
             raise
+        except Ended as signalled:
+            raise typer.Exit(128 + signalled.number) from None
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
         return answer

@@ -22,6 +22,7 @@ from raylog.client.cli.common import (
     servers_of,
     tell,
 )
+from raylog.client.cli.endings import ended_by_signals
 from raylog.client.cli.records import formatter
 from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
@@ -109,12 +110,15 @@ def consume(
         _check_alone(partition, offset, timestamp, until_end)
         settings.setdefault("auto.offset.reset", "earliest" if from_beginning else "latest")
         servers = servers_of(data_dir, bootstrap_server)
-        with client.Consumer(servers, [topic], group_id=group, enable_auto_commit=False, **settings) as consumer:
+        with (
+            ended_by_signals(),
+            client.Consumer(servers, [topic], group_id=group, enable_auto_commit=False, **settings) as consumer,
+        ):
             print_records(consumer, line, max_messages, None, lambda: _commit(consumer))
         return
     if offset is not None and parsed_number(place) is not None:
         settings.setdefault("auto.offset.reset", "none")
-    with client.Consumer(servers_of(data_dir, bootstrap_server), **settings) as consumer:
+    with ended_by_signals(), client.Consumer(servers_of(data_dir, bootstrap_server), **settings) as consumer:
         chosen = _chosen(consumer, topic, partition)
         consumer.assign(chosen)
         if place or "auto.offset.reset" not in settings:

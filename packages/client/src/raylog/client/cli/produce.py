@@ -23,6 +23,7 @@ from raylog.client.cli.common import (
     servers_of,
     tell,
 )
+from raylog.client.cli.endings import ended_by_signals
 from raylog.client.cli.progress import Progress
 from raylog.client.cli.records import NewRecord, json_reader, line_reader, parsed_headers
 from raylog.protocol.errors import (
@@ -84,6 +85,7 @@ def produce(
     settings = client_settings(config)
     with ExitStack() as stack:
         source, size = _opened(file, stack)
+        stack.enter_context(ended_by_signals())
         progress = Progress(size, of_bytes=True, quiet=source.isatty())
         stack.callback(progress.end)
         sent, failed = _send_lines(servers, topic, partition, source, read, settings, progress)
@@ -124,7 +126,7 @@ def _send_lines(
 ) -> tuple[int, list[RaylogError]]:
     """How many records were sent, and the errors of those that were not delivered.
 
-    A bad line or Ctrl-C ends it once the records before it are settled.
+    A bad line or a signal ends it once the records before it are settled.
     """
     failed: list[RaylogError] = []
 
