@@ -242,6 +242,22 @@ def test_registration_that_was_not_heard_of_is_known_again() -> None:
     assert number > 10
 
 
+def test_member_that_comes_back_unheard_is_not_fenced_by_itself() -> None:
+    for number in count(1):
+        tree = new_tree()
+        first = at_work(tree)
+        tree.expire(first.store.session.id)
+        first.store.resume()
+        first.registry.session_lost()
+        if first.register_while(number, first.store.lose_next_answer) == RegistrationFailed():
+            first.registered()
+        if not first.met:
+            break
+        first.do(Look())
+        assert first.look().members.keys() == {FIRST, OTHER}
+    assert number > 5
+
+
 def test_member_that_leaves_frees_its_instance(tree: MemoryTree, first: Side) -> None:
     assert first.do(Deregister()) == Deregistered()
     assert first.store.children(group_paths.instances(GROUP)) == []
