@@ -28,7 +28,7 @@ FLUSHING = 1_001
 """A seed of three brokers and one partition, with flush.messages=1."""
 
 REPEATED = (5, 112, 126, 143, 167)
-"""Seeds of all kinds. In the second a commit found several claims lost, which were given up in the order of a set."""
+"""Three seeds with groups, and two without."""
 
 FOUND_BEFORE = {
     "a broker's next life was told that it leads in the leader epoch of its last one": (

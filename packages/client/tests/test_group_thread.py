@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kit.group_members import GROUP, TOPIC, make_topic, tps
+from kit.topics import drop_topic
 from raylog.client.group_changes import Began, Ceased, Change, Dropped
 from raylog.client.group_ports import MemberPorts
 from raylog.client.group_requests import Commit, GoodBye, PolledAgain
@@ -25,7 +26,7 @@ from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.loops import Loop, Loops
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.protocol.errors import InconsistentGroupProtocol
+from raylog.protocol.errors import InconsistentGroupProtocol, UnknownTopicOrPartition
 from raylog.protocol.ids import MemberId, MonotonicMs
 
 MAX_POLL_MS = 60_000
@@ -139,6 +140,21 @@ def test_commit_that_cannot_be_written_ends_no_membership(tree: MemoryTree) -> N
         assert commit.done.done()
         assert (commit.done.exception() is None) == (offset == 5)
     assert (member.thread.failure, member.heard()) == (None, [])
+
+
+def test_claims_that_a_commit_finds_lost_are_given_up_in_order(tree: MemoryTree) -> None:
+    """The same in every process, whose sets have orders of their own."""
+    member = Joined(tree, "a")
+    make_topic(member.store, 12)
+    member.begin(12)
+    partitions = sorted(member.thread.owned)
+    member.heard()
+    drop_topic(member.store, TOPIC)
+    tenures = {tp: member.thread._tenures.get(tp) for tp in partitions}
+    commit = Commit(dict.fromkeys(reversed(partitions), CommittedOffset(5)), tenures, Future())
+    member.thread._commit(commit)
+    assert isinstance(commit.done.exception(), UnknownTopicOrPartition)
+    assert [change.tp for change in member.heard() if isinstance(change, Dropped)] == partitions
 
 
 def test_member_that_cannot_come_back_ends_all_the_same(tree: MemoryTree) -> None:
