@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from kit.cluster import InProcessCluster
+from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Producer
+from raylog.client.delivery import Delivery
 from raylog.client.identity import new_identities
 from raylog.client.producer_state import Continuation, Identity
 from raylog.client.producer_traces import next_sequences
@@ -110,10 +112,19 @@ def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> 
         late.send_batch(topic, ROWS[:10], partition=0).result(30)
         with continuing(servers, Identity(1_000_005, 2)) as newer:
             newer.send_batch(topic, ROWS[10:20], partition=0).result(30)
+        refused: list[RaylogError] = []
+
+        def send_more(_: Delivery) -> None:
+            """At the moment in which the failure is told."""
+            with pytest.raises(RaylogError, match="a newer instance took over") as more:
+                late.send(topic, b"more")
+            refused.append(more.value)
+
+        fenced = late.send(topic, ROWS[10], partition=0)
+        fenced.add_done_callback(send_more)
         with pytest.raises(InvalidProducerEpoch, match="a newer instance took over"):
-            late.send_batch(topic, ROWS[10:20], partition=0).result(30)
-        with pytest.raises(RaylogError, match="a newer instance took over"):
-            late.send(topic, b"more")
+            fenced.result(30)
+        wait_until(lambda: refused, 10, "the callback has run")
     assert values(servers, topic) == ROWS[:20]
 
 

@@ -24,6 +24,7 @@ from raylog.client.aio import AsyncProducer
 from raylog.client.exit_flush import close_all, remember
 
 servers, name = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in its background
 
 def send(**config):
     producer = Producer(servers, **config)

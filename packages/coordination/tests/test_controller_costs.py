@@ -76,7 +76,8 @@ def take_in(cluster: ControlledCluster) -> None:
 
 
 def reach(cluster: ControlledCluster) -> None:
-    """What a broker tells clients of while another is fenced, after a delta."""
+    """What a broker tells clients of while another is fenced, after a delta: what each keeps was counted before."""
+    assert cluster.controller.state.load.led
     before = cluster.controller.state.changed(fenced=frozenset({BrokerId(3)}))
     assert before.reachable
     assert BrokerId(3) in before.with_topics(before.topics[TopicName("t0007")]).reachable, "it leads"

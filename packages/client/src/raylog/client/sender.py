@@ -367,21 +367,22 @@ class Sender:
             if error is None:
                 batch.outcome.succeed(base_offset, append_time)
                 continue
-            self.counts.failed += batch.count
             if self.fatal is None:
                 self._log.warning(("failed", type(error)), _FAILED, batch.count, batch.tp, error)
+                if self._continues is not None:  # what comes behind this batch has no place any more
+                    self._give_up(error, batch)
+                    continue
+            self.counts.failed += batch.count
             batch.outcome.fail(error)
-            if self._continues is not None and self.fatal is None:
-                self._give_up(error)  # what comes behind this batch has no place any more
 
-    def _give_up(self, error: RaylogError) -> None:
+    def _give_up(self, error: RaylogError, *first: Batch[BatchOutcome]) -> None:
         self._log.error("fatal", "nothing can be sent any more, make another producer: %s", error)
-        self._fail_all(error)
+        self._fail_all(error, *first)
 
-    def _fail_all(self, error: RaylogError) -> None:
+    def _fail_all(self, error: RaylogError, *first: Batch[BatchOutcome]) -> None:
         with self._lock:
-            self.fatal = error
-            lost = [batch for batch in self._accumulator.incomplete if not batch.abandoned]
+            self.fatal = error  # before anybody hears of it and sends more
+            lost = [*first, *(batch for batch in self._accumulator.incomplete if not batch.abandoned)]
             self._accumulator.clear()
             self._tell_news()
         self._tell([_Settled(batch, -1, -1, error) for batch in lost])
