@@ -11,8 +11,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from raylog.client.admin_requests import NewTopic
-from raylog.client.config_texts import not_sendable
-from raylog.client.record_values import INT32_MAX, INT64_MAX, partition_index, whole_number
+from raylog.client.config_texts import INT16_MAX, INT32_MAX, INT64_MAX, not_sendable
+from raylog.client.record_values import partition_index, whole_number
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidGroupId, InvalidReplicaAssignment, InvalidRequest
@@ -20,8 +20,6 @@ from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, 
 from raylog.protocol.texts import safe_text
 
 T = TypeVar("T")
-
-_INT16_MAX = 2**15 - 1
 
 
 def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
@@ -157,7 +155,7 @@ def new_topics(given: Iterable[NewTopic]) -> list[NewTopic]:
 
 def _new_topic(topic: NewTopic) -> NewTopic:
     number(f"{topic.name}: partitions", topic.partitions, -INT32_MAX)
-    number(f"{topic.name}: replication_factor", topic.replication_factor, -_INT16_MAX, _INT16_MAX)
+    number(f"{topic.name}: replication_factor", topic.replication_factor, -INT16_MAX, INT16_MAX)
     assignments = {
         partition_index(partition, topic.name): broker_ids("assignments", ids)
         for partition, ids in mapping("assignments", topic.assignments).items()

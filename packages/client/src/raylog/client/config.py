@@ -51,7 +51,7 @@ CLIENT_ID = client_setting(
     ValueType.STRING,
     "raylog",
     "The name that brokers log and count this client by.",
-    check=lambda name: not_sendable(name) or None,
+    check=not_sendable,
 )
 REQUEST_TIMEOUT_MS = client_setting(
     "request.timeout.ms",

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Real
 from typing import Any
 
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import between
 
-MAX_TEXT_BYTES = 2**15 - 1
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
+"""The largest numbers of Kafka's types: of replicas; of partitions and brokers; of offsets and times."""
+MAX_TEXT_BYTES = INT16_MAX
 """What a text may take where it is sent with a length of 16 bits."""
 
 
-def not_sendable(text: str) -> str:
-    """Why the text cannot be sent; empty when it can."""
+def not_sendable(text: str) -> str | None:
+    """Why the text cannot be sent; None when it can."""
     try:
         size = len(text.encode())
     except UnicodeError as error:
         return f"is no Unicode: {error}"
-    return f"has {size} bytes, and may have {MAX_TEXT_BYTES}" if size > MAX_TEXT_BYTES else ""
+    return f"has {size} bytes, and may have {MAX_TEXT_BYTES}" if size > MAX_TEXT_BYTES else None
+
+
+def digits(text: str) -> int | None:
+    """The number that ``text`` is, if it is nothing but ASCII digits, and at most INT64_MAX."""
+    number = int(text) if re.fullmatch("[0-9]{1,19}", text) else INT64_MAX + 1
+    return number if number <= INT64_MAX else None
 
 
 def setting_text(name: str, value: Any) -> str:

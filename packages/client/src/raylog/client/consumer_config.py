@@ -238,3 +238,8 @@ def offset_reset(settings: Settings, now_ms: Callable[[], int]) -> int | Callabl
 def isolation_level(settings: Settings) -> int:
     """``isolation.level`` as on the wire."""
     return int(settings[ISOLATION_LEVEL] == "read_committed")
+
+
+def isolation_level_of(config: Mapping[str, Any]) -> int:
+    """That of a consumer with these settings, whose addresses come later. Raises as consumer_settings."""
+    return isolation_level(consumer_settings("checked-elsewhere:1", config))

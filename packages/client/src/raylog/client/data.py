@@ -17,7 +17,7 @@ from raylog import client
 from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
-from raylog.client.consumer_config import consumer_settings, isolation_level
+from raylog.client.consumer_config import isolation_level_of
 from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_at_once
 from raylog.client.data_sink import TopicDatasink
 from raylog.client.data_source import TopicDatasource
@@ -82,7 +82,7 @@ def read(
     raise DataLoss for what goes while they read.
     """
     schema_of(columns)
-    isolation = isolation_level(consumer_settings("checked-elsewhere:1", config))
+    isolation = isolation_level_of(config)
     topics = tuple(given.texts("topic", (topic,) if isinstance(topic, str) else topic))
     if not topics:
         raise ValueError("read: name at least one topic")

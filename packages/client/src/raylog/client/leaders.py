@@ -63,7 +63,7 @@ class Leaders:
             return None
         if address is None:
             self._look_whether_gone(tp, now_ms)
-        else:
+        elif self._missing:
             self._missing.pop(tp.topic, None)
             self._missing.pop(tp, None)
         return address

@@ -7,14 +7,13 @@ earliest and -1 latest. Without any I/O: the bounds of logs are handed in.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from raylog.client import subscription
-from raylog.client.record_values import INT32_MAX, INT64_MAX
+from raylog.client.config_texts import INT32_MAX, INT64_MAX, digits
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidTopic, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
@@ -93,9 +92,10 @@ def parse_offsets(option: str, text: str, *, pointless: Offset | None = None) ->
 
 def parse_time(option: str, text: str) -> AtTime:
     """The value of ``option``, milliseconds since 1970 for every partition. Raises ValueError."""
-    if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > INT64_MAX:
+    number = digits(text.strip())
+    if number is None:
         raise ValueError(f"{option}={text!r} must be milliseconds since 1970")
-    return AtTime(TimestampMs(int(text)))
+    return AtTime(TimestampMs(number))
 
 
 def parse_times(option: str, text: str) -> AtTime:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylog.client.accumulator import header_size
+from raylog.client.config_texts import INT32_MAX, INT64_MAX
 from raylog.protocol.errors import InvalidPartitions, InvalidRecord
 
 Headers = Sequence[tuple[str, bytes | None]]
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 
 def whole_number(given: Any) -> int | None:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
-from raylog.client.consumer_config import consumer_settings, isolation_level
+from raylog.client.consumer_config import isolation_level_of
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
@@ -109,7 +109,7 @@ def export(
     root, disk = local_directory(to), Disk()
     directory = topic_directory(root, topic)
     settings = dict(given.mapping("consumer", {} if consumer is None else consumer))
-    isolation = isolation_level(consumer_settings("checked-elsewhere:1", settings))
+    isolation = isolation_level_of(settings)
     servers = (connect() if bootstrap_servers is None else connect(bootstrap_servers)).bootstrap_servers
     asked = ask_brokers(servers, topic, since_ms, until_ms, isolation)
     directory.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from raylog.client.config import server_text
-from raylog.client.consumer_config import CONSUMER_SETTINGS, consumer_settings, isolation_level
+from raylog.client.config_texts import digits
+from raylog.client.consumer_config import CONSUMER_SETTINGS, isolation_level_of
 from raylog.client.offset_ranges import (
     EARLIEST,
     LATEST,
@@ -24,7 +25,6 @@ from raylog.client.offset_ranges import (
     parse_time,
     parse_times,
 )
-from raylog.client.record_values import INT64_MAX
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidTopic
 from raylog.protocol.ids import Offset
@@ -176,7 +176,7 @@ def _consumer(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if name in given:
             raise ValueError(f"option 'kafka.{name}' cannot be set: {instead}")
     settings = {name.replace(".", "_"): value for name, value in given.items()}
-    return settings, isolation_level(consumer_settings("checked-elsewhere:1", settings))
+    return settings, isolation_level_of(settings)
 
 
 def _selection(plain: Mapping[str, Any]) -> Selection:
@@ -256,10 +256,10 @@ def _place(
 def _number(plain: Mapping[str, Any], name: str) -> int | None:
     if name not in plain:
         return None
-    text = str(plain[name]).strip()
-    if not re.fullmatch("[0-9]{1,19}", text) or not 1 <= int(text) <= INT64_MAX:
+    number = digits(str(plain[name]).strip())
+    if not number:
         raise ValueError(f"{name}={plain[name]!r} must be a whole number of at least 1, and of 64 bits")
-    return int(text)
+    return number
 
 
 def _flag(plain: Mapping[str, Any], name: str, *, default: bool) -> bool:

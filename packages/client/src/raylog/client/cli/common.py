@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
 from difflib import get_close_matches
@@ -13,14 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from raylog import client
+from raylog.client.config_texts import INT32_MAX, digits
 from raylog.client.registry import cluster_in, only_running_cluster
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, RaylogError
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.tables import Row, as_json, table
 from raylog.protocol.texts import safe_text
 
-INT16, INT32, INT64 = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
-"""The largest numbers of Kafka's types: of replicas; of partitions and brokers; of offsets and times."""
 TIMEOUT_MS = 8_000
 """How long a command waits for brokers: as long as one takes to come back, and not longer."""
 _COMPLETION_TIMEOUT_MS = 1_000
@@ -113,17 +111,15 @@ def client_settings(items: Iterable[str] | None) -> dict[str, str]:
 
 def parsed_number(text: str) -> int | None:
     """The number that ``text`` is, if it is one of 64 bits, as Kafka's offsets and times are."""
-    if not re.fullmatch("-?[0-9]{1,19}", text):
-        return None
-    number = int(text)
-    return number if abs(number) <= INT64 else None
+    number = digits(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number
 
 
 def ids_of(text: str, separator: str) -> list[BrokerId]:
     """Numbers of brokers. Raises ValueError."""
     numbers = [parsed_number(part.strip()) for part in text.split(separator)]
-    if any(number is None or not 0 <= number <= INT32 for number in numbers):
-        raise ValueError(f"{text!r}: brokers have whole numbers from 0 to {INT32}")
+    if any(number is None or not 0 <= number <= INT32_MAX for number in numbers):
+        raise ValueError(f"{text!r}: brokers have whole numbers from 0 to {INT32_MAX}")
     return [BrokerId(number) for number in numbers if number is not None]
 
 

@@ -10,7 +10,6 @@ import typer
 from raylog import client
 from raylog.client.cli import groups_plan as plan
 from raylog.client.cli.common import (
-    INT64,
     Bootstrap,
     DataDir,
     Group,
@@ -25,6 +24,7 @@ from raylog.client.cli.common import (
     tell,
 )
 from raylog.client.cli.groups_plan import Goal, Kind, Log, Reset
+from raylog.client.config_texts import INT64_MAX
 from raylog.client.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, RaylogError
 from raylog.protocol.ids import TopicPartition
@@ -41,7 +41,7 @@ def reset_offsets(
     ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record that is kept.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: only what comes from now on.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, max=INT64, metavar="N", help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, max=INT64_MAX, metavar="N", help="To this offset.")] = None,
     to_timestamp: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +50,9 @@ def reset_offsets(
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option(min=-INT64, max=INT64, metavar="N", help="By so many records: back with -N, ahead with N."),
+        typer.Option(
+            min=-INT64_MAX, max=INT64_MAX, metavar="N", help="By so many records: back with -N, ahead with N."
+        ),
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without, only what would be done is shown.")

@@ -11,9 +11,6 @@ import typer
 from raylog import client
 from raylog.client.cli import reassign
 from raylog.client.cli.common import (
-    INT16,
-    INT32,
-    INT64,
     Bootstrap,
     Config,
     DataDir,
@@ -30,6 +27,7 @@ from raylog.client.cli.common import (
     tell,
     topic_names,
 )
+from raylog.client.config_texts import INT16_MAX, INT32_MAX, INT64_MAX
 from raylog.protocol.errors import ElectionNotNeeded, InvalidRequest, UnknownTopicOrPartition
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
@@ -40,8 +38,12 @@ _PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", 
 @app.command("create")
 def create(
     name: str,
-    partitions: Annotated[int, typer.Option(max=INT32, help="How many; default: the broker's num.partitions.")] = -1,
-    replication_factor: Annotated[int, typer.Option(max=INT16, help="How many copies; default: the broker's.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(max=INT32_MAX, help="How many; default: the broker's num.partitions.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(max=INT16_MAX, help="How many copies; default: the broker's.")
+    ] = -1,
     replica_assignment: Annotated[
         str | None,
         typer.Option(metavar="ID:ID,ID:ID,…", help="The brokers of each partition, the preferred leader first."),
@@ -137,7 +139,7 @@ def describe(
 def alter(
     name: Topic,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=INT32, help="Raise the number of partitions to this.")
+        int | None, typer.Option(min=1, max=INT32_MAX, help="Raise the number of partitions to this.")
     ] = None,
     config: Config = None,
     delete_config: Annotated[
@@ -217,7 +219,7 @@ def delete(name: Topic, data_dir: DataDir = None, bootstrap_server: Bootstrap = 
 def trim_prefix(
     name: Topic,
     offset: Annotated[
-        int | None, typer.Option(min=-1, max=INT64, help="Delete what is before it; -1: all that can be read now.")
+        int | None, typer.Option(min=-1, max=INT64_MAX, help="Delete what is before it; -1: all that can be read now.")
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="Only of this one; repeatable. Default: of all.")
