@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kit.group_members import make_topic
 from kit.stores import OpenStore
 from kit.zookeeper import running_zookeeper
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import MetadataStore
 from raylog.coordination.zk_store import ZkStore
 
@@ -48,3 +50,12 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
 @pytest.fixture
 def store(open_store: OpenStore) -> MetadataStore:
     return open_store()
+
+
+@pytest.fixture
+def cluster(open_store: OpenStore) -> MetadataStore:
+    """What looks on, and makes topics; one of six partitions is there."""
+    store = open_store()
+    ensure_cluster(store)
+    make_topic(store, 6)
+    return store

@@ -17,7 +17,6 @@ from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import IllegalGeneration, InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId, Offset, TopicName, TopicPartition
@@ -44,15 +43,6 @@ def join(open_store: OpenStore) -> Iterator[Join]:
     for reader in readers:
         reader.stop()
         reader.member.leave(5)
-
-
-@pytest.fixture
-def cluster(open_store: OpenStore) -> MetadataStore:
-    """What looks on, and makes topics."""
-    store = open_store()
-    ensure_cluster(store)
-    make_topic(store, 6)
-    return store
 
 
 def await_owned(readers: Iterable[Reader], partitions: Iterable[TopicPartition]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kit.group_members import GROUP, Reader, make_topic, started, tps
+from kit.group_members import GROUP, Reader, started, tps
 from kit.stores import OpenStore
 from kit.waiting import wait_until
 from raylog.client.group_changes import Began, Dropped
@@ -14,7 +14,6 @@ from raylog.client.group_member import GroupMember
 from raylog.coordination import group_paths
 from raylog.coordination.assignors import Assignor
 from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import MetadataStore
 from raylog.protocol.errors import FencedInstanceId
 from raylog.protocol.ids import InstanceId, Offset, TopicPartition
@@ -55,14 +54,6 @@ def join(open_store: OpenStore) -> Iterator[Join]:
     yield join_one
     for static in joined:
         static.end()
-
-
-@pytest.fixture
-def cluster(open_store: OpenStore) -> MetadataStore:
-    store = open_store()
-    ensure_cluster(store)
-    make_topic(store, 6)
-    return store
 
 
 def await_shared(*members: Static) -> None:

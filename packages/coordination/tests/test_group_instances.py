@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 
 import pytest
 
+from kit.registry_side import GROUP, TOPIC, TP, RegistrySide
 from kit.topics import put_topic
 from raylog.coordination import group_paths
 from raylog.coordination.group_events import (
@@ -21,7 +21,6 @@ from raylog.coordination.group_events import (
     Event,
     Evict,
     Look,
-    Looked,
     LookFailed,
     Publish,
     Published,
@@ -29,68 +28,45 @@ from raylog.coordination.group_events import (
     RegistrationFailed,
     Release,
     Shares,
-    View,
 )
 from raylog.coordination.group_events import Registered as IsRegistered
 from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import StoreEvent
 from raylog.protocol.errors import FencedInstanceId, IllegalGeneration
 from raylog.protocol.ids import (
     Generation,
-    GroupId,
     InstanceId,
     MemberId,
     Offset,
     PartitionIndex,
-    TimestampMs,
     TopicName,
     TopicPartition,
 )
 
-GROUP, TOPIC, INSTANCE = GroupId("g"), TopicName("t"), InstanceId("i")
+INSTANCE = InstanceId("i")
 FIRST, SECOND, THIRD, OTHER = (MemberId(name) for name in ("i#1", "i#2", "i#3", "other"))
-TP, NEXT, THEIRS = (TopicPartition(TOPIC, PartitionIndex(index)) for index in range(3))
+NEXT, THEIRS = (TopicPartition(TOPIC, PartitionIndex(index)) for index in (1, 2))
 SHARES = Shares(Generation(7), {FIRST: (TP, NEXT), OTHER: (THEIRS,)})
 
 
-class Side:
-    """One member's side, in a session of its own; it is of INSTANCE unless it is called OTHER."""
+class Side(RegistrySide):
+    """Of INSTANCE, unless the member is called OTHER."""
 
     def __init__(self, tree: MemoryTree, name: MemberId) -> None:
-        self.store = MemoryStore(tree)
-        self.store.start()
-        wants = Registered(frozenset({TOPIC}), None, instance=None if name == OTHER else INSTANCE)
-        events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
-        self.registry = GroupRegistry(self.store, GROUP, name, wants, events, lambda: TimestampMs(1_000))
-        self.do = self.registry.carry_out
+        instance = None if name == OTHER else INSTANCE
+        super().__init__(tree, name, Registered(frozenset({TOPIC}), None, instance=instance))
         self.met = False
         """What was to come before an answer has come."""
 
-    def registered(self) -> Side:
-        assert self.do(Register()) == IsRegistered()
-        return self
-
-    def look(self) -> View:
-        looked = self.do(Look())
-        assert isinstance(looked, Looked)
-        return looked.view
-
-    def commit(self, offset: int) -> None:
-        self.registry.claims.commit({TP: CommittedOffset(Offset(offset))})
-
     def register_while(self, number: int, happens: Callable[[], object]) -> Event | None:
         """``happens`` comes before the answer to request ``number`` of it, counted from 1."""
-        left = iter(range(number, 0, -1))
 
-        def answered() -> None:
-            if next(left, 0) == 1:
-                self.met = True
-                happens()
+        def meets() -> None:
+            self.met = True
+            happens()
 
-        self.store.before_answer = answered
+        self.after_answers(number, meets)
         try:
             return self.do(Register())
         finally:
@@ -124,12 +100,6 @@ def first(tree: MemoryTree) -> Side:
     return at_work(tree)
 
 
-def committed(side: Side) -> int:
-    found = side.store.get(group_paths.offset(GROUP, TP))
-    assert found is not None
-    return int(found.data)
-
-
 def test_new_process_takes_share_and_claims_over_at_once(tree: MemoryTree, first: Side) -> None:
     second = Side(tree, SECOND).registered()
     view = second.look()
@@ -154,7 +124,7 @@ def test_former_process_writes_nothing_once_replaced(tree: MemoryTree, first: Si
     assert first.do(Publish(Shares(Generation(9), {FIRST: (TP,)}), 1)) == LookFailed()
     assert first.do(Release(TP, CommittedOffset(Offset(9)))) == ClaimLost(TP)
     assert first.do(Deregister()) == Deregistered()
-    assert committed(first) == 5
+    assert first.committed() == 5
     assert first.store.children(group_paths.members(GROUP)) == [SECOND, OTHER]
     assert first.store.children(group_paths.instances(GROUP)) == [INSTANCE]
 
@@ -192,7 +162,7 @@ def test_former_process_that_commits_meanwhile_is_replaced_all_the_same(tree: Me
     second.store.before_answer = commit_now_and_then
     assert second.do(Register()) == IsRegistered()
     second.store.before_answer = None
-    assert (commits, committed(second)) == ([5, 6], 6)
+    assert (commits, second.committed()) == ([5, 6], 6)
     with pytest.raises(IllegalGeneration):
         first.commit(9)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import time
-from collections.abc import Callable
 
 import pytest
 
+from kit.registry_side import GROUP, TOPIC, TP, RegistrySide
 from kit.topics import drop_topic, put_topic, replace_topic
 from raylog.coordination import group_paths, paths
 from raylog.coordination.assignors import Assignor
@@ -28,7 +27,6 @@ from raylog.coordination.group_events import (
     Event,
     Evict,
     Leave,
-    Look,
     Looked,
     LookFailed,
     Publish,
@@ -46,28 +44,23 @@ from raylog.coordination.group_events import (
 )
 from raylog.coordination.group_events import Registered as IsRegistered
 from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import NodeEvent, StoreEvent
+from raylog.coordination.store import NodeEvent
 from raylog.protocol.errors import IllegalGeneration, RequestTimedOut
 from raylog.protocol.ids import (
     Generation,
-    GroupId,
     MemberId,
     MonotonicMs,
     Offset,
     PartitionIndex,
-    TimestampMs,
     TopicName,
     TopicPartition,
 )
 
-GROUP = GroupId("g")
 A, B = MemberId("a"), MemberId("b")
-TOPIC = TopicName("t")
-TP, OTHER = (TopicPartition(TOPIC, PartitionIndex(index)) for index in range(2))
+OTHER = TopicPartition(TOPIC, PartitionIndex(1))
 CLAIM = 6
 """Which request of a first claim makes it: its nodes are read, ensured, and read again before."""
 OFFSETS_OF_EVICTED = 4
@@ -75,38 +68,12 @@ OFFSETS_OF_EVICTED = 4
 OWNER, ASSIGNMENT = group_paths.owner(GROUP, TP), group_paths.assignment(GROUP)
 
 
-class Side:
-    """One member's side, in a session of its own."""
+class Side(RegistrySide):
+    """Of a member that wants TOPIC, or what matches ``pattern``."""
 
     def __init__(self, tree: MemoryTree, name: MemberId, pattern: str = "", host: str = "") -> None:
-        self.store = MemoryStore(tree)
-        self.store.start()
-        self.events: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
-        wants = Registered(frozenset(() if pattern else (TOPIC,)), pattern or None, host, 9 if host else -1)
-        self.registry = GroupRegistry(self.store, GROUP, name, wants, self.events, lambda: TimestampMs(1_000))
-        self.do, self.claims = self.registry.carry_out, self.registry.claims
-
-    def registered(self) -> Side:
-        assert self.do(Register()) == IsRegistered()
-        return self
-
-    def look(self) -> View:
-        looked = self.do(Look())
-        assert isinstance(looked, Looked)
-        return looked.view
-
-    def commit(self, offset: int) -> None:
-        self.claims.commit({TP: CommittedOffset(Offset(offset))})
-
-    def after_answers(self, number: int, happens: Callable[[], object]) -> None:
-        """``happens`` comes between request ``number`` from now, counted from 1, and its answer."""
-        left = iter(range(number, 0, -1))
-
-        def count() -> None:
-            if next(left, 0) == 1:
-                happens()
-
-        self.store.before_answer = count
+        topics = frozenset(() if pattern else (TOPIC,))
+        super().__init__(tree, name, Registered(topics, pattern or None, host, 9 if host else -1))
 
     def lose_answer(self, number: int) -> None:
         """The answer to request ``number`` from now is lost."""
@@ -114,11 +81,6 @@ class Side:
             self.store.lose_next_answer()
         else:
             self.after_answers(number - 1, self.store.lose_next_answer)
-
-    def committed(self) -> int:
-        found = self.store.get(group_paths.offset(GROUP, TP))
-        assert found is not None
-        return int(found.data)
 
 
 @pytest.fixture
