@@ -25,13 +25,13 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def running_kafka(root: Path, config: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def running_kafka(root: Path, config: Mapping[str, str], *, broker_id: int = 1) -> Iterator[tuple[str, int]]:
     """Its address, once it answers. Its data and its output are below ``root``, which is empty."""
     port, controller_port = free_port(HOST), free_port(HOST)
     settings = {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "node.id": str(broker_id),
+        "controller.quorum.voters": f"{broker_id}@{HOST}:{controller_port}",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "log.dirs": str(root / "logs"),

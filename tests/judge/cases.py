@@ -1,0 +1,25 @@
+"""Every request with one value at an edge, as sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from judge.bases import BASES, base_of
+from judge.edges import edges
+from judge.steps import Sequence
+from raylog.broker.handlers import TABLE
+from raylog.protocol.messages import request_type
+
+__all__ = ["edge_cases"]
+
+
+def edge_cases() -> Iterator[Sequence]:
+    """Of each API at each version that we offer: the ordinary request, and it with one value changed."""
+    for row in TABLE:
+        base = BASES[row.name]
+        for version in range(row.min_version, row.max_version + 1):
+            step = base_of(base, row.key, version)
+            name = f"{row.name} v{version}"
+            yield Sequence(name, (*base.before, step, *base.after))
+            for edge in edges(request_type(row.key, version), step.tree):
+                yield Sequence(f"{name} {edge.name}", (*base.before, step._replace(tree=edge.tree), *base.after))
