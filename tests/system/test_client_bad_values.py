@@ -139,7 +139,9 @@ async def wrong_in_a_loop(call: Awaitable[object], error: Refusal) -> str:
 
 def goes_on(producer: Producer) -> bool:
     """Whether records are delivered, to this topic and to another one."""
-    return all(producer.send(topic, b"fine").exception(20) is None for topic in ("t", "other"))
+    deliveries = [producer.send(topic, b"fine") for topic in ("t", "other")]
+    producer.flush(20)
+    return [delivery.exception(20) for delivery in deliveries] == [None, None]
 
 
 def record(bad: dict[str, Any]) -> dict[str, Any]:
@@ -239,8 +241,10 @@ def test_nothing_that_a_callback_raises_ends_the_sender(servers: str, error: typ
         raise error("from a callback")
 
     ran = threading.Event()
-    with Producer(servers, linger_ms=0) as made:
-        made.send("t", b"x").add_done_callback(raises)
+    with Producer(servers, linger_ms=60_000) as made:
+        delivery = made.send("t", b"x")  # which lingers until the callback is set: the sender's thread runs it
+        delivery.add_done_callback(raises)
+        made.flush(20)
         wait_until(ran.is_set, 20, "the callback ran")
         assert goes_on(made)
 

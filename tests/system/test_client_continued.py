@@ -108,7 +108,7 @@ def test_numbers_that_leave_a_gap_or_overlap_fail_all_that_follows(servers: str,
 
 
 def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> None:
-    with continuing(servers, Identity(1_000_005, 1)) as late:
+    with continuing(servers, Identity(1_000_005, 1), linger_ms=60_000) as late:
         late.send_batch(topic, ROWS[:10], partition=0).result(30)
         with continuing(servers, Identity(1_000_005, 2)) as newer:
             newer.send_batch(topic, ROWS[10:20], partition=0).result(30)
@@ -122,6 +122,7 @@ def test_a_newer_epoch_fences_who_is_still_sending(servers: str, topic: str) -> 
 
         fenced = late.send(topic, ROWS[10], partition=0)
         fenced.add_done_callback(send_more)
+        late.flush(30)
         with pytest.raises(InvalidProducerEpoch, match="a newer instance took over"):
             fenced.result(30)
         wait_until(lambda: refused, 10, "the callback has run")

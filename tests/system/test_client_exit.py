@@ -119,7 +119,7 @@ print(time.monotonic() - begun)
 KINDS = {
     "threads": """
 def begin(**config):
-    producer = Producer(servers, **config)
+    producer = Producer(servers, linger_ms=60_000, **config)
     return [producer.send("t", b"x") for n in range(10)]
 """,
     "asyncio": """

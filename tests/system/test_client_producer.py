@@ -351,10 +351,13 @@ def test_what_is_not_delivered_at_the_end_of_close_fails(tmp_path: Path) -> None
 
 
 def test_a_callback_may_send_again_and_close(cluster: InProcessCluster) -> None:
-    producer = Producer(cluster.bootstrap_servers, linger_ms=0)
+    producer = Producer(cluster.bootstrap_servers, linger_ms=60_000)
     second: list[Delivery] = []
-    producer.send("t", b"1").add_done_callback(lambda _: second.append(producer.send("t", b"2")))
+    first = producer.send("t", b"1")  # which lingers until the callback is set: the sender's thread runs it
+    first.add_done_callback(lambda _: second.append(producer.send("t", b"2")))
+    producer.flush(10)
     wait_until(lambda: second, 10, "the callback ran")
+    producer.flush(10)
     assert second[0].result(10).offset >= 0
     producer.close()
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from threading import Thread
 
 import pytest
 
-from raylog.client.delivery import BatchDelivery, BatchOutcome, Deliveries, Delivery
+from raylog.client.delivery import BatchDelivery, BatchOutcome, Deliveries, Delivery, delivers_here
 from raylog.protocol.errors import MessageTooLarge
 
 
@@ -62,6 +64,46 @@ def test_callbacks_run_once_each_whenever_they_come(caplog: pytest.LogCaptureFix
     delivery.add_done_callback(lambda _: called.append("late"))
     assert called == ["broken", "early True", "late"]
     assert "the user's mistake" in caplog.text
+
+
+def test_what_a_callback_raises_here_ends_only_what_it_should(caplog: pytest.LogCaptureFixture) -> None:
+    """The outcome is known, so it runs in the user's thread: an Exception is logged, and what is to end that thread
+    does."""
+    outcome = BatchOutcome("t", 3)
+    outcome.succeed(0)
+    delivery = Delivery(outcome, 0, 0)
+    for error in (ValueError, SystemExit, KeyboardInterrupt, GeneratorExit):
+        with nullcontext() if error is ValueError else pytest.raises(error):
+            delivery.add_done_callback(raising(error))
+    assert [record.getMessage() for record in caplog.records] == ["a delivery callback for t-3 raised"]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_a_callback_raises_ends_no_thread_that_delivers(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome = BatchOutcome("t", 3)
+    Delivery(outcome, 0, 0).add_done_callback(raising(error))
+    went_on: list[bool] = []
+
+    def deliver() -> None:
+        delivers_here()
+        outcome.succeed(0)
+        Delivery(outcome, 0, 0).add_done_callback(raising(error))
+        went_on.append(True)
+
+    thread = Thread(target=deliver)
+    thread.start()
+    thread.join(10)
+    assert went_on == [True]
+    assert [record.getMessage() for record in caplog.records] == ["a delivery callback for t-3 raised"] * 2
+
+
+def raising(error: type[BaseException]) -> Callable[[Delivery], None]:
+    def callback(_: Delivery) -> None:
+        raise error("the user's")
+
+    return callback
 
 
 def test_the_records_of_a_split_batch_are_where_their_part_is() -> None:

@@ -204,7 +204,8 @@ class Delivery:
         """Call ``callback(self)`` once, when the outcome is known.
 
         It runs in the producer's sender thread, or here when the outcome is known: it must be quick and must not
-        wait. It may send, as long as there is room. What it raises is logged.
+        wait. It may send, as long as there is room. An Exception that it raises is logged; anything else, as
+        KeyboardInterrupt, is logged in the sender's thread and raised here.
         """
         self._outcome.on_done(lambda: callback(self))
 
