@@ -17,12 +17,14 @@ CONFIG = {
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",
 }
+FEATURES = {"eligible.leader.replicas.version": 0}
+"""With it Kafka sets min.insync.replicas for all brokers when a cluster is made: its source is another everywhere."""
 Address = tuple[str, int]
 
 
 @contextmanager
 def kafka(root: Path) -> Iterator[Address]:
-    with running_kafka(root, CONFIG, broker_id=0) as address:
+    with running_kafka(root, CONFIG, broker_id=0, features=FEATURES) as address:
         yield address
 
 

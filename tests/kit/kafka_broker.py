@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from kit.kafka_java import KAFKA_4
 from kit.maven import jars
@@ -25,7 +26,9 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def running_kafka(root: Path, config: Mapping[str, str], *, broker_id: int = 1) -> Iterator[tuple[str, int]]:
+def running_kafka(
+    root: Path, config: Mapping[str, str], *, broker_id: int = 1, features: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[tuple[str, int]]:
     """Its address, once it answers. Its data and its output are below ``root``, which is empty."""
     port, controller_port = free_port(HOST), free_port(HOST)
     settings = {
@@ -45,6 +48,8 @@ def running_kafka(root: Path, config: Mapping[str, str], *, broker_id: int = 1) 
     java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(KAFKA_4)}/*"]
     with (root / "output").open("wb") as output:
         storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file)]
+        for feature, level in features.items():
+            storage += ["--feature", f"{feature}={level}"]
         subprocess.run(storage, check=True, timeout=START_S, stdout=output, stderr=output)
         broker = subprocess.Popen([*java, "kafka.Kafka", str(file)], stdout=output, stderr=output)
         try:

@@ -448,10 +448,7 @@ def test_describe_configs(node: Node, version: int) -> None:
     ).results
     configs = {config.name: config for config in topic.configs}
     assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("77", 1)
-    assert [(synonym.name, synonym.source) for synonym in configs["retention.ms"].synonyms] == [
-        ("retention.ms", 1),
-        ("log.retention.ms", 5),
-    ]
+    assert [(synonym.name, synonym.source) for synonym in configs["retention.ms"].synonyms] == [("retention.ms", 1)]
     assert configs["segment.bytes"].config_source == 5
     [partitions] = broker.configs
     assert (partitions.name, partitions.value, partitions.config_source) == ("num.partitions", "3", 4)

@@ -107,7 +107,7 @@ class PartitionReassignment(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting of a topic or broker; ``value`` is None when it is sensitive."""
+    """One setting of a topic or broker; ``value`` is None when it is sensitive, or unset."""
 
     name: str
     value: str | None

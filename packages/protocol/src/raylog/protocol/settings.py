@@ -56,6 +56,9 @@ class Setting(Generic[T]):
     sensitive: bool = False
     broker_default: str = ""
     """For a topic's setting: the broker setting that gives its default (``log.segment.bytes``)."""
+    coarser: tuple[tuple[str, int], ...] = ()
+    """The broker settings that give it where that one is unset (None), the strongest first, each with the size of its
+    unit in units of this one: log.retention.hours, 3,600,000."""
 
     def parse(self, text: str) -> T:
         """The value that ``text`` stands for.
@@ -128,6 +131,11 @@ def at_least(low: float) -> Callable[[Any], str | None]:
 def between(low: float, high: float) -> Callable[[Any], str | None]:
     """A check for numbers, both ends included."""
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
+
+
+def only(value: object, why: str) -> Callable[[Any], str | None]:
+    """A check for a setting that cannot be changed yet: ``why`` follows «must be …:»."""
+    return lambda given: None if given == value else f"must be {str(value).lower()}: {why}"
 
 
 def one_of(*allowed: str) -> Callable[[Any], str | None]:
@@ -220,7 +228,15 @@ class Settings:
             return cast(T, overrides[setting.name])
         parent = self._parent
         if parent is not None and setting.broker_default:
-            return cast(T, parent[parent.table[setting.broker_default]])
+            return parent._default_of(setting)
+        return setting.default
+
+    def _default_of(self, setting: Setting[T]) -> T:
+        """What a topic's ``setting`` is on this broker where the topic does not override it."""
+        for name, factor in ((setting.broker_default, 1), *setting.coarser):
+            value = self[self.table[name]]
+            if value is not None:
+                return cast(T, value if factor == 1 else max(value * factor, -1))
         return setting.default
 
     @property

@@ -7,8 +7,8 @@ as in Kafka: make a topic's settings with :func:`topic_settings`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from raylog.broker.config import inert
 from raylog.broker.config.cluster import (
     AUTO_CREATE_TOPICS_ENABLE,
     AUTO_LEADER_REBALANCE_ENABLE,
@@ -44,12 +44,16 @@ from raylog.broker.config.log import (
     LOG_MESSAGE_TIMESTAMP_TYPE,
     LOG_RETENTION_BYTES,
     LOG_RETENTION_CHECK_INTERVAL_MS,
+    LOG_RETENTION_HOURS,
+    LOG_RETENTION_MINUTES,
     LOG_RETENTION_MS,
+    LOG_ROLL_HOURS,
     LOG_ROLL_MS,
     LOG_SCRUB_BYTES_PER_SECOND,
     LOG_SEGMENT_BYTES,
     MESSAGE_MAX_BYTES,
     PRODUCER_ID_EXPIRATION_MS,
+    topic_row,
 )
 from raylog.broker.config.network import (
     ADVERTISED_LISTENERS,
@@ -82,7 +86,7 @@ from raylog.broker.config.replication import (
     REPLICA_SOCKET_TIMEOUT_MS,
     UNCLEAN_LEADER_ELECTION_ENABLE_BROKER,
 )
-from raylog.protocol.settings import Scope, Setting, Settings, SettingsTable
+from raylog.protocol.settings import Setting, Settings, SettingsTable
 
 __all__ = [
     "ADVERTISED_LISTENERS",
@@ -124,7 +128,10 @@ __all__ = [
     "LOG_MESSAGE_TIMESTAMP_TYPE",
     "LOG_RETENTION_BYTES",
     "LOG_RETENTION_CHECK_INTERVAL_MS",
+    "LOG_RETENTION_HOURS",
+    "LOG_RETENTION_MINUTES",
     "LOG_RETENTION_MS",
+    "LOG_ROLL_HOURS",
     "LOG_ROLL_MS",
     "LOG_SCRUB_BYTES_PER_SECOND",
     "LOG_SEGMENT_BYTES",
@@ -193,10 +200,13 @@ BROKER_SETTINGS = SettingsTable(
         LOG_DIRS,
         LOG_SEGMENT_BYTES,
         LOG_ROLL_MS,
+        LOG_ROLL_HOURS,
         LOG_INDEX_SIZE_MAX_BYTES,
         LOG_INDEX_INTERVAL_BYTES,
         LOG_CLEANUP_POLICY,
         LOG_RETENTION_MS,
+        LOG_RETENTION_MINUTES,
+        LOG_RETENTION_HOURS,
         LOG_RETENTION_BYTES,
         LOG_RETENTION_CHECK_INTERVAL_MS,
         LOG_FLUSH_INTERVAL_MESSAGES,
@@ -229,41 +239,36 @@ BROKER_SETTINGS = SettingsTable(
         OFFSETS_RETENTION_MINUTES,
         OFFSETS_RETENTION_CHECK_INTERVAL_MS,
         OFFSETS_COMMIT_LINGER_MS,
+        *inert.BROKER_ROWS,
     )
 )
 
 
-def _topic(name: str, broker: Setting[Any]) -> Setting[Any]:
-    """The topic's row of a broker's setting: same type, default, unit, check and meaning."""
-    return Setting(
-        name,
-        broker.type,
-        broker.default,
-        Scope.TOPIC,
-        broker.doc,
-        unit=broker.unit,
-        check=broker.check,
-        broker_default=broker.name,
-    )
+_HOUR_MS = 60 * 60 * 1000
 
-
-CLEANUP_POLICY: Setting[tuple[str, ...]] = _topic("cleanup.policy", LOG_CLEANUP_POLICY)
-RETENTION_MS: Setting[int] = _topic("retention.ms", LOG_RETENTION_MS)
-RETENTION_BYTES: Setting[int] = _topic("retention.bytes", LOG_RETENTION_BYTES)
-SEGMENT_BYTES: Setting[int] = _topic("segment.bytes", LOG_SEGMENT_BYTES)
-SEGMENT_MS: Setting[int] = _topic("segment.ms", LOG_ROLL_MS)
-SEGMENT_INDEX_BYTES: Setting[int] = _topic("segment.index.bytes", LOG_INDEX_SIZE_MAX_BYTES)
-INDEX_INTERVAL_BYTES: Setting[int] = _topic("index.interval.bytes", LOG_INDEX_INTERVAL_BYTES)
-MAX_MESSAGE_BYTES: Setting[int] = _topic("max.message.bytes", MESSAGE_MAX_BYTES)
-COMPRESSION_TYPE: Setting[str] = _topic("compression.type", COMPRESSION_TYPE_BROKER)
-MESSAGE_TIMESTAMP_TYPE: Setting[str] = _topic("message.timestamp.type", LOG_MESSAGE_TIMESTAMP_TYPE)
-MESSAGE_TIMESTAMP_AFTER_MAX_MS: Setting[int] = _topic(
+CLEANUP_POLICY: Setting[tuple[str, ...]] = topic_row("cleanup.policy", LOG_CLEANUP_POLICY)
+RETENTION_MS: Setting[int] = topic_row(
+    "retention.ms",
+    LOG_RETENTION_MS,
+    7 * 24 * _HOUR_MS,
+    (LOG_RETENTION_MINUTES, 60_000),
+    (LOG_RETENTION_HOURS, _HOUR_MS),
+)
+RETENTION_BYTES: Setting[int] = topic_row("retention.bytes", LOG_RETENTION_BYTES)
+SEGMENT_BYTES: Setting[int] = topic_row("segment.bytes", LOG_SEGMENT_BYTES)
+SEGMENT_MS: Setting[int] = topic_row("segment.ms", LOG_ROLL_MS, 7 * 24 * _HOUR_MS, (LOG_ROLL_HOURS, _HOUR_MS))
+SEGMENT_INDEX_BYTES: Setting[int] = topic_row("segment.index.bytes", LOG_INDEX_SIZE_MAX_BYTES)
+INDEX_INTERVAL_BYTES: Setting[int] = topic_row("index.interval.bytes", LOG_INDEX_INTERVAL_BYTES)
+MAX_MESSAGE_BYTES: Setting[int] = topic_row("max.message.bytes", MESSAGE_MAX_BYTES)
+COMPRESSION_TYPE: Setting[str] = topic_row("compression.type", COMPRESSION_TYPE_BROKER)
+MESSAGE_TIMESTAMP_TYPE: Setting[str] = topic_row("message.timestamp.type", LOG_MESSAGE_TIMESTAMP_TYPE)
+MESSAGE_TIMESTAMP_AFTER_MAX_MS: Setting[int] = topic_row(
     "message.timestamp.after.max.ms", LOG_MESSAGE_TIMESTAMP_AFTER_MAX_MS
 )
-FLUSH_MESSAGES: Setting[int] = _topic("flush.messages", LOG_FLUSH_INTERVAL_MESSAGES)
-FLUSH_MS: Setting[int] = _topic("flush.ms", LOG_FLUSH_INTERVAL_MS)
-MIN_INSYNC_REPLICAS: Setting[int] = _topic("min.insync.replicas", MIN_INSYNC_REPLICAS_BROKER)
-UNCLEAN_LEADER_ELECTION_ENABLE: Setting[bool] = _topic(
+FLUSH_MESSAGES: Setting[int] = topic_row("flush.messages", LOG_FLUSH_INTERVAL_MESSAGES)
+FLUSH_MS: Setting[int] = topic_row("flush.ms", LOG_FLUSH_INTERVAL_MS, FOREVER)
+MIN_INSYNC_REPLICAS: Setting[int] = topic_row("min.insync.replicas", MIN_INSYNC_REPLICAS_BROKER)
+UNCLEAN_LEADER_ELECTION_ENABLE: Setting[bool] = topic_row(
     "unclean.leader.election.enable", UNCLEAN_LEADER_ELECTION_ENABLE_BROKER
 )
 
@@ -286,6 +291,7 @@ TOPIC_SETTINGS = SettingsTable(
         UNCLEAN_LEADER_ELECTION_ENABLE,
         LEADER_REPLICATION_THROTTLED_REPLICAS,
         FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
+        *inert.TOPIC_ROWS,
     )
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from raylog.protocol.settings import Scope, Setting, ValueType, at_least, one_of
 
 FOREVER = 2**63 - 1
@@ -11,13 +13,28 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 def _only_delete(policies: tuple[str, ...]) -> str | None:
-    return None if policies == ("delete",) else "must be delete: log compaction is not built yet"
+    return None if policies in (("delete",), ()) else "must be delete, or empty: log compaction is not built yet"
 
 
 def _only_producer(codec: str) -> str | None:
     if codec == "producer":
         return None
     return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
+
+
+def topic_row(name: str, broker: Setting[Any], unset: Any = None, *coarser: tuple[Setting[Any], int]) -> Setting[Any]:
+    """The topic's row of a broker's setting: same type, unit, check and meaning, and its default, or else ``unset``."""
+    return Setting(
+        name,
+        broker.type,
+        unset if broker.default is None else broker.default,
+        Scope.TOPIC,
+        broker.doc.partition(" Unset: ")[0],
+        unit=broker.unit,
+        check=broker.check,
+        broker_default=broker.name,
+        coarser=tuple((each.name, factor) for each, factor in coarser),
+    )
 
 
 LOG_DIRS: Setting[tuple[str, ...]] = Setting(
@@ -36,13 +53,22 @@ LOG_SEGMENT_BYTES = Setting(
     unit="bytes",
     check=at_least(14),
 )
-LOG_ROLL_MS = Setting(
+LOG_ROLL_MS: Setting[int | None] = Setting(
     "log.roll.ms",
     ValueType.LONG,
-    7 * _DAY_MS,
+    None,
     Scope.CLUSTER,
-    "A segment whose first record is older than this is closed at the next append.",
+    "A segment whose first record is older than this is closed at the next append. Unset: log.roll.hours.",
     unit="ms",
+    check=at_least(1),
+)
+LOG_ROLL_HOURS = Setting(
+    "log.roll.hours",
+    ValueType.INT,
+    7 * 24,
+    Scope.STATIC,
+    "log.roll.ms in hours, where that is not set.",
+    unit="h",
     check=at_least(1),
 )
 LOG_INDEX_SIZE_MAX_BYTES = Setting(
@@ -68,16 +94,35 @@ LOG_CLEANUP_POLICY: Setting[tuple[str, ...]] = Setting(
     ValueType.LIST,
     ("delete",),
     Scope.CLUSTER,
-    "What happens to old segments: delete.",
+    "What happens to old segments: delete; an empty list keeps them for good.",
     check=_only_delete,
 )
-LOG_RETENTION_MS = Setting(
+LOG_RETENTION_MS: Setting[int | None] = Setting(
     "log.retention.ms",
     ValueType.LONG,
-    7 * _DAY_MS,
+    None,
     Scope.CLUSTER,
-    "A segment whose newest record is older than this is deleted; -1: never.",
+    "A segment whose newest record is older than this is deleted; -1: never. Unset: log.retention.minutes, or "
+    "log.retention.hours.",
     unit="ms",
+    check=at_least(-1),
+)
+LOG_RETENTION_MINUTES: Setting[int | None] = Setting(
+    "log.retention.minutes",
+    ValueType.INT,
+    None,
+    Scope.STATIC,
+    "log.retention.ms in minutes, where that is not set.",
+    unit="min",
+    check=at_least(-1),
+)
+LOG_RETENTION_HOURS = Setting(
+    "log.retention.hours",
+    ValueType.INT,
+    7 * 24,
+    Scope.STATIC,
+    "log.retention.ms in hours, where neither that nor log.retention.minutes is set.",
+    unit="h",
     check=at_least(-1),
 )
 LOG_RETENTION_BYTES = Setting(
@@ -106,12 +151,12 @@ LOG_FLUSH_INTERVAL_MESSAGES = Setting(
     "Records that may be unflushed; 1: each append is on the disk before it is acknowledged.",
     check=at_least(1),
 )
-LOG_FLUSH_INTERVAL_MS = Setting(
+LOG_FLUSH_INTERVAL_MS: Setting[int | None] = Setting(
     "log.flush.interval.ms",
     ValueType.LONG,
-    FOREVER,
+    None,
     Scope.CLUSTER,
-    "The longest that a record stays unflushed; the default leaves it to the operating system.",
+    "The longest that a record stays unflushed. Unset: that is left to the operating system.",
     unit="ms",
     check=at_least(0),
 )

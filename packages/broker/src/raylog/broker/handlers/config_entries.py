@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -46,25 +47,42 @@ class Synonym(NamedTuple):
 
 def synonyms(row: Setting[Any], settings: Settings) -> list[Synonym]:
     """Every setting that could give the value, strongest first: the first one does (KIP-226)."""
-    sources = (DYNAMIC_TOPIC,) if row.scope is Scope.TOPIC else BROKER_LAYERS[-len(settings.layers) :]
+    if row.scope is not Scope.TOPIC:
+        return _of_broker([row], settings)
+    own = [_synonym(row, layer[row.name], DYNAMIC_TOPIC) for layer in settings.layers if row.name in layer]
+    parent = settings.parent
+    if parent is None or not row.broker_default:
+        return own
+    names = (row.broker_default, *(name for name, _ in row.coarser))
+    return own + _of_broker([parent.table[name] for name in names], parent)
+
+
+def _of_broker(rows: Sequence[Setting[Any]], settings: Settings) -> list[Synonym]:
+    """As Kafka, none where there is but the default of one that is not the first."""
+    sources = BROKER_LAYERS[-len(settings.layers) :]
     found = [
         _synonym(row, layer[row.name], source)
         for layer, source in zip(settings.layers, sources, strict=True)
+        for row in rows
         if row.name in layer
     ]
-    parent = settings.parent
-    if parent is not None and row.broker_default:
-        return found + synonyms(parent.table[row.broker_default], parent)
-    return [*found, _synonym(row, row.default, DEFAULT)]
+    if not found and rows[0].default is None:
+        return []
+    return found + [_synonym(row, row.default, DEFAULT) for row in rows if row.default is not None]
 
 
 def _synonym(row: Setting[Any], value: Any, source: int) -> Synonym:
-    return Synonym(row.name, None if row.sensitive else row.format(value), source)
+    return Synonym(row.name, value_text(row, value), source)
 
 
-def config_source(row: Setting[Any], settings: Settings) -> int:
+def value_text(row: Setting[Any], value: Any) -> str | None:
+    """None when it is unset, or sensitive."""
+    return None if row.sensitive or value is None else row.format(value)
+
+
+def config_source(found: Sequence[Synonym]) -> int:
     """Where the value in force comes from (KIP-226)."""
-    return synonyms(row, settings)[0].source
+    return found[0].source if found else DEFAULT
 
 
 def is_read_only(row: Setting[Any]) -> bool:

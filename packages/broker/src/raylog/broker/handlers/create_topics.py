@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from raylog.broker.config import NUM_PARTITIONS, topic_settings
-from raylog.broker.handlers.config_entries import config_source, is_read_only
+from raylog.broker.handlers.config_entries import config_source, is_read_only, synonyms, value_text
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, timeout_ms, types_of
 from raylog.coordination.controller import CreatedTopic, NewTopic
@@ -124,9 +124,9 @@ def _result(ctx: RequestContext, ports: Ports, name: TopicName, result: CreatedT
             make(
                 types.CreatableTopicConfigs,
                 name=row.name,
-                value=None if row.sensitive else row.format(settings[row]),
+                value=value_text(row, settings[row]),
                 read_only=is_read_only(row),
-                config_source=config_source(row, settings),
+                config_source=config_source(synonyms(row, settings)),
                 is_sensitive=row.sensitive,
             )
             for row in settings.table

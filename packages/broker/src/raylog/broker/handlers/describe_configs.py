@@ -21,8 +21,10 @@ from raylog.broker.handlers.config_entries import (
     TYPE_CODES,
     ResourceType,
     Synonym,
+    config_source,
     is_read_only,
     synonyms,
+    value_text,
 )
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, types_of
@@ -91,22 +93,25 @@ def _entries(ctx: RequestContext, request: Any, resource: Any, settings: Setting
         if asked and row.name not in asked:
             continue
         found = synonyms(row, settings)
+        value = value_text(row, settings[row])
         if of_all_brokers:
             found = [synonym for synonym in found if synonym.source == DYNAMIC_DEFAULT_BROKER]
-        if found:
-            entries.append(_entry(ctx, request, row, found))
+            if not found:
+                continue
+            value = found[0].value
+        entries.append(_entry(ctx, request, row, value, found))
     return tuple(entries)
 
 
-def _entry(ctx: RequestContext, request: Any, row: Setting[Any], found: list[Synonym]) -> Any:
+def _entry(ctx: RequestContext, request: Any, row: Setting[Any], value: str | None, found: list[Synonym]) -> Any:
     types = types_of(ctx)
     with_documentation = getattr(request, "include_documentation", False)
     return make(
         types.DescribeConfigsResourceResult,
         name=row.name,
-        value=found[0].value,
+        value=value,
         read_only=is_read_only(row),
-        config_source=found[0].source,
+        config_source=config_source(found),
         is_sensitive=row.sensitive,
         synonyms=tuple(
             make(types.DescribeConfigsSynonym, name=name, value=value, source=source)

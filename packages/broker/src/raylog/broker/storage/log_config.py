@@ -27,6 +27,7 @@ class LogConfig:
     @classmethod
     def of(cls, settings: Settings) -> LogConfig:
         """The snapshot of ``settings`` (of config.TOPIC_SETTINGS) as they are now."""
+        keeps_all = not settings[config.CLEANUP_POLICY]
         return cls(
             segment_bytes=settings[config.SEGMENT_BYTES],
             segment_ms=settings[config.SEGMENT_MS],
@@ -37,6 +38,6 @@ class LogConfig:
             timestamp_after_max_ms=settings[config.MESSAGE_TIMESTAMP_AFTER_MAX_MS],
             flush_messages=settings[config.FLUSH_MESSAGES],
             flush_ms=settings[config.FLUSH_MS],
-            retention_ms=settings[config.RETENTION_MS],
-            retention_bytes=settings[config.RETENTION_BYTES],
+            retention_ms=-1 if keeps_all else settings[config.RETENTION_MS],
+            retention_bytes=-1 if keeps_all else settings[config.RETENTION_BYTES],
         )
