@@ -129,6 +129,18 @@ def test_a_batch_larger_than_a_segment_is_split(cluster: InProcessCluster) -> No
     assert [record.value for record in all_records(cluster.bootstrap_servers, name)] == large
 
 
+def test_a_batch_grows_to_no_more_than_a_request(cluster: InProcessCluster) -> None:
+    name = next(topics)
+    cluster.create_topic(name)
+    with Producer(cluster.bootstrap_servers, batch_size=100_000, max_request_size=10_000, linger_ms=60_000) as producer:
+        for row in ROWS:
+            producer.send(name, row)
+        producer.send_batch(name, ROWS)
+        producer.flush(60)
+        assert 5_000 < producer.metrics()["batch-size-max"] <= 10_000
+    assert [record.value for record in all_records(cluster.bootstrap_servers, name)] == ROWS * 2
+
+
 @pytest.mark.parametrize("side", ["request", "answer"])
 def test_what_is_lost_on_the_way_changes_nothing(tmp_path: Path, side: str) -> None:
     """Some requests, or answers, are lost with their connection: wholes and halves are sent again."""

@@ -65,6 +65,11 @@ def test_keyword_arguments_are_kafkas_names_with_underscores() -> None:
         ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
         ({"linger_ms": 500, "delivery_timeout_ms": 100}, r"delivery\.timeout\.ms"),
         ({"buffer_memory": 10_000}, r"batch\.size must be at most buffer\.memory"),
+        ({"max_request_size": 82}, r"max\.request\.size='82' leaves no room for a record: a batch takes 61 bytes, and"),
+        ({"max_request_size": 0}, r"max\.request\.size='0' leaves no room for a record"),
+        ({"max_request_size": -1}, r"max\.request\.size='-1' leaves no room for a record"),
+        ({"buffer_memory": 82, "batch_size": 1}, r"buffer\.memory='82' leaves no room for a record"),
+        ({"batch_size": 0}, r"batch\.size='0' must be at least 1"),
         ({"linger_ms": 5, "linger.ms": 6}, r"linger\.ms is given twice"),
         ({"bootstrap_servers": "b:2"}, r"bootstrap\.servers is given twice"),
         ({"client_id": b"bytes"}, r"client\.id: a bytes"),
@@ -95,6 +100,12 @@ def test_a_setting_of_kafkas_that_is_not_here_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(InvalidConfig, match=reason):
         client_settings(table, "a:1", {name: "x"})
+
+
+@pytest.mark.parametrize("name", ["fetch.min.bytes", "fetch.max.bytes", "max.partition.fetch.bytes"])
+def test_a_negative_size_to_fetch_is_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}='-1' must be at least 0"):
+        client_settings(CONSUMER_SETTINGS, "a:1", {name: -1})
 
 
 def test_idempotence_gives_way_to_acks_that_exclude_it() -> None:

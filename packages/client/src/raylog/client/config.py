@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from raylog.client.accumulator import RECORD_OVERHEAD
 from raylog.client.config_compression import COMPRESSION_SETTINGS, compression
 from raylog.client.config_kafka import reason_of
 from raylog.client.config_texts import not_sendable, parse_address, setting_text
 from raylog.client.connection_config import CONNECTION_SETTINGS, METADATA_MAX_IDLE_MS
 from raylog.client.partitioner import KEY_HASHES
 from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.records import HEADER_SIZE
 from raylog.protocol.settings import (
     Scope,
     Setting,
@@ -36,6 +38,15 @@ def _addresses(value: tuple[str, ...]) -> str | None:
     for text in value:
         parse_address(text)
     return None if value else "must name at least one host:port"
+
+
+def _room_for_a_record(size: int) -> str | None:
+    if size > HEADER_SIZE + RECORD_OVERHEAD:
+        return None
+    return (
+        f"leaves no room for a record: a batch takes {HEADER_SIZE} bytes, and each record up to {RECORD_OVERHEAD} "
+        "besides its key, value and headers"
+    )
 
 
 # Every client.
@@ -169,7 +180,7 @@ BUFFER_MEMORY = client_setting(
     33_554_432,
     "Bytes of records that may wait for their delivery; send() blocks while they are used up.",
     unit="bytes",
-    check=at_least(1),
+    check=_room_for_a_record,
 )
 MAX_BLOCK_MS = client_setting(
     "max.block.ms",
@@ -185,7 +196,7 @@ MAX_REQUEST_SIZE = client_setting(
     1_048_576,
     "The largest record that send() takes, and the largest request, both before compression.",
     unit="bytes",
-    check=at_least(1),
+    check=_room_for_a_record,
 )
 PARTITIONER = client_setting(
     "partitioner",

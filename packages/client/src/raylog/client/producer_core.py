@@ -109,7 +109,7 @@ class ProducerCore:
         self._request_timeout_ms = settings[REQUEST_TIMEOUT_MS]
         self._max_block_s = settings[MAX_BLOCK_MS] / 1_000
         self._largest = min(settings[MAX_REQUEST_SIZE], settings[BUFFER_MEMORY]) - HEADER_SIZE
-        self._batch_size = settings[BATCH_SIZE]
+        self._batch_size = min(settings[BATCH_SIZE], settings[MAX_REQUEST_SIZE])
         self._own_partitioner = partitioner if callable(partitioner) else None
         by_key = None if self._own_partitioner is not None else KEY_HASHES.get(settings[PARTITIONER])
         self._keys = None if by_key is None else KeyPartitioner(by_key.of)
@@ -128,7 +128,7 @@ class ProducerCore:
         self._routes: dict[str, _Route] = {}
         self._lock = Condition()
         self._accumulator: Accumulator[BatchOutcome] = Accumulator(
-            batch_size=settings[BATCH_SIZE],
+            batch_size=self._batch_size,
             linger_ms=settings[LINGER_MS],
             buffer_memory=settings[BUFFER_MEMORY],
             new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
