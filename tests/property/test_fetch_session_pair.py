@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -18,24 +19,25 @@ from raylog.broker.replication.delayed import DelayedFetches
 from raylog.client.fetch_session import FetchSession, SessionRequest
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 
-TPS = [TopicPartition(TopicName("t"), PartitionIndex(n)) for n in range(4)]
+TOPIC = TopicName("t")
+TPS = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(4)]
 SLOTS = 2
 
 
-def by_topic(kind: Any, found: list[Any]) -> list[Any]:
-    return [kind("t", NO_TOPIC_ID, found)] if found else []
+def by_topic(kind: Any, topic_id: TopicId, found: list[Any]) -> list[Any]:
+    return [kind("", topic_id, found)] if found else []
 
 
-def on_the_wire(asked: SessionRequest) -> FetchRequest:
+def on_the_wire(asked: SessionRequest, topic_id: TopicId) -> FetchRequest:
     return FetchRequest(
         0,
         0,
-        by_topic(FetchTopic, [partition for _, partition in asked.partitions]),
+        by_topic(FetchTopic, topic_id, [partition for _, partition in asked.partitions]),
         session_id=asked.session_id,
         session_epoch=asked.epoch,
-        forgotten=by_topic(ForgottenTopic, [tp.partition for tp in asked.forgotten]),
+        forgotten=by_topic(ForgottenTopic, topic_id, [tp.partition for tp in asked.forgotten]),
     )
 
 
@@ -47,6 +49,7 @@ class Pair(RuleBasedStateMachine):
         self.now_ms = 0
         self.wanted = {tp: FetchPartition(tp.partition, 0, 100) for tp in TPS}
         self.named: set[TopicPartition] = set()
+        self.topic_id = TopicId(UUID(int=1))
         self.a_new_broker()
 
     @rule()
@@ -61,6 +64,10 @@ class Pair(RuleBasedStateMachine):
         self.now_ms += 130_000
         for _ in range(SLOTS):
             self.broker.create(request, [FetchedPartition(0)], by_id=False, now_ms=self.now_ms)
+
+    @rule()
+    def the_topic_is_made_anew(self) -> None:
+        self.topic_id = TopicId(UUID(int=self.topic_id.int + 1))
 
     @rule(tp=st.sampled_from(TPS), offset=st.integers(0, 1))
     def want(self, tp: TopicPartition, offset: int) -> None:
@@ -81,7 +88,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(named=st.sets(st.sampled_from(TPS), max_size=1), lost=st.sampled_from(["", "", "", "request", "answer"]))
     def fetch(self, named: set[TopicPartition], lost: str) -> None:
-        asked = self.client.request(self.wanted)
+        asked = self.client.request(self.wanted, {TOPIC: self.topic_id})
         if asked.epoch > 0:
             assert self.named & self.wanted.keys() <= {tp for tp, _ in asked.partitions}
             self.named = set()
@@ -101,17 +108,19 @@ class Pair(RuleBasedStateMachine):
         self.named = named
 
     def arrive(self, asked: SessionRequest) -> int:
-        request = on_the_wire(asked)
-        incremental = self.broker.begin(request, by_id=False, now_ms=self.now_ms)
+        topic_id = self.client.topic_ids[TOPIC]
+        assert self.client.topic_names == {topic_id: TOPIC}
+        request = on_the_wire(asked, topic_id)
+        incremental = self.broker.begin(request, by_id=True, now_ms=self.now_ms)
         if incremental is not None:
             session_id = incremental.session_id
         else:
             told = [FetchedPartition(tp.partition) for tp, _ in asked.partitions]
-            session_id = self.broker.create(request, told, by_id=False, now_ms=self.now_ms)
+            session_id = self.broker.create(request, told, by_id=True, now_ms=self.now_ms)
         if session_id:
             remembered = self.broker._sessions[session_id].partitions
-            assert {key[2]: known.wanted for key, known in remembered.items()} == {
-                tp.partition: partition for tp, partition in self.wanted.items()
+            assert {key[1:]: known.wanted for key, known in remembered.items()} == {
+                (self.topic_id, tp.partition): partition for tp, partition in self.wanted.items()
             }
         assert len(self.broker) <= SLOTS
         return session_id

@@ -27,7 +27,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_response,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.messages import decode_response, encode_response
 from raylog.protocol.produce import encode_produce_response, parse_produce_response
 
@@ -65,8 +65,9 @@ class Refusals:
     def _edit(self, api_key: int, version: int, frame: bytes) -> bytes:
         if api_key != self._api_key or self.left <= 0:
             return frame
-        self.left -= 1
-        return EDITS[api_key](version, frame, self._code)
+        edited = EDITS[api_key](version, frame, self._code)
+        self.left -= edited is not frame
+        return edited
 
 
 def _refuse_produce(version: int, frame: bytes, code: ErrorCode) -> bytes:
@@ -80,8 +81,10 @@ def _refuse_produce(version: int, frame: bytes, code: ErrorCode) -> bytes:
 
 def _refuse_fetch(version: int, frame: bytes, code: ErrorCode) -> bytes:
     correlation_id, response = parse_fetch_response(version, frame)
-    refused = FetchedTopic[bytes]("t", NO_TOPIC_ID, [FetchedPartition(0, code.value)])
-    answer = FetchResponse([refused], session_id=response.session_id)
+    if not response.topics:
+        return frame
+    refused = [FetchedTopic[bytes]("", topic.topic_id, [FetchedPartition(0, code.value)]) for topic in response.topics]
+    answer = FetchResponse(refused, session_id=response.session_id)
     return b"".join(encode_fetch_response(version, correlation_id, answer))
 
 

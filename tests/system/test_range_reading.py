@@ -123,6 +123,23 @@ def test_a_topic_of_the_same_name_is_not_taken_for_the_planned_one(
     assert offsets(quiet, piece) == []
 
 
+def test_topic_made_anew_meanwhile_is_not_read(cluster: InProcessCluster, admin: Admin, topic: str) -> None:
+    """The new one has records at the same offsets, in the same leader epoch, and nobody asked in between."""
+    fill(cluster, topic, 20, 900)
+    piece, topic_ids = whole(admin, topic), select(admin, Selection(topics=(topic,))).topic_ids
+    columns = ["offset", "value"]
+    loud = read_range(RangeReading(cluster.bootstrap_servers, columns, True, SMALL_FETCHES, topic_ids), piece)
+    quiet = read_range(RangeReading(cluster.bootstrap_servers, columns, False, SMALL_FETCHES, topic_ids), piece)
+    assert next(loud).num_rows == next(quiet).num_rows == 1
+    assert admin.delete_topics([topic]) == {topic: None}
+    admin.create_topic(topic, 1)
+    fill(cluster, topic, 30, 901)
+    with pytest.raises(DataLoss, match=rf"{topic}-0: the topic was deleted, and created again since"):
+        list(loud)
+    rest = [len(value.lstrip(b"0123456789")) for batch in quiet for value in batch.column("value").to_pylist()]
+    assert rest == [900] * len(rest)
+
+
 def test_a_range_goes_on_at_the_next_leader(tmp_path: Path) -> None:
     with InProcessCluster(tmp_path, brokers=3, config={"default.replication.factor": "3"}) as three:
         three.create_topic("t")

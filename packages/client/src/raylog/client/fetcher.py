@@ -38,6 +38,7 @@ from raylog.protocol.errors import (
     InvalidFetchSessionEpoch,
     OffsetOutOfRange,
     RaylogError,
+    UnknownTopicId,
     exception_for,
     is_retriable,
 )
@@ -51,14 +52,15 @@ from raylog.protocol.fetch import (
     encode_fetch_request,
     parse_fetch_response,
 )
-from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.settings import Settings
 from raylog.protocol.wire import NodeEndpoint
 
 log = Logger(__name__)
 
-FETCH_VERSION = 12
+FETCH_VERSION = 13
+"""Topics by their ids (KIP-516): nothing is read of another topic that was given the name of one that is gone."""
 _IDLE_MS = 60_000
 _CLOSING = 8  # requests under way to a broker beyond which it isn't told that its session is over
 
@@ -213,7 +215,8 @@ class Fetcher:
             tp = buffer.place.tp
             epoch = view.leader_of(tp)[1]
             wanted[tp] = FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, epoch)
-        asked = self._sessions.setdefault(address, FetchSession()).request(wanted)
+        topic_ids = {topic: view.topic_id(topic) for topic in {tp.topic for tp in wanted}}
+        asked = self._sessions.setdefault(address, FetchSession()).request(wanted, topic_ids)
         offsets = {buffer.place.tp: (buffer.generation, buffer.fetch_offset) for buffer in buffers}
         of_replica = {tp for tp in wanted if address != self._network.leader_address(tp)}
         rack = self._rack if self._replicas.may_name_rack(wanted, monotonic_ms()) else ""
@@ -227,16 +230,17 @@ class Fetcher:
         forgotten: dict[TopicName, list[int]] = {}
         for tp in asked.forgotten:
             forgotten.setdefault(tp.topic, []).append(tp.partition)
+        ids = self._sessions[address].topic_ids
         request = FetchRequest(
             max_wait_ms,
             self._min_bytes,
-            [FetchTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()],
+            [FetchTopic(topic, ids[topic], partitions) for topic, partitions in topics.items()],
             max_bytes=self._max_bytes,
             isolation_level=self._isolation_level,
             session_id=asked.session_id,
             session_epoch=asked.epoch,
             rack_id=rack,
-            forgotten=[ForgottenTopic(topic, NO_TOPIC_ID, indexes) for topic, indexes in forgotten.items()],
+            forgotten=[ForgottenTopic(topic, ids[topic], indexes) for topic, indexes in forgotten.items()],
         )
         client_id = self._network.pool.client_id
         self._network.pool.send(
@@ -289,27 +293,27 @@ class Fetcher:
             if not is_retriable(error):
                 self.complaints.add(None, error)
             return
-        topics = response.topics
         answered = [
-            TopicPartition(TopicName(t.name), PartitionIndex(p.partition)) for t in topics for p in t.partitions
+            (TopicPartition(name, PartitionIndex(fetched.partition)), fetched)
+            for topic in response.topics
+            if (name := session.topic_names.get(TopicId(topic.topic_id))) is not None
+            for fetched in topic.partitions
         ]
-        session.answered(response.session_id, answered)
-        for topic in topics:
-            for fetched in topic.partitions:
-                tp = TopicPartition(TopicName(topic.name), PartitionIndex(fetched.partition))
-                buffer, place = self.buffers.get(tp), self._subscription.get(tp)
-                if buffer is None or place is None:
-                    continue
-                if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):
-                    continue  # it went elsewhere, or another broker, to whom the leadership moved, answered first
-                try:
-                    if tp in fetch.of_replica:
-                        self._take_from_replica(buffer, place, fetched)
-                    else:
-                        self._take_partition(buffer, place, fetched, fetch.view, response.node_endpoints)
-                except RaylogError as error:
-                    self.complaints.add(tp, error)
-                    self._leaders.rest(tp)
+        session.answered(response.session_id, [tp for tp, _ in answered])
+        for tp, fetched in answered:
+            buffer, place = self.buffers.get(tp), self._subscription.get(tp)
+            if buffer is None or place is None:
+                continue
+            if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):
+                continue  # it went elsewhere, or another broker, to whom the leadership moved, answered first
+            try:
+                if tp in fetch.of_replica:
+                    self._take_from_replica(buffer, place, fetched)
+                else:
+                    self._take_partition(buffer, place, fetched, fetch.view, response.node_endpoints)
+            except RaylogError as error:
+                self.complaints.add(tp, error)
+                self._leaders.rest(tp)
 
     def _take_partition(
         self,
@@ -336,6 +340,8 @@ class Fetcher:
         ):
             self._tell("moved", place, "%s; going to broker %d, which leads it (KIP-951)", error, fetched.leader_id)
         elif is_retriable(error):
+            if isinstance(error, UnknownTopicId):
+                self._network.metadata.refused(place.tp.topic, asked.topic_id(place.tp.topic))
             self._tell("refused", place, "%s; asking who leads it", error)
             self._network.metadata.need_update()
             self._leaders.rest(place.tp)
