@@ -36,8 +36,9 @@ from raylog.protocol.ids import (
 ME, EPOCH = BrokerId(1), BrokerEpoch(0)
 ONE = MemberId("one")
 PARTITIONS = tuple(TopicPartition(TopicName("flights"), PartitionIndex(index)) for index in range(20))
-MOST_TRIPS = 12
-"""Names in two places; claims, kinds, states and nodes of old tools; members, assignments and owners of actors."""
+MOST_TRIPS = 13
+"""What others have changed, and the kinds and claims that this leaves in doubt; names in two places; claims, kinds,
+states and nodes of old tools; members, assignments and owners of actors."""
 
 
 @pytest.fixture
@@ -47,14 +48,19 @@ def store() -> Iterator[Counting]:
 
 
 @pytest.fixture
-def coordinator(store: Counting) -> GroupCoordinator:
-    """Of the only broker; its threads do not run."""
-    cluster = ClusterState(brokers={ME: BrokerInfo(ME, EPOCH, ())})
+def brokers() -> dict[BrokerId, BrokerInfo]:
+    """Those that are known."""
+    return {ME: BrokerInfo(ME, EPOCH, ())}
+
+
+@pytest.fixture
+def coordinator(store: Counting, brokers: dict[BrokerId, BrokerInfo]) -> GroupCoordinator:
+    """Its threads do not run."""
     return GroupCoordinator(
         ME,
         store,
         epoch=lambda: EPOCH,
-        cluster=lambda: cluster,
+        cluster=lambda: ClusterState(brokers=brokers),
         may_act=lambda: True,
         rules=GroupRules(),
         settings=lambda: BROKER_SETTINGS.settings({"broker.id": "1"}),
@@ -171,12 +177,13 @@ def test_foreign_nodes_among_members_are_none(store: Counting, coordinator: Grou
     assert listed.state == coordinator.describe(beside).state == "PreparingRebalance"
 
 
-def test_groups_of_other_brokers_are_not_listed(store: Counting, coordinator: GroupCoordinator) -> None:
+def test_groups_of_other_brokers_are_not_listed(
+    store: Counting, coordinator: GroupCoordinator, brokers: dict[BrokerId, BrokerInfo]
+) -> None:
     put_clients(store, GroupId("theirs"), 2)
     store.set(group_paths.claim(GroupId("theirs")), encode_claim(Claim(BrokerId(2), BrokerEpoch(9))))
     assert [each.group for each in coordinator.list_groups()] == ["theirs"], "there is no broker 2 any more"
-    brokers = {ME: BrokerInfo(ME, EPOCH, ()), BrokerId(2): BrokerInfo(BrokerId(2), BrokerEpoch(9), ())}
-    coordinator._cluster = lambda: ClusterState(brokers=brokers)
+    brokers[BrokerId(2)] = BrokerInfo(BrokerId(2), BrokerEpoch(9), ())
     assert coordinator.list_groups() == []
 
 

@@ -5,6 +5,9 @@ version in the multi of every write that makes or keeps somebody a member: then 
 
 A group is deleted by making it one of kind DELETED, in one write: it fails while members are registered, and those who
 come later find that there is no such group. Whatever time it takes to remove its nodes, nobody sees half of a group.
+
+A coordinator remembers the groups that it has claimed. What others do to one, its kind included, sets /raylog/groups in
+the same multi (:data:`TOLD`): as long as the version of that node stays, what a coordinator remembers is so.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ from raylog.coordination.store import (
 )
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import GroupId
+
+TOLD = Set(group_paths.GROUPS, b"")
+"""Part of a multi that changes a group which a broker may have claimed, by somebody else than that broker."""
 
 _ATTEMPTS = 10
 """Another who settles the kind at the same time wins each time, or is done."""
@@ -188,7 +194,8 @@ def _make(store: MetadataStore, group: GroupId, kind: GroupKind) -> None:
     store.ensure(group_paths.members(group))
     store.ensure(group_paths.GROUPS)
     registry = Check(group_paths.members(group), ANY_VERSION)
-    store.multi([registry, *_becomes(group, None, kind)])
+    told = [TOLD] if kind is GroupKind.ACTORS else []  # clients' groups are made by who is to claim them
+    store.multi([registry, *_becomes(group, None, kind), *told])
 
 
 def _mend_registry(store: MetadataStore, group: GroupId, settled: SettledKind) -> None:
@@ -223,7 +230,7 @@ def _from_clients(store: MetadataStore, group: GroupId, found: Versioned | None)
         )
     registry = Check(group_paths.members(group), ANY_VERSION)
     as_it_is = Create(node) if state is None else Set(node, state.data, state.version)
-    store.multi([*_becomes(group, found, GroupKind.ACTORS), registry, as_it_is])
+    store.multi([*_becomes(group, found, GroupKind.ACTORS), registry, as_it_is, TOLD])
 
 
 def _has_members(path: str, state: Versioned) -> bool:

@@ -17,11 +17,11 @@ log = Logger(__name__)
 
 def group_ids(store: MetadataStore) -> list[GroupId]:
     """Every group that somebody joined or committed for, also by tools of Kafka's ZooKeeper era, in order."""
-    found = set()
-    for below in (group_paths.GROUPS, group_paths.CONSUMERS):
-        for name in store.children(below):
-            with skipping():
-                found.add(group_paths.group_named(name, below))
+    names = {name: below for below in (group_paths.CONSUMERS, group_paths.GROUPS) for name in store.children(below)}
+    found = []
+    for name, below in names.items():
+        with skipping():
+            found.append(group_paths.group_named(name, below))
     return sorted(found)
 
 

@@ -24,6 +24,7 @@ CorruptMetadata, which names the node.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -71,12 +72,16 @@ _PLAIN = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
 """What stays as it is besides letters, digits and _.-~: all that is printable ASCII but "/" and "%"."""
 MAX_NODE_NAME = 1_024
 """Of a group's node: each operation of a multi names it, and all must fit into one request to the store."""
+_AS_IT_IS = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.~{re.escape(_PLAIN)}-]+")
+"""Ids that are the names of their nodes, as most are."""
 _EMPTY = "%"
 """Nothing else is written so."""
 
 
 def node_name(text: str) -> str:
     """An id, or whatever a client takes for a topic's name, as the name of a node."""
+    if _AS_IT_IS.fullmatch(text):
+        return text
     if text in (".", ".."):
         return text.replace(".", "%2E")
     return quote(text, safe=_PLAIN) or _EMPTY

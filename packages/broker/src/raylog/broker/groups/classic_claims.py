@@ -36,6 +36,7 @@ __all__ = [
     "decode_group",
     "encode_claim",
     "encode_group",
+    "is_in_force",
 ]
 
 
@@ -55,18 +56,23 @@ def able_brokers(cluster: ClusterState) -> Iterable[BrokerInfo]:
 
 
 def coordinator_of(group: GroupId, claim: Claim, cluster: ClusterState) -> BrokerInfo | None:
-    """The broker that coordinates the group, or the able one that is to claim it; None when none is known.
+    """The broker that coordinates the group, or the able one that is to claim it; None when none is known."""
+    if is_in_force(claim, cluster):
+        return cluster.brokers[claim.broker]
+    return choose_coordinator(group, able_brokers(cluster))
+
+
+def is_in_force(claim: Claim, cluster: ClusterState) -> bool:
+    """Whether what this incarnation has claimed is its own.
 
     A claim by a newer incarnation than ``cluster`` knows of is good: what we know is older than it. So is one by a
     fenced broker where fenced ones are the half or more: then nobody can tell who is cut off.
     """
     holder = cluster.brokers.get(claim.broker)
     if holder is None or holder.epoch > claim.epoch:
-        return choose_coordinator(group, able_brokers(cluster))
+        return False
     is_able = holder.id not in cluster.fenced or holder.epoch < claim.epoch
-    if is_able or len(cluster.unfenced) * 2 <= len(cluster.brokers):
-        return holder
-    return choose_coordinator(group, able_brokers(cluster))
+    return is_able or len(cluster.unfenced) * 2 <= len(cluster.brokers)
 
 
 def choose_coordinator(group: GroupId, brokers: Iterable[BrokerInfo]) -> BrokerInfo | None:

@@ -26,7 +26,7 @@ from raylog.broker.groups.empty import empty_since, forget_note, generation_of, 
 from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.keeper import GroupKeeper
-from raylog.broker.groups.listing import list_stored
+from raylog.broker.groups.listing import GroupListing
 from raylog.broker.groups.table import Entry
 from raylog.coordination import group_nodes
 from raylog.coordination.clocks import monotonic_ms
@@ -110,6 +110,7 @@ class GroupCoordinator:
         self.keeper = GroupKeeper(
             store, self._holder, me=lambda: Claim(broker_id, epoch()), cluster=cluster, now_ms=now_ms
         )
+        self._listing = GroupListing(store, self._holder, self.keeper, cluster)
 
     def start(self) -> None:
         self._committer.start()
@@ -328,17 +329,11 @@ class GroupCoordinator:
             return self._describe(entry, group)
 
     def list_groups(self) -> Sequence[ListedGroup]:
-        """Groups that are held as they are in memory, the others as they are stored; in order."""
-        held = {
-            group: ListedGroup(group, machine.protocol_type, machine.state)
-            for group, machine in self._holder.machines().items()
-            if len(machine.members)  # an empty one may be one of actors by now, or deleted
-        }
+        """The groups that this broker coordinates or is to, in order: see listing."""
         with store_answers():
-            others = [group for group in group_nodes.group_ids(self._store) if group not in held]
-            stored = list_stored(self._store, others, self._holder.claimant().broker, self._cluster())
+            listed = self._listing.list()
         self._holder.check_may_act()  # else it would seem that there are none
-        return sorted([*held.values(), *stored])
+        return listed
 
     def delete(self, group: GroupId) -> None:
         with self._holder.enter(group) as entry:

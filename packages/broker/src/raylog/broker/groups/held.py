@@ -9,6 +9,7 @@ not the coordinator, look for it, and it goes on from what is stored, be it this
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylog.broker.groups.classic import ClassicGroup, GroupState
@@ -24,7 +25,7 @@ from raylog.broker.groups.classic_claims import (
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
 from raylog.coordination import group_paths, paths
-from raylog.coordination.group_kinds import GroupKind, SettledKind, decode_settled, read_kind, settle_kind
+from raylog.coordination.group_kinds import TOLD, GroupKind, SettledKind, decode_settled, read_kind, settle_kind
 from raylog.coordination.model import ClusterState
 from raylog.coordination.store import (
     BadVersion,
@@ -44,7 +45,7 @@ from raylog.coordination.unreadable import for_good
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MonotonicMs
 
-__all__ = ["Claimant", "HeldGroup", "claim_group", "read_claim", "read_group"]
+__all__ = ["Basis", "Claimant", "HeldGroup", "IdleGroup", "claim_group", "read_claim", "read_group"]
 
 MAX_STATE_BYTES = 900_000
 """ZooKeeper closes the connection of who writes more than 1 MiB at once (jute.maxbuffer)."""
@@ -71,8 +72,27 @@ class StoredClaim(NamedTuple):
     """The node's; None: there is none yet."""
 
 
+@dataclass(slots=True)
+class Basis:
+    """What must still be so for a coordinator's memory of a group to be true."""
+
+    claimant: Claimant
+    kind: SettledKind
+    told: int | None
+    """The version of /raylog/groups at which it was so (see group_kinds)."""
+
+
+class IdleGroup(NamedTuple):
+    """What is remembered of a group without members once it is put out of memory."""
+
+    basis: Basis
+    protocol_type: str
+
+
 class _Nodes(NamedTuple):
     """All that is stored of a group but its offsets, as it was read."""
+
+    told: int | None
 
     kind: SettledKind | None
     claim: StoredClaim
@@ -98,9 +118,9 @@ def _group(group: GroupId, found: Versioned | None) -> StoredGroup:
 
 
 def _read(store: MetadataStore, group: GroupId) -> _Nodes:
-    nodes = (group_paths.group(group), group_paths.claim(group), group_paths.state(group))
-    kind, claim, state = store.get_many(nodes)
-    return _Nodes(decode_settled(group, kind), _claim(group, claim), state)
+    nodes = (group_paths.GROUPS, group_paths.group(group), group_paths.claim(group), group_paths.state(group))
+    told, kind, claim, state = store.get_many(nodes)
+    return _Nodes(None if told is None else told.version, decode_settled(group, kind), _claim(group, claim), state)
 
 
 def check_coordinates(group: GroupId, claim: Claim, me: Claimant, cluster: ClusterState) -> None:
@@ -145,11 +165,14 @@ def claim_group(
         _check_is_chosen(group, found.claim.claim, me, cluster)
         if make and (found.kind is None or found.kind.kind is not GroupKind.CLIENTS):
             kind = settle_kind(store, group, GroupKind.CLIENTS)
-            found = _read(store, group)._replace(kind=kind)  # the claim and the state may have changed with it
+            found = _read(store, group)._replace(
+                told=found.told, kind=kind
+            )  # the claim and the state may have changed with it
             _check_is_chosen(group, found.claim.claim, me, cluster)
         if found.kind is None or found.kind.kind is not GroupKind.CLIENTS:
             return None
-        held = HeldGroup(store, group, me, found.kind, found.claim, found.state, rules, now_ms)
+        basis = Basis(me, found.kind, found.told)
+        held = HeldGroup(store, group, basis, found.claim, found.state, rules, now_ms)
         if found.claim.claim != Claim(*me) or found.state is None:
             held.claim()
         return held
@@ -168,22 +191,25 @@ class HeldGroup:
         self,
         store: MetadataStore,
         group: GroupId,
-        me: Claimant,
-        kind: SettledKind,
+        basis: Basis,
         claim: StoredClaim,
         state: Versioned | None,
         rules: GroupRules,
         now_ms: MonotonicMs,
     ) -> None:
-        self.claimant = me
+        self.basis = basis
         self.machine = ClassicGroup(group, rules, _group(group, state), now_ms)
         self.lost: RaylogError | None = None
         """Why this is not the group's coordinator any more."""
         self._store = store
-        self._kind = kind
+        self._former = claim.claim
         self._claim_version = claim.version
         self._version = None if state is None else state.version
         """Of the group's state; None: there is none yet."""
+
+    @property
+    def claimant(self) -> Claimant:
+        return self.basis.claimant
 
     @property
     def is_idle(self) -> bool:
@@ -212,7 +238,7 @@ class HeldGroup:
 
     def was_taken(self) -> bool:
         """Whether actors have taken the group, which they can while it is empty; asks the store then."""
-        return not len(self.machine.members) and read_kind(self._store, self.machine.id) != self._kind
+        return not len(self.machine.members) and read_kind(self._store, self.machine.id) != self.basis.kind
 
     def lose(self, error: RaylogError) -> Replies:
         """Hold the group no more; what all who wait are told, also by what a defect left unsaid."""
@@ -232,7 +258,8 @@ class HeldGroup:
         node, state = group_paths.claim(group), group_paths.state(group)
         as_read = Create(state) if self._version is None else Check(state, self._version)
         becomes = Create(node, data) if self._claim_version is None else Set(node, data, self._claim_version)
-        *_, version = self._store.multi([*self._checks(), as_read, becomes])
+        told = [] if self._former.broker in (UNCLAIMED.broker, self.claimant.broker) else [TOLD]
+        *_, version = self._store.multi([*self._checks(), as_read, *told, becomes])
         self._claim_version = version if isinstance(version, int) else 0
         self._version = self._version or 0
 
@@ -268,4 +295,4 @@ class HeldGroup:
         """A group that is deleted and made anew begins with version 0 again: so a broker's writes end with its
         registration, too, however long it was stopped in between.
         """
-        return *self.claimant.checks(), self._kind.check(self.machine.id)
+        return *self.claimant.checks(), self.basis.kind.check(self.machine.id)

@@ -9,16 +9,17 @@ sessions begin anew, and they notice nothing but a pause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
 from raylog.broker.events import EventLog
-from raylog.broker.groups.classic import ClassicGroup
+from raylog.broker.groups.classic import ClassicGroup, GroupState
 from raylog.broker.groups.classic_messages import Outcome, Reply, Token
 from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.described import ListedGroup
 from raylog.broker.groups.due import DueGroups
-from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, is_later, read_claim
+from raylog.broker.groups.held import Basis, Claimant, HeldGroup, check_coordinates, claim_group, is_later, read_claim
 from raylog.broker.groups.table import Entry, GroupTable
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
@@ -127,6 +128,7 @@ class GroupHolder:
         if entry.held is None:
             me, cluster, now_ms = self.claimant(), self._cluster(), self._now_ms()
             entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
+            entry.idle = None
             if entry.held is not None:
                 if entry.claimed_as != me or not entry.held.is_idle:  # idle ones are put out of memory again and again
                     _tell_claimed(entry.held.machine)
@@ -175,12 +177,26 @@ class GroupHolder:
 
     def drop(self, entry: Entry) -> None:
         """The group was deleted."""
-        entry.held = entry.claimed_as = None
+        entry.held = entry.idle = entry.claimed_as = None
 
-    def machines(self) -> Mapping[GroupId, ClassicGroup]:
-        """Of the groups that are held, to look at: nobody waits for who is in them, so they may change meanwhile."""
+    def known(self) -> dict[GroupId, tuple[Basis, ListedGroup]]:
+        """The groups that are held, or claimed and without members, with what must still be so. Nobody waits for who is
+        in them, so they may change meanwhile.
+        """
+        known = {
+            group: (idle.basis, ListedGroup(group, idle.protocol_type, GroupState.EMPTY))
+            for group, idle in self._table.all_idle().items()
+        }
+        for group, held in self._table.all_held().items():
+            known[group] = held.basis, ListedGroup(group, held.machine.protocol_type, held.machine.state)
         me = self.claimant()
-        return {group: held.machine for group, held in self._table.all_held().items() if held.claimant == me}
+        return {group: each for group, each in known.items() if each[0].claimant == me}
+
+    def forget_if_idle(self, group: GroupId) -> None:
+        """What is remembered of a group without members is not so any more."""
+        with self._table.try_enter(group, 0) as entry:
+            if entry is not None:
+                entry.idle = None
 
     # --- what the keeper asks ---
 
@@ -204,7 +220,7 @@ class GroupHolder:
             entry.was_let_go = False
             held = self.hold(entry, group, make=False)
             if held is not None and held.is_idle:
-                entry.held = None
+                entry.put_out(held)
             return entry.held is not None
 
     def forget_idle(self) -> None:
@@ -212,7 +228,7 @@ class GroupHolder:
         for group in self._table.all_held():
             with self._table.try_enter(group, 0) as entry:
                 if entry is not None and entry.held is not None and entry.held.is_idle:
-                    entry.held = None
+                    entry.put_out(entry.held)
 
     def move(self, group: GroupId, to: BrokerId) -> None:
         """Leave the group to ``to``, which is to claim it; its members look for it then. Does nothing while a rebalance
@@ -230,7 +246,7 @@ class GroupHolder:
                     self.let_go(entry, moved)  # also where nobody knows whether it was released
                 entry.claimed_as = None
             except (NotCoordinator, BadVersion):
-                entry.claimed_as = None
+                entry.idle = entry.claimed_as = None
                 raise
 
     def lost(self, group: GroupId) -> None:

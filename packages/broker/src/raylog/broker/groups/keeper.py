@@ -6,9 +6,10 @@ and claims those whose coordinator is gone. And it gives away what is to be anot
 time; a group that rebalances is left alone until that is over.
 
 What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
-here, or are held. One without members is read once for each claim, and after it was held. A look follows each change of
-the able brokers; another one comes every LOOK_MS, for what went wrong meanwhile. What this broker let go of, since it
-had no lease or the store did not answer, it holds again with the next pass.
+here, or are held; a broker's first look in each incarnation reads the claims of all. One without members is read once
+for each claim, and after it was held. A look follows each change of the able brokers; another one comes every LOOK_MS,
+for what went wrong meanwhile. What this broker let go of, since it had no lease or the store did not answer, it holds
+again with the next pass.
 
 Where the controller does not reach this broker, others claim its groups, though it is registered and has its lease. It
 may hear of no change then, and lets go of them with its next write for each, or with its next look.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Protocol
 
@@ -97,13 +98,16 @@ class GroupKeeper:
         """The able ones, in their incarnations, as they were at the last pass."""
         self._changed_ms = self._look_ms = now_ms()
         """When those changed last; when the next look is due."""
-        self._looked_as = me()
+        self._looked_as: Claim | None = None
+        """The incarnation that has looked at all groups' claims; later looks are at those that may be its own."""
         self._was_answered = True
         """By the store, in the last pass."""
         self._idle: dict[GroupId, Found] = {}
         """Groups that there is nothing to do for while this is their claim."""
         self._orphans: deque[tuple[GroupId, Found]] = deque()
         """Groups to be claimed, and their claims as they were at the last look."""
+        self._named: frozenset[GroupId] = frozenset()
+        """Groups that are to be claimed here by their claims alone: a restored store names later lives of brokers."""
         self._strays: deque[tuple[GroupId, BrokerId]] = deque()
         """Groups that are claimed here, and the brokers that they are to be moved to."""
 
@@ -146,14 +150,12 @@ class GroupKeeper:
         """Find out which groups are to be claimed, and which to be given away."""
         me, cluster = self._me(), self._cluster()
         if me != self._looked_as:
-            self._looked_as, self._idle = me, {}
+            self._idle = {}
         self._groups.forget_idle()
         held, claimed = set(self._groups.held_groups()), set(self._groups.claimed_groups())
         stored = self._stored()
-        able = tuple(able_brokers(cluster))
-        chosen = {group: choose_coordinator(group, able) for group in stored}
-        goes_to = {group: me.broker if broker is None else broker.id for group, broker in chosen.items()}
-        not_held = [g for g, to in goes_to.items() if g not in held and (to == me.broker or g in claimed)]
+        goes_to = self._goes_to(stored, cluster)
+        not_held = [group for group in self._maybe_here(goes_to) if group not in held]
         asked = [*not_held, *held]
         claims = self._store.get_each([group_paths.claim(group) for group in asked])
         found = dict(zip(asked, claims, strict=True))
@@ -163,7 +165,26 @@ class GroupKeeper:
         self._idle = {group: found[group] for group in same.difference(self._groups.let_go_groups())}
         is_orphan = lambda group: group not in self._idle and self._is_to_be_here(group, found[group])  # noqa: E731
         self._orphans = deque((group, found[group]) for group in filter(is_orphan, not_held))
+        self._named = frozenset(group for group, _ in self._orphans if goes_to[group] != me.broker)
         self._strays = deque((group, to) for group, to in goes_to.items() if group in claimed and to != me.broker)
+        self._looked_as = me
+
+    def maybe_here(self, groups: Iterable[GroupId], cluster: ClusterState) -> list[GroupId]:
+        """Those of the stored groups that this broker may have to coordinate: their claims tell. Any thread may ask."""
+        return self._maybe_here(self._goes_to(groups, cluster))
+
+    def _goes_to(self, groups: Iterable[GroupId], cluster: ClusterState) -> dict[GroupId, BrokerId]:
+        """The broker that each group falls to where its claim is not in force; this one where there is none."""
+        me, able = self._me().broker, tuple(able_brokers(cluster))
+        chosen = ((group, choose_coordinator(group, able)) for group in groups)
+        return {group: me if broker is None else broker.id for group, broker in chosen}
+
+    def _maybe_here(self, goes_to: Mapping[GroupId, BrokerId]) -> list[GroupId]:
+        me = self._me()
+        if me != self._looked_as:
+            return list(goes_to)
+        ours = self._named.union(self._groups.claimed_groups())
+        return [group for group, to in goes_to.items() if to == me.broker or group in ours]
 
     def _stored(self) -> list[GroupId]:
         stored = []

@@ -1,19 +1,27 @@
-"""The stored groups that a broker coordinates or is to, as ListGroups shows them: in a few round trips, however many.
+"""The groups that a broker coordinates or is to, as ListGroups shows them.
 
-Each step asks about all groups at once, and only about those that the step before has left: which of them are to be
-here, of which kind those are, and then what tells their state.
+A broker remembers the groups of clients that it has claimed, and asks the store no more than the names of all groups
+and whether anybody else has changed one since (see group_kinds). Where somebody has, it looks at its groups' kinds and
+claims once. What it does not remember it reads, in a few round trips, however many groups there are: those of actors,
+those that no broker has claimed yet. Each step asks about all groups at once, and only about those that the step before
+has left: which of them are to be here, of which kind those are, and then what tells their state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from raylog.broker.groups.actors import list_actors, registered_names
 from raylog.broker.groups.classic import GroupState
-from raylog.broker.groups.classic_claims import UNCLAIMED, claim_of, coordinator_of, decode_group
+from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, claim_of, coordinator_of, decode_group, is_in_force
 from raylog.broker.groups.described import ListedGroup
+from raylog.broker.groups.held import Basis
+from raylog.broker.groups.holding import GroupHolder
+from raylog.broker.groups.keeper import GroupKeeper
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, decode_settled
+from raylog.coordination.group_nodes import group_ids
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import MetadataStore, StoreUnauthorized, Versioned
@@ -21,10 +29,53 @@ from raylog.coordination.unreadable import readable, tell
 from raylog.protocol import consumer_protocol
 from raylog.protocol.ids import BrokerId, GroupId
 
-__all__ = ["list_stored"]
+__all__ = ["GroupListing", "list_stored"]
 
 UNKNOWN = "Unknown"
 """The state of a group whose nodes make no sense. Describing it tells what is wrong."""
+
+
+class GroupListing:
+    """Any thread may call."""
+
+    def __init__(
+        self, store: MetadataStore, holder: GroupHolder, keeper: GroupKeeper, cluster: Callable[[], ClusterState]
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._keeper = keeper
+        self._cluster = cluster
+
+    def list(self) -> list[ListedGroup]:
+        """In order. Raises StoreError."""
+        me, cluster = Claim(*self._holder.claimant()), self._cluster()
+        self._store.heartbeat()  # the server that answers may lag behind the one that took a claim
+        node = self._store.exists(group_paths.GROUPS)
+        names = group_ids(self._store)
+        known = self._holder.known() if is_in_force(me, cluster) else {}
+        bases = {group: known[group][0] for group in names if group in known}
+        true = _still_true(self._store, bases, None if node is None else node.version)
+        for group in bases.keys() - true:
+            self._holder.forget_if_idle(group)
+        others = self._keeper.maybe_here((group for group in names if group not in true), cluster)
+        stored = list_stored(self._store, others, me.broker, cluster)
+        return sorted([*(known[group][1] for group in true), *stored])
+
+
+def _still_true(store: MetadataStore, bases: Mapping[GroupId, Basis], told: int | None) -> set[GroupId]:
+    """Those of the groups of which a broker's memory is true, and notes which was looked at."""
+    doubted = [group for group, basis in bases.items() if basis.told != told]
+    true = bases.keys() - doubted
+    kinds = store.get_each([group_paths.group(group) for group in doubted]) if doubted else []
+    claims = store.get_each([group_paths.claim(group) for group in doubted]) if doubted else []
+    for group, kind, claim in zip(doubted, kinds, claims, strict=True):
+        basis = bases[group]
+        with suppress(CorruptMetadata):
+            is_ours = claim_of(group, readable(claim)) == Claim(*basis.claimant)
+            if is_ours and decode_settled(group, readable(kind)) == basis.kind:
+                basis.told = told
+                true.add(group)
+    return true
 
 
 def list_stored(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from raylog.broker.groups.held import Claimant, HeldGroup
+from raylog.broker.groups.held import Claimant, HeldGroup, IdleGroup
 from raylog.protocol.ids import GroupId
 
 __all__ = ["Entry", "GroupTable"]
@@ -23,10 +23,16 @@ class Entry:
     is_awaited: bool = False
     """Somebody did not wait until it is free; guarded by the table's lock."""
     held: HeldGroup | None = None
+    idle: IdleGroup | None = None
+    """What is remembered of it while it is claimed and not held."""
     claimed_as: Claimant | None = None
     """The incarnation of this broker that has claimed the group, which need not be held for that."""
     was_let_go: bool = False
     """It was held, perhaps with members, and nobody has looked since whether its time has to pass."""
+
+    def put_out(self, held: HeldGroup) -> None:
+        """Out of memory, since it is idle."""
+        self.idle, self.held = IdleGroup(held.basis, held.machine.protocol_type), None
 
 
 class GroupTable:
@@ -98,6 +104,12 @@ class GroupTable:
         """Those that are held."""
         with self._lock:
             return {group: held for group, entry in self._entries.items() if (held := entry.held) is not None}
+
+    def all_idle(self) -> dict[GroupId, IdleGroup]:
+        """Those that are claimed, not held, and remembered."""
+        with self._lock:
+            found = {group: entry.idle for group, entry in self._entries.items() if entry.held is None}
+        return {group: idle for group, idle in found.items() if idle is not None}
 
     def claimed(self) -> tuple[GroupId, ...]:
         """Those that this broker has claimed, in whichever incarnation, and not given away."""

@@ -1,0 +1,189 @@
+"""ListGroups tells from memory of the groups that a broker has claimed, and never what was so once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
+from raylog.broker.groups import keeper
+from raylog.broker.groups.classic_claims import Claim, encode_claim
+from raylog.broker.groups.classic_messages import Leaver
+from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.described import ListedGroup
+from raylog.broker.groups.held import read_claim
+from raylog.broker.groups.listing import list_stored
+from raylog.coordination import group_nodes, group_paths
+from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_model import Registered
+from raylog.coordination.memory_store import MemoryStore
+from raylog.protocol.errors import NotCoordinator
+from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MemberId, TimestampMs
+
+IDS = (1, 2, 3)
+MOST_ASKED = 3
+"""What has changed that no coordinator did; names in two places."""
+
+LONG_MS = 1_000_000
+"""A session that outlasts the test's looks."""
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    """Three that know each other."""
+    brokers = Brokers()
+    for broker in IDS:
+        brokers.start(broker)
+    brokers.all_know(*IDS)
+    yield brokers
+    brokers.stop()
+
+
+def coordinator_for(brokers: Brokers, group: GroupId) -> GroupCoordinator:
+    return brokers.coordinators[brokers.coordinators[1].find_coordinator(group).id]
+
+
+def make(brokers: Brokers, group: GroupId, *, empty: bool) -> int:
+    """A group of clients at the broker that it falls to, which is the answer."""
+    who = member_of(coordinator_for(brokers, group), group, session_timeout_ms=LONG_MS)
+    if empty:
+        coordinator_for(brokers, group).leave(group, [Leaver(who.member_id)])
+    return read_claim(brokers.stores[1], group).claim.broker
+
+
+def settle(brokers: Brokers) -> None:
+    """Empty groups are put out of memory, and what is left of changes is seen to."""
+    for _ in range(5):
+        brokers.keep(*brokers.coordinators, after_ms=keeper.LOOK_MS)
+
+
+def listed(brokers: Brokers) -> list[ListedGroup]:
+    return sorted(each for coordinator in brokers.coordinators.values() for each in coordinator.list_groups())
+
+
+def stored(brokers: Brokers) -> list[ListedGroup]:
+    """The same by the store alone."""
+    found: list[ListedGroup] = []
+    for broker in brokers.coordinators:
+        store = brokers.stores[broker]
+        found += list_stored(store, group_nodes.group_ids(store), BrokerId(broker), brokers.state(broker))
+    return sorted(found)
+
+
+def take_by_actors(store: MemoryStore, group: GroupId) -> None:
+    settle_kind(store, group, GroupKind.ACTORS)
+    value = group_paths.encode_member(Registered(frozenset(), None), TimestampMs(1))
+    store.create(group_paths.member(group, MemberId("actor")), value, ephemeral=True)
+
+
+@pytest.mark.parametrize("groups", [8, 1_000])
+def test_list_asks_as_much_however_many_groups(brokers: Brokers, groups: int) -> None:
+    """One in four has members; the others have none, and are out of memory."""
+    for number in range(groups):
+        make(brokers, GroupId(f"g{number}"), empty=number % 4 > 0)
+    settle(brokers)
+    assert sum(coordinator.held_count for coordinator in brokers.coordinators.values()) == groups // 4
+    assert listed(brokers) == stored(brokers)
+    for broker, coordinator in brokers.coordinators.items():
+        before = brokers.stores[broker].asked
+        assert coordinator.list_groups()
+        assert brokers.stores[broker].asked - before <= MOST_ASKED
+
+
+def test_empty_group_that_actors_take_is_listed_as_theirs(brokers: Brokers) -> None:
+    make(brokers, GROUP, empty=True)
+    make(brokers, GroupId("other"), empty=True)
+    settle(brokers)
+    assert listed(brokers) == stored(brokers)
+    with MemoryStore(brokers.tree) as store:
+        take_by_actors(store, GROUP)
+        assert [each.state for each in listed(brokers)] == ["PreparingRebalance", "Empty"]
+
+
+def test_group_that_another_broker_has_claimed_is_not_listed(brokers: Brokers) -> None:
+    """Where the controller does not reach a broker, that may not know it; and it may be reached again."""
+    names = [GroupId(f"g{number}") for number in range(30)]
+    mine = [name for number, name in enumerate(names) if make(brokers, name, empty=number % 2 > 0) == 1]
+    settle(brokers)
+    brokers.fenced |= {2: {1}, 3: {1}}
+    brokers.keep(2, 3)
+    assert {read_claim(brokers.stores[1], name).claim.broker for name in mine} <= {2, 3}
+    assert [each.group for each in listed(brokers)] == sorted(names)
+    brokers.fenced = {}
+    assert [each.group for each in listed(brokers)] == sorted(names)
+    gone = next(name for name in mine if names.index(name) % 2 > 0)
+    coordinator_for(brokers, gone).delete(gone)
+    assert [each.group for each in listed(brokers)] == sorted({*names} - {gone})
+
+
+def test_broker_that_registered_anew_lists_its_groups(brokers: Brokers) -> None:
+    names = [GroupId(f"g{number}") for number in range(30)]
+    for number, name in enumerate(names):
+        make(brokers, name, empty=number % 2 > 0)
+    settle(brokers)
+    brokers.register_anew(1)
+    assert [each.group for each in listed(brokers)] == sorted(names)
+
+
+def test_claim_of_later_life_is_listed_though_group_falls_to_another(brokers: Brokers) -> None:
+    """A restored metadata store has such: the broker that the claim names coordinates the group."""
+    later = encode_claim(Claim(BrokerId(1), BrokerEpoch(9)))
+    names = [GroupId(f"g{number}") for number in range(10)]
+    for name in names:
+        settle_kind(brokers.stores[1], name, GroupKind.CLIENTS)
+        brokers.stores[1].create(group_paths.state(name))
+        brokers.stores[1].create(group_paths.claim(name), later)
+    assert [each.group for each in listed(brokers)] == sorted(names)
+    brokers.keep(*IDS)
+    assert [each.group for each in listed(brokers)] == sorted(names)
+    assert {read_claim(brokers.stores[1], name).claim for name in names} == {(1, 1)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_list_agrees_with_store_whatever_happens(brokers: Brokers, seed: int) -> None:
+    """Groups are made, left, deleted, taken by actors; brokers are cut off from the controller, killed, started."""
+    chance = random.Random(seed)
+    names = [GroupId(f"g{number}") for number in range(8)]
+    with MemoryStore(brokers.tree) as actors:
+        for _ in range(80):
+            group, states = chance.choice(names), {each.group: each.state for each in stored(brokers)}
+            match chance.randrange(9):
+                case 0 | 1:
+                    if states.get(group, "Empty") == "Empty":
+                        make(brokers, group, empty=False)
+                case 2 | 3:
+                    one = coordinator_for(brokers, group)
+                    if group in states:
+                        one.leave(group, [Leaver(each.member_id) for each in one.describe(group).members])
+                case 4:
+                    if states.get(group) == "Empty":
+                        coordinator_for(brokers, group).delete(group)
+                case 5:
+                    if states.get(group, "Empty") == "Empty":
+                        take_by_actors(actors, group)
+                case 6:
+                    cut = chance.choice([None, *brokers.coordinators])
+                    brokers.fenced = {} if cut is None else {b: {cut} for b in IDS}
+                case 7:
+                    brokers.keep(*brokers.coordinators, after_ms=chance.choice([0, keeper.SETTLE_MS, keeper.LOOK_MS]))
+                case _:
+                    brokers.register_anew(chance.choice([*brokers.coordinators]))
+            assert listed(brokers) == stored(brokers)
+
+
+def test_join_that_is_waited_for_changes_nothing_elsewhere(brokers: Brokers) -> None:
+    """A broker that lost a group to another one while it held members lists it no more, and they are told."""
+    make(brokers, GROUP, empty=False)
+    old = coordinator_for(brokers, GROUP)
+    waiting = old.join(GROUP, wishes())
+    here = read_claim(brokers.stores[1], GROUP).claim.broker
+    others = {broker for broker in IDS if broker != here}
+    brokers.fenced |= {broker: {here} for broker in others}
+    brokers.keep(*others)
+    assert [each.group for each in listed(brokers)] == [GROUP]
+    brokers.keep(here, after_ms=keeper.LOOK_MS)
+    assert isinstance(waiting.exception(WAIT_S), NotCoordinator)
+    assert [each.group for each in listed(brokers)] == [GROUP]
+    assert joined(coordinator_for(brokers, GroupId("new")).join(GroupId("new"), wishes()))
