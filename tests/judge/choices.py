@@ -34,6 +34,94 @@ CHOICES: tuple[Choice, ...] = (
         "Kafka's are those of KRaft, too.",
         "ApiVersions*",
     ),
+    Choice(
+        "A partition that a Produce names twice is appended to twice; Kafka appends the last batch alone.",
+        "What is sent is stored, or refused.",
+        "Produce * topic_data*=twice",
+    ),
+    Choice(
+        "Bytes behind the batch of a Produce are INVALID_RECORD; Kafka drops them.",
+        "What is sent is stored, or refused.",
+        "Produce * topic_data.partition_data.records=bytes-behind",
+    ),
+    Choice(
+        "A Produce without records is INVALID_RECORD; Kafka never answers.",
+        "A client waits for an answer.",
+        "Produce * topic_data.partition_data.records=null",
+    ),
+    Choice(
+        "Fetch tells the leader from version 12 on, to brokers with its address; Kafka from version 16, without.",
+        "The field is there, and who asks the wrong broker finds the right one at once.",
+        "Fetch * replica_*",
+        "responses[[]].partitions[[]].current_leader.*",
+    ),
+    Choice(
+        "Fetch tells the leader from version 12 on, to brokers with its address; Kafka from version 16, without.",
+        "The field is there, and who asks the wrong broker finds the right one at once.",
+        "Fetch * replica_*",
+        "node_endpoints#",
+    ),
+    Choice(
+        "A Fetch of a broker's former run is STALE_BROKER_EPOCH; Kafka answers NOT_LEADER_OR_FOLLOWER.",
+        "It tells a broker that another one took its place.",
+        "Fetch * replica_*=0",
+    ),
+    Choice(
+        "A full Fetch that names a session is a full Fetch, whatever its number; Kafka fails for large ones.",
+        "It ends a session that need not be there.",
+        "Fetch * session_id=*",
+    ),
+    Choice(
+        "A transactional id is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and its coordinator, too.",
+        "There are no transactions yet, and no client takes this error for one that passes.",
+        "InitProducerId * transactional_id=*",
+    ),
+    Choice(
+        "A transactional id is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and its coordinator, too.",
+        "There are no transactions yet, and no client takes this error for one that passes.",
+        "FindCoordinator * key_type=1",
+    ),
+    *(
+        Choice(
+            "A group id that is empty or longer than a node's name can be is INVALID_GROUP_ID; Kafka takes both.",
+            "It is the name of a node.",
+            where,
+        )
+        for where in (
+            "*group_id=very-long",
+            "Offset* *group_id=empty",
+            "*Groups * groups*[[]0]=very-long",
+            "*Groups * groups*[[]0]=empty",
+            "FindCoordinator * *key*=very-long",
+            "FindCoordinator * *key*=empty",
+        )
+    ),
+    Choice(
+        "A group that a DescribeGroups or an OffsetFetch names twice is answered once.",
+        "A small request must not have a huge answer.",
+        "* groups=twice",
+    ),
+    Choice(
+        "Authorized operations of a group have neither DESCRIBE_CONFIGS nor ALTER_CONFIGS.",
+        "Groups have no settings of their own here.",
+        "DescribeGroups *",
+        "groups[[]].authorized_operations",
+    ),
+    Choice(
+        "A JoinGroup that names a protocol twice, or whose metadata cannot be read, is answered; Kafka never answers.",
+        "A client waits for an answer, and metadata are between members.",
+        "JoinGroup * protocols*",
+    ),
+    Choice(
+        "A negative offset to commit is INVALID_REQUEST; Kafka stores it.",
+        "In the answer to a fetch it means that there is none.",
+        "OffsetCommit * topics.partitions.committed_offset=-*",
+    ),
+    Choice(
+        "A negative leader epoch of a commit is stored as -1.",
+        "No negative number is an epoch.",
+        "OffsetCommit * topics.partitions.committed_leader_epoch=-*",
+    ),
 )
 
 

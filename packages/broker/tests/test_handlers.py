@@ -248,8 +248,19 @@ def test_list_offsets_errors_are_per_partition(node: Node) -> None:
 def test_list_offsets_twice_is_an_invalid_request(node: Node) -> None:
     node.create_topic("t")
     part = {"partition_index": 0, "timestamp": -1}
-    [topic] = ask(node, "ListOffsets", 6, topics=[{"name": "t", "partitions": [part, part]}]).topics
-    assert {partition.error_code for partition in topic.partitions} == {ErrorCode.invalid_request}
+    topic = {"name": "t", "partitions": [part]}
+    for topics in ([{"name": "t", "partitions": [part, part]}], [topic, {"name": "u", "partitions": []}, topic]):
+        [found] = ask(node, "ListOffsets", 6, topics=topics).topics
+        [partition] = found.partitions
+        assert (found.name, partition.error_code) == ("t", ErrorCode.invalid_request)
+
+
+@pytest.mark.parametrize("version", VERSIONS["ListOffsets"][1:])
+def test_list_offsets_with_an_unknown_isolation_level_fails(node: Node, version: int) -> None:
+    node.create_topic("t")
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    [topic] = ask(node, "ListOffsets", version, isolation_level=2, topics=topics).topics
+    assert [part.error_code for part in topic.partitions] == [ErrorCode.unknown_server_error]
 
 
 def test_list_offsets_without_lease_is_refused(node: Node) -> None:
@@ -414,6 +425,36 @@ def test_init_producer_id(node: Node, version: int) -> None:
 def test_init_producer_id_knows_no_transactions(node: Node, version: int) -> None:
     response = ask(node, "InitProducerId", version, transactional_id="mine")
     assert response.error_code is ErrorCode.transactional_id_authorization_failed
+
+
+@pytest.mark.parametrize("version", VERSIONS["InitProducerId"])
+@pytest.mark.parametrize(
+    ("values", "since"),
+    [
+        ({"transactional_id": ""}, 0),
+        ({"producer_id": 7}, 3),
+        ({"producer_epoch": 0}, 3),
+        ({"producer_id": -2, "transactional_id": "mine"}, 3),
+    ],
+)
+def test_init_producer_id_wants_an_id_with_its_epoch(
+    node: Node, version: int, values: dict[str, Any], since: int
+) -> None:
+    asked = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1, **values}
+    code = ask(node, "InitProducerId", version, **asked).error_code
+    assert (code is ErrorCode.invalid_request) == (version >= since)
+
+
+@pytest.mark.parametrize("version", VERSIONS["InitProducerId"][3:])
+def test_init_producer_id_gives_a_new_one_to_who_names_one(node: Node, version: int) -> None:
+    asked = ask(node, "InitProducerId", version, transactional_id=None, producer_id=7, producer_epoch=3)
+    assert (asked.error_code, asked.producer_epoch) == (ErrorCode.none, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS["FindCoordinator"][4:])
+def test_find_coordinator_answers_a_key_as_often_as_it_is_named(node: Node, version: int) -> None:
+    found = ask(node, "FindCoordinator", version, key_type=0, coordinator_keys=["g", "h", "g"]).coordinators
+    assert [each.key for each in found] == ["g", "h", "g"]
 
 
 @pytest.mark.parametrize("version", VERSIONS["FindCoordinator"])

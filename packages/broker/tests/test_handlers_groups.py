@@ -135,6 +135,13 @@ def test_what_is_wrong_with_one_partition_is_no_reason_to_refuse_the_others(node
     assert fetched(node) == [(0, 5, "x" * 8), (0, -1, "")]
 
 
+def test_topics_without_partitions_are_left_out_of_answers(node: Node) -> None:
+    assert commit(node) is ErrorCode.none
+    named = {"group_id": GROUP, "topics": [{"name": "none", "partitions": []}, {"name": FLIGHTS, "partitions": []}]}
+    assert ask(node, "OffsetCommit", 8, generation_id_or_member_epoch=-1, **named).topics == ()
+    assert ask(node, "OffsetDelete", 0, **named).topics == ()
+
+
 def test_offsets_are_committed_and_fetched_by_topic_id(node: Node) -> None:
     known, unknown = node.table.state().topics[FLIGHTS].id, uuid4()
     part = {"committed_offset": 5, "committed_metadata": ""}

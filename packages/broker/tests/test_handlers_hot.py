@@ -27,8 +27,15 @@ from raylog.protocol.fetch import (
     FetchTopic,
     parse_fetch_response,
 )
-from raylog.protocol.ids import TimestampMs, TopicName
-from raylog.protocol.produce import ProducedPartition, parse_produce_response
+from raylog.protocol.ids import Offset, TimestampMs, TopicName
+from raylog.protocol.produce import (
+    PartitionRecords,
+    ProducedPartition,
+    ProduceRequest,
+    TopicRecords,
+    encode_produce_request,
+    parse_produce_response,
+)
 from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire import ZERO_UUID
 
@@ -36,6 +43,7 @@ PRODUCE, FETCH = TABLE[0], TABLE[1]
 PRODUCE_VERSIONS = range(PRODUCE.min_version, PRODUCE.max_version + 1)
 FETCH_VERSIONS = range(FETCH.min_version, FETCH.max_version + 1)
 BATCH = encode_batch([Record(b"one", b"k", timestamp=1), Record(b"two", timestamp=2)])
+TRANSACTIONAL = encode_batch([Record(b"x")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
 ZSTD = encode_batch([Record(b"zstd")], codec=Codec.ZSTD)
 IDLE = 300
 """Partitions that nobody writes to."""
@@ -127,11 +135,18 @@ def test_produce_without_acks_ends_the_connection_on_an_error(node: Node) -> Non
         ({"batch": b""}, ErrorCode.invalid_record),
         ({"batch": BATCH * 2}, ErrorCode.invalid_record),
         ({"batch": ZSTD, "version": 6}, ErrorCode.unsupported_compression_type),
-        ({"batch": BATCH[:30], "version": 6}, ErrorCode.corrupt_message),
-        ({"batch": BATCH[:-1]}, ErrorCode.corrupt_message),
-        ({"batch": BATCH[:30]}, ErrorCode.corrupt_message),
+        ({"batch": BATCH[:30], "version": 6}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:-1]}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:30]}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:5]}, ErrorCode.invalid_record),
+        ({"batch": BATCH + bytes(3)}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:16] + b"\1" + BATCH[17:], "version": 6}, ErrorCode.invalid_record),
+        ({"batch": BATCH[:16] + b"\3" + BATCH[17:], "version": 6}, ErrorCode.corrupt_message),
+        ({"batch": BATCH[:8] + bytes(4) + BATCH[12:]}, ErrorCode.corrupt_message),
+        ({"batch": BATCH[:8] + b"\xff" * 4 + BATCH[12:], "version": 6}, ErrorCode.corrupt_message),
         ({"version": 13, "topic_id": uuid4()}, ErrorCode.unknown_topic_id),
-        ({"transactional_id": "x"}, ErrorCode.transactional_id_authorization_failed),
+        ({"batch": TRANSACTIONAL}, ErrorCode.transactional_id_authorization_failed),
+        ({"batch": TRANSACTIONAL, "transactional_id": "x"}, ErrorCode.transactional_id_authorization_failed),
     ],
 )
 def test_produce_errors(node: Node, options: dict[str, Any], code: ErrorCode) -> None:
@@ -139,6 +154,39 @@ def test_produce_errors(node: Node, options: dict[str, Any], code: ErrorCode) ->
     assert part.error_code == code
     assert part.base_offset == -1
     assert node.partition("t").log_end_offset == 0
+
+
+def test_produce_with_transactional_id_may_carry_a_plain_batch(node: Node) -> None:
+    assert (produce(node, transactional_id="x").error_code, produce(node, transactional_id="").base_offset) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "start"),
+    [
+        (b"\0" * 7 + b"\1" + BATCH[8:], 1),
+        (encode_batch([Record(b"late", timestamp=1 << 60)]), 1),
+        (BATCH[:-1] + b"?", -1),
+        (BATCH * 2, -1),
+    ],
+    ids=["base offset", "future", "flipped", "two"],
+)
+def test_produce_refused_by_the_log_tells_its_start(node: Node, batch: bytes, start: int) -> None:
+    produce(node)
+    node.partition("t").delete_records(Offset(1))
+    part = produce(node, batch=batch)
+    assert part.error_code != 0
+    assert part.log_start_offset == start
+
+
+def test_produce_answers_each_partition_that_was_named(node: Node) -> None:
+    parts = [PartitionRecords(0, memoryview(BATCH)), PartitionRecords(0, memoryview(BATCH))]
+    topics = [TopicRecords("u", ZERO_UUID, []), TopicRecords("t", ZERO_UUID, parts)]
+    request = ProduceRequest(None, 1, 1_000, topics)
+    frame = b"".join(encode_produce_request(9, request, correlation_id=7, client_id=None))
+    reply = node.answer(frame[4:])
+    assert isinstance(reply, bytes)
+    [topic] = parse_produce_response(9, reply)[1].topics
+    assert (topic.name, [part.base_offset for part in topic.partitions]) == ("t", [0, 2])
 
 
 def test_produce_says_why(node: Node) -> None:
@@ -237,10 +285,61 @@ def test_fetch_serves_the_partitions_beside_a_failed_one(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("epoch", "code"),
-    [(2, ErrorCode.fenced_leader_epoch), (3, ErrorCode.none), (4, ErrorCode.unknown_leader_epoch)],
+    [
+        (2, ErrorCode.fenced_leader_epoch),
+        (3, ErrorCode.none),
+        (4, ErrorCode.unknown_leader_epoch),
+        (-2, ErrorCode.none),
+        (-(2**31), ErrorCode.none),
+    ],
 )
 def test_fetch_is_fenced_by_epoch(node: Node, epoch: int, code: ErrorCode) -> None:
     assert only(fetch(node, want(current_leader_epoch=epoch))).error_code == code
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(-2, 0), (3, 0), (4, ErrorCode.offset_out_of_range)])
+def test_fetch_by_a_consumer_with_a_future_last_epoch_is_out_of_range(node: Node, epoch: int, code: int) -> None:
+    append(node, b"a")
+    assert only(fetch(node, want(last_fetched_epoch=epoch))).error_code == code
+
+
+def test_fetch_tells_a_consumer_where_its_last_epoch_ended(node: Node) -> None:
+    append(node, b"a")
+    node.create_topic("t", leader_epoch=5)
+    append(node, b"b")
+    part = only(fetch(node, want(2, last_fetched_epoch=3)))
+    assert (part.error_code, part.records or b"", part.diverging_epoch) == (0, b"", (3, 1))
+
+
+@pytest.mark.parametrize("twice", [(want(1), want(0)), (want(9), want(topic="u"), want(0))])
+def test_fetch_of_a_partition_twice_answers_it_once(node: Node, twice: tuple[FetchTopic, ...]) -> None:
+    append(node, b"a")
+    response = fetch(node, FetchTopic("u", ZERO_UUID, []), *twice)
+    assert response.topics[0].name == "t"
+    assert len(response.topics) == len({topic.name for topic in twice})
+    [part] = response.topics[0].partitions
+    assert values(part) == [b"a"]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_with_an_unknown_isolation_level_fails_as_a_whole(node: Node, version: int) -> None:
+    topic_id = node.table.state().topics[TopicName("t")].id
+    response = fetch(node, want(topic_id=topic_id), version=version, isolation_level=2)
+    assert response.error_code == (ErrorCode.unknown_server_error if version >= 7 else 0)
+    codes = [part.error_code for topic in response.topics for part in topic.partitions]
+    assert codes == ([ErrorCode.unknown_server_error] if version < 13 else [])
+
+
+@pytest.mark.parametrize("options", [{"max_bytes": -1}, {}])
+def test_fetch_of_a_negative_number_of_bytes_fails(node: Node, options: dict[str, int]) -> None:
+    append(node, b"a")
+    part = only(fetch(node, want(max_bytes=1 if options else -1), **options))
+    assert part.error_code == ErrorCode.unknown_server_error
+
+
+def test_fetch_names_aborted_transactions_as_kafka_where_it_fails(node: Node) -> None:
+    assert only(fetch(node, want(topic="unknown"))).aborted == []
+    assert only(fetch(node, want(9))).aborted is None
 
 
 def test_fetch_from_the_wrong_broker_tells_the_leader(node: Node) -> None:

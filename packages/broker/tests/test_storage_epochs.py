@@ -10,7 +10,8 @@ ROWS = [(1, 0), (4, 10)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"), [(4, (4, 15)), (3, (1, 10)), (1, (1, 10)), (0, (0, 0)), (5, (-1, -1)), (-1, (-1, -1))]
+    ("asked", "answer"),
+    [(4, (4, 15)), (3, (1, 10)), (1, (1, 10)), (0, (0, 0)), (5, (-1, -1)), (-1, (-1, -1)), (-2, (-2, 0))],
 )
 def test_end_offset(asked: int, answer: tuple[int, int]) -> None:
     assert LeaderEpochs(ROWS).end_offset(asked, 15) == answer

@@ -21,6 +21,7 @@ from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_of
 from raylog.broker.storage.validation import check_client, check_policy, checked_headers
 from raylog.protocol.errors import (
     OffsetNotAvailable,
+    OffsetOutOfRange,
 )
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -171,15 +172,15 @@ class Partition(Replica):
 
         At most ``max_bytes``, but with ``min_one_batch`` always the whole first batch. ``last_fetched_epoch``: that of
         the reader's last record; where its log differs from ours, it gets ``diverging`` and no data. A follower serves
-        consumers (KIP-392), below its own high watermark. Raises OffsetOutOfRange, NotLeaderOrFollower,
-        FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), OffsetNotAvailable when a follower has not come that far,
-        StorageError, and CorruptMessage when the disk holds no batch there.
+        consumers (KIP-392), below its own high watermark. Raises OffsetOutOfRange, also where a consumer's epoch is yet
+        to come, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), OffsetNotAvailable when a
+        follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there.
         """
         if self._following is None or isolation is Isolation.LOG_END:
             self.check_leader_epoch(current_leader_epoch)
         else:
             self._check_follower_has(offset, current_leader_epoch)
-        diverging = self._divergence(offset, last_fetched_epoch) if last_fetched_epoch >= 0 else None
+        diverging = self._divergence(offset, last_fetched_epoch, isolation) if last_fetched_epoch >= 0 else None
         offsets = self.log.offsets
         bound = self._bound(isolation, offsets)
         if diverging is not None:
@@ -197,11 +198,16 @@ class Partition(Replica):
                 "try again, or ask the leader"
             )
 
-    def _divergence(self, offset: Offset, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
+    def _divergence(
+        self, offset: Offset, epoch: LeaderEpoch, isolation: Isolation
+    ) -> tuple[LeaderEpoch, Offset] | None:
         """Where a log that ends at ``offset`` with a record of ``epoch`` differs from ours; None when it does not."""
         log = self.log
         with log.lock:
-            known, end = log.epochs.end_offset(min(epoch, log.epochs.latest), log.offsets.end.offset)
+            latest = log.epochs.latest
+            known, end = log.epochs.end_offset(min(epoch, latest), log.offsets.end.offset)
+        if epoch > latest and isolation is not Isolation.LOG_END:  # a follower truncates, a consumer has no log
+            raise OffsetOutOfRange(f"{self.tp}: nothing of epoch {epoch} is here yet, the newest epoch is {latest}")
         return (known, end) if known < epoch or end < offset else None
 
     def offset_for_timestamp(

@@ -19,6 +19,9 @@ The response holds what lies at the asked offsets up to the high watermark: at m
 partition, but always the whole first batch, however large (KIP-74). It is sent at once when there are
 min_bytes, when there is an error to tell or when the client does not want to wait; else when enough has
 arrived, or after max_wait with what is there.
+
+As in Kafka, a partition that is named twice is fetched once, as it is asked for last, and a topic without partitions is
+left out; another isolation level than 0 and 1 fails with UNKNOWN_SERVER_ERROR, and so does a negative max_bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import cast
 from uuid import UUID
 
@@ -41,6 +45,7 @@ from raylog.broker.replication.delayed import FetchWatch, Interest, Level
 from raylog.broker.storage.files import FileSlice
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
+    ErrorCode,
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
@@ -51,6 +56,7 @@ from raylog.protocol.fetch import (
     FetchedTopic,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     encode_fetch_response,
     parse_fetch_request,
 )
@@ -66,6 +72,8 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     """Read, wait if there is too little and read again. Every partition's failure is its own error code."""
     request = parse_fetch_request(ctx.version, body)
     by_id = ctx.version >= FIRST_TOPIC_ID
+    if request.isolation_level not in (0, 1):
+        return _refused(ctx, request, ErrorCode.unknown_server_error)
     try:
         incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=monotonic_ms())
         if incremental is not None:
@@ -73,7 +81,27 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     except (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch) as error:
         response = FetchResponse[FileSlice]((), ctx.throttle_ms, code_of(error).value)
         return encode_fetch_response(ctx.version, ctx.correlation_id, response)
-    return _fetch_all(ctx, ports, request, by_id)
+    return _fetch_all(ctx, ports, request._replace(topics=_once(request.topics)), by_id)
+
+
+def _refused(ctx: RequestContext, request: FetchRequest, code: ErrorCode) -> Reply:
+    """One error for all: of the request, and up to version 12 of each partition, too."""
+    topics = [
+        FetchedTopic[FileSlice](
+            name, topic_id, [FetchedPartition(part.partition, code.value, aborted=()) for part in parts]
+        )
+        for name, topic_id, parts in (() if ctx.version >= FIRST_TOPIC_ID else request.topics)
+    ]
+    return encode_fetch_response(ctx.version, ctx.correlation_id, FetchResponse(topics, ctx.throttle_ms, code.value))
+
+
+def _once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
+    """Each partition once, as it is asked for last, and no topic without any."""
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        return topics
+    asked = {(name, topic_id, part.partition): part for name, topic_id, parts in topics for part in parts}
+    by_topic = groupby(asked.items(), key=lambda item: item[0][:2])
+    return [FetchTopic(name, topic_id, [part for _, part in parts]) for (name, topic_id), parts in by_topic]
 
 
 def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> Reply:

@@ -24,7 +24,7 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint
-from raylog.broker.partition import Isolation, Partition
+from raylog.broker.partition import Isolation, Partition, ReadInfo
 from raylog.broker.replication.quota import is_throttled
 from raylog.broker.storage.files import FileSlice
 from raylog.coordination.clocks import monotonic_ms
@@ -35,6 +35,7 @@ from raylog.protocol.errors import (
     StaleBrokerEpoch,
     TopicAuthorizationFailed,
     UnknownTopicId,
+    UnknownTopicOrPartition,
     code_of,
 )
 from raylog.protocol.fetch import (
@@ -45,6 +46,7 @@ from raylog.protocol.fetch import (
     FetchRequest,
 )
 from raylog.protocol.ids import (
+    NO_EPOCH,
     NO_OFFSET,
     BrokerEpoch,
     BrokerId,
@@ -138,6 +140,8 @@ def read(ctx: RequestContext, ports: Ports, request: FetchRequest, wanted: list[
         try:
             if one.refusal is not None:
                 raise one.refusal
+            if part.max_bytes < 0 or budget < 0:
+                raise RaylogError(f"{one.tp}: max_bytes {min(part.max_bytes, budget)} is negative")
             ports.lease.check()
             found, bound = read_one(one, min(part.max_bytes, max(budget - size, 0)), size == 0)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
@@ -171,13 +175,13 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
             Offset(part.fetch_offset),
             0 if held_back else max_bytes,
             isolation=Isolation.LOG_END,
-            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
-            last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+            current_leader_epoch=_epoch(part.current_leader_epoch),
+            last_fetched_epoch=_epoch(part.last_fetched_epoch),
             min_one_batch=min_one_batch and not held_back,
         )
         if throttled and read.data is not None:
             ports.leader_quota.take(read.data.length)
-        diverging = NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
+        diverging = _diverging(read)
         if note_progress and read.diverging is None:
             try:
                 partition.replica_fetched(
@@ -186,7 +190,7 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
                     Offset(part.fetch_offset),
                     Offset(part.log_start_offset),
                     now_ms,
-                    leader_epoch=LeaderEpoch(part.current_leader_epoch),
+                    leader_epoch=_epoch(part.current_leader_epoch),
                 )
             except BaseException:
                 if read.data is not None:
@@ -202,6 +206,15 @@ def _replica_reader(ports: Ports, request: FetchRequest, note_progress: bool) ->
         )  # fmt: skip
 
     return read_one
+
+
+def _epoch(asked: int) -> LeaderEpoch:
+    """No negative number is an epoch."""
+    return LeaderEpoch(max(asked, NO_EPOCH))
+
+
+def _diverging(read: ReadInfo) -> EpochEndOffset:
+    return NO_EPOCH_END if read.diverging is None else EpochEndOffset(*read.diverging)
 
 
 def _is_throttled(ports: Ports, partition: Partition, replica: BrokerId) -> bool:
@@ -230,7 +243,8 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
             Offset(part.fetch_offset),
             max_bytes if preferred == NO_REPLICA else 0,
             isolation=isolation,
-            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            current_leader_epoch=_epoch(part.current_leader_epoch),
+            last_fetched_epoch=_epoch(part.last_fetched_epoch),
             min_one_batch=min_one_batch and preferred == NO_REPLICA,
         )
         return (
@@ -243,6 +257,7 @@ def _consumer_reader(ctx: RequestContext, ports: Ports, request: FetchRequest) -
                 read.data,
                 [AbortedTransaction(*one) for one in read.aborted] if committed else None,
                 preferred,
+                _diverging(read),
             ),
             read.bound,
         )
@@ -275,4 +290,8 @@ def _failed(ports: Ports, request: FetchRequest, wanted: Wanted, error: RaylogEr
         with suppress(RaylogError):  # it may be led elsewhere by now
             # From where a follower that fell behind it starts anew.
             start = ports.partitions.get(tp, topic_id).log_start_offset
-    return FetchedPartition(tp.partition, code.value, log_start_offset=start, leader_id=leader, leader_epoch=epoch)
+    not_there = wanted.refusal is not None or isinstance(error, UnknownTopicOrPartition)
+    aborted = () if not_there else None  # as Kafka has it, where no log was looked at
+    return FetchedPartition(
+        tp.partition, code.value, log_start_offset=start, aborted=aborted, leader_id=leader, leader_epoch=epoch
+    )

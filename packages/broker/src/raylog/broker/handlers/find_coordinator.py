@@ -13,6 +13,7 @@ other code but CLUSTER_AUTHORIZATION_FAILED, which it also gets where ACLs are w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext
@@ -30,11 +31,13 @@ Found = tuple[BrokerId, Endpoint] | RaylogError
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     key_type = request.key_type if ctx.version >= 1 else GROUP
-    return _response(ctx, {key: _find(ctx, ports, key, key_type) for key in dict.fromkeys(_keys(ctx, request))})
+    keys = _keys(ctx, request)
+    return _response(ctx, keys, {key: _find(ctx, ports, key, key_type) for key in dict.fromkeys(keys)})
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    return _response(ctx, dict.fromkeys(_keys(ctx, request), error))
+    keys = _keys(ctx, request)
+    return _response(ctx, keys, dict.fromkeys(keys, error))
 
 
 def _keys(ctx: RequestContext, request: Any) -> tuple[str, ...]:
@@ -56,12 +59,12 @@ def _find(ctx: RequestContext, ports: Ports, key: str, key_type: int) -> Found:
     return broker.id, endpoint
 
 
-def _response(ctx: RequestContext, found: dict[str, Found]) -> Any:
+def _response(ctx: RequestContext, keys: tuple[str, ...], found: Mapping[str, Found]) -> Any:
     types = types_of(ctx)
     if ctx.version < 4:
         [answer] = found.values()
         return make(types.FindCoordinatorResponse, throttle_time=throttle(ctx), **_told(answer))
-    coordinators = tuple(make(types.Coordinator, key=key, **_told(answer)) for key, answer in found.items())
+    coordinators = tuple(make(types.Coordinator, key=key, **_told(found[key])) for key in keys)
     return make(types.FindCoordinatorResponse, throttle_time=throttle(ctx), coordinators=coordinators)
 
 

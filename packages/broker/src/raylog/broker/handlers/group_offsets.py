@@ -64,7 +64,10 @@ def check_exists(state: ClusterState, tp: TopicPartition) -> None:
 
 
 def answers(topics: Sequence[AskedTopic], results: Results, topic_type: Any, partition_type: Any) -> tuple[Any, ...]:
-    """What became of each partition that was asked about: its result, or what is wrong with its topic."""
+    """What became of each partition that was asked about: its result, or what is wrong with its topic.
+
+    As with Kafka, a topic without partitions is left out.
+    """
 
     def answer(topic: AskedTopic, index: int) -> Any:
         tp = TopicPartition(topic.name, PartitionIndex(index))
@@ -77,4 +80,5 @@ def answers(topics: Sequence[AskedTopic], results: Results, topic_type: Any, par
             partitions=tuple(answer(topic, part.partition_index) for part in topic.asked.partitions),
         )
         for topic in topics
+        if topic.asked.partitions
     )

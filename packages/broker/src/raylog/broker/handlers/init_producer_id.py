@@ -6,7 +6,8 @@ v3      the producer names the id and epoch that it had, to go on as a transacti
 v4, v5  other error codes for transactional producers
 
 Any broker answers. Transactions are not offered: a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as from
-FindCoordinator. An idempotent producer that asks again gets a new id, as with Kafka.
+FindCoordinator. An idempotent producer that asks again gets a new id, as with Kafka, also where it names the one that
+it had. An id without an epoch, an epoch without an id and an empty transactional id are INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     ErrorCode,
+    InvalidRequest,
     RaylogError,
     TransactionalIdAuthorizationFailed,
     code_of,
@@ -40,11 +42,22 @@ def no_transactions(transactional_id: str) -> RaylogError:
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    _check(request)
     if request.transactional_id is not None:
         raise no_transactions(request.transactional_id)
     if not ports.authorizer.allows(ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
         raise ClusterAuthorizationFailed(f"{ctx.principal} may not be an idempotent producer")
     return _response(ctx, ErrorCode.none, ports.producer_ids.next_producer_id(), ProducerEpoch(0))
+
+
+def _check(request: Any) -> None:
+    """Raises InvalidRequest."""
+    if request.transactional_id == "":
+        raise InvalidRequest("transactional.id is empty: leave it out, or name one")
+    producer_id = getattr(request, "producer_id", NO_PRODUCER_ID)
+    epoch = getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
+    if (producer_id == NO_PRODUCER_ID) != (epoch == NO_PRODUCER_EPOCH):
+        raise InvalidRequest(f"producer id {producer_id} with epoch {epoch}: name both, or -1 for both")
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:

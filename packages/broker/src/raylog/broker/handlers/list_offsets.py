@@ -17,12 +17,15 @@ timestamp.
 
 Timestamp -1 is the end that the isolation level lets a reader see, -2 the log's start. Each offset comes with the
 leader epoch in which its record was written, the end with the current one (KIP-320). A time after the last record has
-offset -1. Other negative timestamps, or one that the version does not have yet, are UNSUPPORTED_VERSION.
+offset -1. Other negative timestamps, or one that the version does not have yet, are UNSUPPORTED_VERSION. A partition
+that is named more than once is answered once, as an INVALID_REQUEST; another isolation level than 0 and 1 fails as in
+Kafka, with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
@@ -73,6 +76,9 @@ NOTHING: Found = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
+    isolation_level = getattr(request, "isolation_level", 0)
+    if isolation_level not in (0, 1):
+        raise RaylogError(f"isolation level {isolation_level}: must be 0 (read uncommitted) or 1 (read committed)")
     times = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
 
     def answer(topic: TopicName, part: Any) -> Any:
@@ -134,18 +140,22 @@ def _check_end(ctx: RequestContext, partition: Partition, end: Offset) -> None:
         )
 
 
-def _response(ctx: RequestContext, request: Any, answer: Any) -> Any:
+def _response(ctx: RequestContext, request: Any, answer: Callable[[TopicName, Any], Any]) -> Any:
     types = types_of(ctx)
+    asked: dict[TopicName, dict[int, Any]] = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            asked.setdefault(topic.name, {})[part.partition_index] = part
     return make(
         types.ListOffsetsResponse,
         throttle_time=throttle(ctx),
         topics=tuple(
             make(
                 types.ListOffsetsTopicResponse,
-                name=topic.name,
-                partitions=tuple(answer(topic.name, part) for part in topic.partitions),
+                name=name,
+                partitions=tuple(answer(name, part) for part in parts.values()),
             )
-            for topic in request.topics
+            for name, parts in asked.items()
         ),
     )
 

@@ -10,6 +10,10 @@ v9      flexible
 v10     the new leader and its address beside NOT_LEADER_OR_FOLLOWER (KIP-951)
 v13     topics by id (KIP-516)
 
+A request has one whole batch of format 2 for each partition; anything else is INVALID_RECORD. What the log refuses then
+is answered with the log's start, as by Kafka. A partition that comes twice is appended to twice, and a topic without
+partitions is left out of the answer.
+
 acks=1 is answered when the leader has appended. acks=-1 is refused while fewer than min.insync.replicas are in sync,
 and answered once the in-sync replicas have it all, too, or after the request's timeout_ms; the connection takes in the
 next requests meanwhile. acks=0 gets no answer, and an error closes the connection, which makes the client look up its
@@ -29,20 +33,26 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import failure
-from raylog.broker.handlers.init_producer_id import no_transactions
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
+from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS, ACKS_ALL
+from raylog.protocol.batch_header import HEADER_SIZE, MAGIC, MAGIC_POSITION, batch_size, read_header
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
+    CorruptMessage,
     InvalidRecord,
     InvalidRequiredAcks,
+    MessageTooLarge,
+    NotLeaderOrFollower,
     RaylogError,
+    RecordListTooLarge,
+    StorageError,
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnsupportedCompressionType,
     code_of,
 )
-from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.ids import NO_OFFSET, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.produce import (
     PartitionRecords,
     ProducedPartition,
@@ -53,10 +63,12 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
-from raylog.protocol.records import HEADER_SIZE, read_header
 from raylog.protocol.wire import FIRST_TOPIC_ID
 
 FIRST_WITH_ZSTD = 7
+
+_WITHOUT_START = (CorruptMessage, MessageTooLarge, NotLeaderOrFollower, RecordListTooLarge, StorageError)
+"""What an append may fail with that is answered without the log's start, as by Kafka."""
 
 
 def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
@@ -68,7 +80,8 @@ def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
     produce = _Produce(ctx, ports, request.acks)
     refusal = _refusal(request)
     for topic in request.topics:
-        produce.append(topic, refusal)
+        if topic.partitions:
+            produce.append(topic, refusal)
     return produce.reply(request.timeout_ms)
 
 
@@ -76,8 +89,6 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
     """What is wrong with the whole request."""
     if request.acks not in ACKS:
         return InvalidRequiredAcks(f"acks={request.acks}: must be 0, 1 or -1")
-    if request.transactional_id is not None:
-        return no_transactions(request.transactional_id)
     return None
 
 
@@ -110,12 +121,20 @@ class _Produce(DelayedReply):
         produced: list[ProducedPartition] = []
         for part in topic.partitions:
             tp = TopicPartition(name, PartitionIndex(part.partition))
+            partition: Partition | None = None
             try:
                 if refusal is not None:
                     raise refusal
-                appended = self._append(tp, topic_id, part)
+                records = _one_batch(ctx, tp, part)
+                ports.lease.check()
+                partition = ports.partitions.get(tp, topic_id)
+                appended = self._append(partition, records)
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-                produced.append(_failed(ctx, ports, tp, topic_id, failure(error, ctx, f"appending to {tp}")))
+                start = NO_OFFSET
+                if partition is not None and not isinstance(error, _WITHOUT_START):
+                    start = partition.log_start_offset
+                told = failure(error, ctx, f"appending to {tp}")
+                produced.append(_failed(ctx, ports, tp, topic_id, told, start))
                 continue
             if self._acks == ACKS_ALL:
                 self._uncommitted.append((produced, len(produced), appended))
@@ -128,21 +147,14 @@ class _Produce(DelayedReply):
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
-    def _append(self, tp: TopicPartition, topic_id: TopicId | None, part: PartitionRecords) -> Appended:
-        ctx, ports, records = self._ctx, self._ports, part.records
-        if not isinstance(records, memoryview) or not records:
-            raise InvalidRecord(f"the request has no record batch for {tp}")
-        if ctx.version < FIRST_WITH_ZSTD and _is_zstd(records):
-            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
-        ports.lease.check()
-        partition = ports.partitions.get(tp, topic_id)
-        info = partition.append(records, acks=self._acks, now_ms=ports.now_ms())
-        ports.lease.check()
+    def _append(self, partition: Partition, records: memoryview) -> Appended:
+        info = partition.append(records, acks=self._acks, now_ms=self._ports.now_ms())
+        self._ports.lease.check()
         if not info.duplicate:
-            counters = ctx.connection.counters
+            counters, topic = self._ctx.connection.counters, partition.tp.topic
             count = info.last_offset - info.base_offset + 1
-            counters.messages_in[tp.topic] = counters.messages_in.get(tp.topic, 0) + count
-            counters.bytes_in[tp.topic] = counters.bytes_in.get(tp.topic, 0) + len(records)
+            counters.messages_in[topic] = counters.messages_in.get(topic, 0) + count
+            counters.bytes_in[topic] = counters.bytes_in.get(topic, 0) + len(records)
         return Appended(partition, info)
 
     def reply(self, timeout_ms: int) -> Reply:
@@ -189,16 +201,50 @@ class _Produce(DelayedReply):
         return encode_produce_response(ctx.version, ctx.correlation_id, response)
 
 
-def _is_zstd(records: memoryview) -> bool:
-    return len(records) >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD
+def _one_batch(ctx: RequestContext, tp: TopicPartition, part: PartitionRecords) -> memoryview:
+    """The partition's records, which are one whole batch of format 2, or damaged, which the log finds out.
+
+    Raises InvalidRecord, UnsupportedCompressionType.
+    """
+    records = part.records
+    if not isinstance(records, memoryview) or not records:
+        raise InvalidRecord(f"the request has no record batch for {tp}")
+    magic = records[MAGIC_POSITION] if len(records) > MAGIC_POSITION else MAGIC
+    if magic < MAGIC:
+        raise InvalidRecord(
+            f"the batch for {tp} is in message format {magic} (before Kafka 0.11), which is not supported"
+        )
+    if magic == MAGIC:
+        size = batch_size(records)
+        if size > len(records):
+            raise InvalidRecord(f"the batch for {tp} is cut short: {len(records)} bytes of {size}")
+        if HEADER_SIZE <= size < len(records):
+            raise InvalidRecord(
+                f"{len(records) - size} bytes follow the batch for {tp}: a request has exactly one batch per partition"
+            )
+        if ctx.version < FIRST_WITH_ZSTD and size >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD:
+            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
+    return records
 
 
 def _failed(
-    ctx: RequestContext, ports: Ports, tp: TopicPartition, topic_id: TopicId | None, error: RaylogError
+    ctx: RequestContext,
+    ports: Ports,
+    tp: TopicPartition,
+    topic_id: TopicId | None,
+    error: RaylogError,
+    start: Offset = NO_OFFSET,
 ) -> ProducedPartition:
     code = code_of(error)
     leader, epoch = leader_hint(ports, tp, code, topic_id)
-    return ProducedPartition(tp.partition, code.value, error_message=str(error), leader_id=leader, leader_epoch=epoch)
+    return ProducedPartition(
+        tp.partition,
+        code.value,
+        log_start_offset=start,
+        error_message=str(error),
+        leader_id=leader,
+        leader_epoch=epoch,
+    )
 
 
 def _close_on_error(topics: list[ProducedTopic]) -> None:

@@ -53,9 +53,9 @@ class LeaderEpochs:
         """The largest known epoch ≤ ``epoch`` and the offset where it ends; (-1, -1) when ``epoch`` is not known yet.
 
         Example: epochs 1 from 0 and 4 from 10, log end 15. Asked for 4: (4, 15); for 2: (1, 10), for 1 ends where 4
-        begins; for 0: (0, 0), nothing of it is there; for 5: (-1, -1).
+        begins; for 0: (0, 0), nothing of it is there; for 5, and for -1, which is no epoch: (-1, -1).
         """
-        if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
+        if not self._epochs or epoch == NO_EPOCH or epoch > self._epochs[-1]:
             return NO_EPOCH, NO_OFFSET
         if epoch == self._epochs[-1]:
             return epoch, log_end

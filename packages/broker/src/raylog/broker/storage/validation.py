@@ -66,7 +66,7 @@ def check_client(headers: tuple[BatchHeader, ...], tp: TopicPartition) -> None:
     """What clients may not send, by Kafka's rules.
 
     Raises InvalidRecord for several batches at once, control batches and a base offset, and
-    TransactionalIdAuthorizationFailed for a batch of a transaction: a request that names one does not come here.
+    TransactionalIdAuthorizationFailed for a batch of a transaction.
     """
     header = headers[0]
     if len(headers) > 1:
@@ -75,7 +75,7 @@ def check_client(headers: tuple[BatchHeader, ...], tp: TopicPartition) -> None:
         raise InvalidRecord(f"{tp}: clients may not write control batches")
     if header.is_transactional:
         raise TransactionalIdAuthorizationFailed(
-            f"{tp}: a batch of a transaction, of producer {header.producer_id}, in a request without transactional.id"
+            f"{tp}: a batch of a transaction, of producer {header.producer_id}: raylog offers no transactions yet"
         )
     if header.base_offset != 0:
         raise InvalidRecord(
