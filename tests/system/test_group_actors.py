@@ -307,7 +307,9 @@ def test_a_handler_that_fails_for_good_is_seen_by_who_waits(cluster: Cluster, to
     config = {"auto_offset_reset": "earliest", "errors_retry_timeout": 100}
     with group(name, topics=topic, handler=fail, size=2, cluster=cluster, **config) as consumers:
         fill(cluster, topic, PARTITIONS)
-        with pytest.raises(RaylogError, match="has failed: ValueError: no such order"):
+        with pytest.raises(
+            RaylogError, match=r"has failed: .*-\d, offset 0: the handler raised ValueError: no such order"
+        ):
             consumers.drain(WAIT_S)
 
 

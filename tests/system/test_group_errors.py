@@ -96,15 +96,17 @@ def refusing(error: Callable[[], Exception], seen: Counter[bytes]) -> Callable[[
 
 
 def plan_of(cluster: InProcessCluster, topic: str, handler: Any, **config: Any) -> GroupPlan:
+    given = {"auto_offset_reset": "earliest", "errors_retry_timeout": 0, **config}
+    given.pop("batch_format", None)
     plan = GroupPlan.of(
         f"group-{next(_numbers)}",
         cluster.bootstrap_servers,
         topic,
         handler,
-        batch_format="rows",
+        batch_format=config.pop("batch_format", "rows"),
         key_deserializer=None,
         value_deserializer=None,
-        config={"auto_offset_reset": "earliest", "errors_retry_timeout": 0, **config},
+        config={name: value for name, value in given.items() if value is not None},
     )
     plan.prepare()
     return plan
@@ -165,23 +167,92 @@ def test_member_that_stops_for_an_odd_error_says_so(
 ) -> None:
     with running(plan_of(cluster, topic, refusing(ODD[odd], Counter()))) as member:
         wait_until(lambda: member.status.state is State.FAILED, WAIT_S, "it stops", instead=lambda: member.status)
-    assert member.status.trouble.startswith(type(ODD[odd]()).__name__ + ": ")
+    raised = type(ODD[odd]()).__name__
+    assert member.status.trouble.startswith(f"{topic}-0, offsets 0 to {COUNT - 1}: the handler raised {raised}: ")
 
 
-def test_error_in_closing_hides_no_other(cluster: InProcessCluster, topic: str) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_exit_in_a_handler_is_told_with_its_place(
+    cluster: InProcessCluster, topic: str, error: type[BaseException]
+) -> None:
+    def leave(records: list[ConsumerRecord]) -> None:
+        raise error
+
+    with running(plan_of(cluster, topic, leave, errors_tolerance="all")) as member:
+        wait_until(lambda: member.status.state is State.FAILED, WAIT_S, "it stops", instead=lambda: member.status)
+    assert member.status.trouble == f"{topic}-0, offsets 0 to {COUNT - 1}: the handler raised {error.__name__}: "
+
+
+def test_answer_that_is_still_to_be_done_is_not_success(cluster: InProcessCluster, topic: str) -> None:
+    """Whatever is tolerated: every batch would be answered so."""
+    plan = plan_of(cluster, topic, lambda records: (r for r in records), errors_tolerance="all")
+    with running(plan) as member:
+        wait_until(lambda: member.status.state is State.FAILED, WAIT_S, "it stops", instead=lambda: member.status)
+    assert (
+        f"{topic}-0, offsets 0 to {COUNT - 1}: InvalidConfig: handler: it answered a generator" in member.status.trouble
+    )
+    assert member.status.counts == Counts()
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert admin.list_group_offsets(plan.group) == {}
+
+
+def test_exactly_once_stops_where_the_log_lacks_what_the_store_says(cluster: InProcessCluster, topic: str) -> None:
+    """As after the topic was made anew: read from either end, records would come twice, or be left out."""
+    seen: list[int] = []
+
+    class Ahead:
+        def __call__(self, records: list[ConsumerRecord]) -> None:
+            seen.extend(record.offset for record in records)
+
+        def on_assigned(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, COUNT + 1)
+
+    plan = plan_of(cluster, topic, Ahead, processing_guarantee="exactly_once", auto_offset_reset=None)
+    with running(plan) as member:
+        wait_until(lambda: member.status.state is State.FAILED, WAIT_S, "it stops", instead=lambda: member.status)
+    assert member.status.trouble.startswith(f"PositionLost: {topic}-0: offset {COUNT + 1} is out of range")
+    assert seen == []
+
+
+@pytest.mark.parametrize("second", [OSError, SystemExit])
+def test_error_in_closing_hides_no_other(cluster: InProcessCluster, topic: str, second: type[BaseException]) -> None:
     class Closing:
         def __call__(self, records: list[ConsumerRecord]) -> None:
             raise ValueError("no such order")
 
         def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-            raise OSError("cannot give up")
+            raise second("cannot give up")
 
         def close(self) -> None:
-            raise OSError("cannot close")
+            raise second("cannot close")
 
     with running(plan_of(cluster, topic, Closing)) as member:
         wait_until(lambda: member.status.state is State.FAILED, WAIT_S, "it stops")
-    assert member.status.trouble == "ValueError: no such order"
+    assert member.status.trouble.endswith("the handler raised ValueError: no such order")
+
+
+@pytest.mark.parametrize("batch_format", ["rows", "pyarrow"])
+def test_dead_letter_of_a_time_that_its_topic_refuses(cluster: InProcessCluster, batch_format: str) -> None:
+    topic, dead, far = f"orders-{next(_numbers)}", f"dead-{next(_numbers)}", 2**50
+    cluster.create_topic(topic, partitions=1, config={"message.timestamp.after.max.ms": str(2**62)})
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send(topic, b"far", timestamp=far, headers=[("mine", b"h")]).result(WAIT_S)
+
+    def refuse(records: Any) -> None:
+        raise ValueError("no such order")
+
+    config = {"errors_tolerance": "all", "errors_deadletterqueue_topic_name": dead, "batch_format": batch_format}
+    with running(plan_of(cluster, topic, refuse, **config)) as member:
+        wait_until(
+            lambda: member.status.counts.dead_lettered == 1 or member.status.state is State.FAILED,
+            WAIT_S,
+            "it is put aside",
+            instead=lambda: member.status,
+        )
+        assert member.status.state is State.RUNNING
+    [(value, headers)] = letters_of(cluster, dead)
+    assert (value, headers["mine"], headers["__raylog.errors.timestamp"]) == (b"far", "h", str(far))
+    assert headers["__connect.errors.exception.message"] == "no such order"
 
 
 def test_dead_letter_of_a_record_of_the_largest_size(cluster: InProcessCluster) -> None:

@@ -51,6 +51,16 @@ def test_a_batch_tells_where_to_go_on_and_what_it_holds(batch: HandlerBatch) -> 
     assert [raw._replace(headers=tuple(raw.headers)) for raw in batch.raw()] == RAW
 
 
+@pytest.mark.parametrize("timestamp", [253_402_300_800_000, 2**62, -(2**62)])
+def test_raw_of_time_beyond_pythons_is_the_record(timestamp: int) -> None:
+    columns = {name: table()[name] for name in SCHEMA.names}
+    columns["timestamp"] = pa.array([timestamp] * len(RAW)).cast(SCHEMA.field("timestamp").type)
+    found = Columns(TP, pa.Table.from_pydict(columns, schema=SCHEMA)).raw()
+    assert [raw._replace(headers=tuple(raw.headers)) for raw in found] == [
+        raw._replace(timestamp=timestamp) for raw in RAW
+    ]
+
+
 @pytest.mark.parametrize("batch", BATCHES, ids=["rows", "columns"])
 def test_parts_are_the_batch(batch: HandlerBatch) -> None:
     first, second = batch.cut(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from raylog.client.group_batches import Rows
 from raylog.client.group_plan import GroupPlan
 from raylog.client.group_user_handler import UserHandler
 from raylog.client.results import ConsumerRecord
-from raylog.protocol.errors import InvalidConfig
+from raylog.protocol.errors import InvalidConfig, InvalidRequest
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))
@@ -86,12 +86,54 @@ def test_a_pattern_must_not_catch_the_dead_letters() -> None:
     assert plan(re.compile("orders"), **dead).subscribes("orders")
 
 
+async def handle_later(records: list[ConsumerRecord]) -> None:
+    """Calling it does nothing."""
+
+
+def handle_bit_by_bit(records: list[ConsumerRecord]) -> Iterator[int]:
+    yield len(records)
+
+
+class Later(Noting):
+    async def __call__(self, records: list[ConsumerRecord]) -> None: ...  # type: ignore[override]
+
+
+class RevokedLater(Noting):
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [handle_later, handle_bit_by_bit, partial(handle_later), Later, partial(Later, "x"), Later(), RevokedLater],
+)
+def test_handler_that_does_nothing_when_called_is_refused(handler: Any) -> None:
+    with pytest.raises(InvalidConfig, match="is a coroutine or a generator"):
+        plan(handler=handler)
+
+
+@pytest.mark.parametrize("answer", [[4], "t", {0: 4}, {("t", 0): "4"}, {("t", 0): -1}, {("t", 0): None}])
+def test_unfit_answer_of_on_assigned_is_named(answer: Any) -> None:
+    class Answering(Noting):
+        def on_assigned(self, partitions: Sequence[TopicPartition]) -> Any:
+            return answer
+
+    with pytest.raises(InvalidRequest, match=r"on_assigned|partitions: "):
+        UserHandler(Answering).on_assigned([TP])
+
+
+def test_exactly_once_goes_where_the_store_says_or_nowhere() -> None:
+    made = partial(plan, handler=Noting, processing_guarantee="exactly_once")
+    assert made().consumer_config == {"auto_offset_reset": "none"}
+    assert made(**{"auto.offset.reset": "latest"}).consumer_config == {"auto.offset.reset": "latest"}
+    assert plan().consumer_config == {}
+
+
 def test_a_plan_travels() -> None:
     made = plan("t", partial(Noting, "sent"), processing_guarantee="exactly_once", max_poll_records=7)
     there = pickle.loads(pickle.dumps(made))
     assert there.topics == {"t"}
     assert there.options == made.options
-    assert there.consumer_config == {"max_poll_records": 7}
+    assert there.consumer_config == {"max_poll_records": 7, "auto_offset_reset": "none"}
 
 
 def test_a_function_is_called_with_the_records() -> None:

@@ -273,7 +273,9 @@ def _raise_failure(name: str, reports: Iterable[MemberReport]) -> None:
         state, trouble = report.status.state, report.status.trouble
         which = f"group {name}: member {index}" + (f" (process {report.pid})" if report.pid else "")
         if state is State.FAILED:
-            raise RaylogError(f"{which} has failed: {trouble}")
+            raise RaylogError(
+                f"{which} has failed: {trouble}; mend that and make the group anew, it goes on where it was"
+            )
         if state is State.STOPPED:
             raise RaylogError(f"{which} has stopped, and handles nothing")
 

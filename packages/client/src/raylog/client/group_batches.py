@@ -125,7 +125,8 @@ class Columns:
 
     def raw(self) -> Iterable[RawRecord]:
         timestamps = self.table["timestamp"].cast(pa.int64()).to_pylist()
-        for row, timestamp in zip(self.table.to_pylist(), timestamps, strict=True):
+        rows = self.table.select(["key", "value", "offset", "headers"]).to_pylist()  # Python's times end in 9999
+        for row, timestamp in zip(rows, timestamps, strict=True):
             headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
             yield RawRecord(
                 Offset(row["offset"]),

@@ -8,8 +8,8 @@ from typing import Protocol
 from raylog.client.delivery import Delivery
 from raylog.client.group_batches import HandlerBatch, RawRecord
 from raylog.client.producer import Producer
-from raylog.protocol.errors import MessageTooLarge, RecordListTooLarge
-from raylog.protocol.ids import GroupId, TopicPartition
+from raylog.protocol.errors import InvalidTimestamp, MessageTooLarge, RecordListTooLarge
+from raylog.protocol.ids import NO_TIMESTAMP, GroupId, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.texts import safe_text, says, traced
 
@@ -22,6 +22,7 @@ MAX_LETTER = 32 << 20
 """Bytes: below that the topic's max.message.bytes alone says how large a letter may be."""
 PREFIX = "__connect.errors."
 LEFT_OUT = "__raylog.errors.left.out"
+TIMESTAMP = "__raylog.errors.timestamp"
 TOO_LARGE = (MessageTooLarge, RecordListTooLarge)
 Headers = dict[str, str]
 
@@ -44,7 +45,8 @@ class DeadLetterTopic:
 
     What is larger with them than the topic's max.message.bytes goes without message and stack trace. What is too large
     even so goes without its own key, value and headers, and ``__raylog.errors.left.out`` says how large they were; the
-    record lies where the headers say, for as long as its topic keeps it.
+    record lies where the headers say, for as long as its topic keeps it. A record whose timestamp the topic does not
+    take (``message.timestamp.after.max.ms``) goes with the present one, and its own in ``__raylog.errors.timestamp``.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, group: GroupId) -> None:
@@ -101,8 +103,10 @@ class DeadLetterTopic:
 
 
 def _too_large(records: Iterable[RawRecord], write: Callable[[RawRecord], Delivery]) -> list[RawRecord]:
-    """Write letters for these, and wait for them; those whose letters are too large. Raises other errors."""
+    """Write letters for these, and wait for them; those whose letters are too large. What is refused for its timestamp
+    is written without. Raises other errors."""
     found: list[RawRecord] = []
+    untimely: list[RawRecord] = []
     under_way: list[tuple[RawRecord, Delivery]] = []
     for raw in records:
         try:
@@ -114,4 +118,9 @@ def _too_large(records: Iterable[RawRecord], write: Callable[[RawRecord], Delive
             delivery.result(SETTLE_S)
         except TOO_LARGE:
             found.append(raw)
-    return found
+        except InvalidTimestamp:
+            if raw.timestamp < 0:
+                raise
+            headers = [*raw.headers, (TIMESTAMP, b"%d" % raw.timestamp)]
+            untimely.append(raw._replace(timestamp=NO_TIMESTAMP, headers=headers))
+    return found + (_too_large(untimely, write) if untimely else [])

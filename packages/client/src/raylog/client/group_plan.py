@@ -11,12 +11,12 @@ from raylog.client.admin import Admin
 from raylog.client.arguments import group_id
 from raylog.client.config import client_settings
 from raylog.client.consumer import Consumer
-from raylog.client.consumer_config import CONSUMER_SETTINGS, GROUP_INSTANCE_ID
+from raylog.client.consumer_config import AUTO_OFFSET_RESET, CONSUMER_SETTINGS, GROUP_INSTANCE_ID
 from raylog.client.group_batches import HandlerBatch, columns_of, rows_of
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_consumer_join import Topics, subscribed
 from raylog.client.group_dead_letters import DeadLetterTopic
-from raylog.client.group_handler_config import HandlerOptions, split_config
+from raylog.client.group_handler_config import Guarantee, HandlerOptions, split_config
 from raylog.client.group_runner import HandlerRunner
 from raylog.client.group_user_handler import check_handler
 from raylog.client.serde import Deserializer, deserializer
@@ -58,6 +58,9 @@ class GroupPlan:
         """Raises InvalidConfig, InvalidGroupId, InvalidRequest or InvalidTopic for what could not work in a member's
         process."""
         options, consumer_config = split_config(config)
+        named = {setting.replace("_", ".") for setting in consumer_config}
+        if options.guarantee is Guarantee.EXACTLY_ONCE and AUTO_OFFSET_RESET.name not in named:
+            consumer_config["auto_offset_reset"] = "none"  # what the store has, or the beginning, and nothing else
         check_handler(handler, options)
         client_settings(CONSUMER_SETTINGS, bootstrap_servers, {"group.id": group_id(group), **consumer_config})
         if batch_format not in (ROWS, ARROW):

@@ -17,9 +17,9 @@ from raylog.client.consumer import Consumer
 from raylog.client.group_batches import HandlerBatch
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.group_dead_letters import DeadLetters
-from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, HandlerCore, Poll, Stop
+from raylog.client.group_handler import Bury, Commit, Counts, Decision, Handle, HandlerCore, Poll, Stop, Verdict
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
-from raylog.client.group_user_handler import UserHandler
+from raylog.client.group_user_handler import UserHandler, check_done
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_model import CommittedOffset
 from raylog.coordination.store import StoreUnavailable
@@ -95,6 +95,8 @@ class HandlerRunner:
         self.dead_letters = dead_letters
         self.draining = False
         self.stopping = Event()
+        self.doing = ""
+        """What raised the error that ends it, where that does not say so itself."""
         self._handler = handler
 
     def stop(self) -> None:
@@ -113,7 +115,7 @@ class HandlerRunner:
         self.status = replace(
             self.status,
             state=state,
-            trouble=_told(error),
+            trouble=f"{self.doing}{_told(error)}",
             owned=frozenset(),
             positions={},
             handling=None,
@@ -161,6 +163,7 @@ class _Membership(RebalanceListener):
 
     def __init__(self, runner: HandlerRunner, handler: UserHandler) -> None:
         self._runner = runner
+        runner.doing = ""
         self._handler = handler
         self._exactly_once = runner.options.guarantee is Guarantee.EXACTLY_ONCE
         self._core = HandlerCore(runner.options, monotonic_ms(), runner.status.counts)
@@ -204,7 +207,7 @@ class _Membership(RebalanceListener):
         """An error is being told already, which this one must not hide."""
         try:
             self._consumer.close()
-        except Exception:
+        except BaseException:  # also a listener's sys.exit()
             log.exception("a member of the group could not leave it in good order")
 
     def _may_deliver(self, tp: TopicPartition) -> bool:
@@ -225,15 +228,23 @@ class _Membership(RebalanceListener):
 
     def _handle(self, batch: HandlerBatch) -> None:
         try:
-            self._handler(batch)
+            answer = self._handler(batch)
         except Exception as error:
             self._last_error = f"{batch.tp}, offset {batch.first_offset}: {told(error)}"
             verdict = self._core.failed(error, monotonic_ms())
+            if verdict is Verdict.STOP:
+                self._runner.doing = _raised_for(batch)
             log.warning(
                 "%s: the handler raised for %d records from offset %d on; %s",
                 batch.tp, len(batch), batch.first_offset, verdict.value, exc_info=error,
             )  # fmt: skip
+        except BaseException:
+            self._runner.doing = _raised_for(batch)
+            raise
         else:
+            self._runner.doing = f"{_places(batch)}: "
+            check_done(answer)
+            self._runner.doing = ""
             self._core.handled()
 
     def _commit(self, offsets: Mapping[TopicPartition, Offset]) -> None:
@@ -257,6 +268,7 @@ class _Membership(RebalanceListener):
                 "%s: a refused record did not get to the dead-letter topic; the member stops in front of offset %d",
                 batch.tp, batch.first_offset,
             )  # fmt: skip
+            self._runner.doing = f"{_places(batch)}: refused, and not put into the dead-letter topic either: "
             self._core.bury_failed(failure)
         else:
             self._core.buried()
@@ -266,12 +278,17 @@ class _Membership(RebalanceListener):
     def on_assigned(self, partitions: Sequence[TopicPartition], /) -> None:
         """Read them from where the user's object says."""
         tps = sorted(partitions)
+        doing = f"{_names(tps)}: on_assigned: "
         try:
             offsets = self._handler.on_assigned(tps)
         except Exception as error:
             log.exception("on_assigned raised; nothing is read of %s", _names(tps))
+            self._runner.doing = doing
             self._core.fail(error)
             return
+        except BaseException:
+            self._runner.doing = doing
+            raise
         for tp in tps:
             if tp in offsets:
                 self._consumer.seek(*tp, offsets[tp])
@@ -326,6 +343,15 @@ def _passes(error: RaylogError) -> bool:
 
 def _told(error: BaseException | None) -> str:
     return "" if error is None else told(error)
+
+
+def _places(batch: HandlerBatch) -> str:
+    first, last = batch.first_offset, batch.next_offset - 1
+    return f"{batch.tp}, offset {first}" if first == last else f"{batch.tp}, offsets {first} to {last}"
+
+
+def _raised_for(batch: HandlerBatch) -> str:
+    return f"{_places(batch)}: the handler raised "
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

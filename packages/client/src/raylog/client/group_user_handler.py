@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from inspect import isasyncgen, isasyncgenfunction, isawaitable, iscoroutinefunction, isgenerator, isgeneratorfunction
 from typing import Any
 
+from raylog.client.arguments import offsets
 from raylog.client.group_batches import HandlerBatch
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import TopicPartition
+
+_METHODS = ("on_assigned", "on_revoked", "on_lost", "close")
+_WAIT_FOR_IT = "it would count as done before it is: wait for it inside of the handler (asyncio.run, ray.get, list)"
 
 
 class UserHandler:
@@ -25,13 +30,15 @@ class UserHandler:
     def __init__(self, handler: Any) -> None:
         self._handler = handler() if isinstance(_kind(handler), type) else handler
 
-    def __call__(self, batch: HandlerBatch) -> None:
-        self._handler(batch.payload())
+    def __call__(self, batch: HandlerBatch) -> Any:
+        """What the user's handler answers: see :func:`check_done`."""
+        return self._handler(batch.payload())
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to read from, for the partitions of which the user's object says so."""
+        """Where to read from, for the partitions of which the user's object says so. Raises InvalidRequest for an
+        answer that does not."""
         answer = self._call("on_assigned", partitions)
-        return {} if answer is None else {TopicPartition(*tp): offset for tp, offset in answer.items()}
+        return {} if answer is None else offsets("on_assigned", answer)
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._call("on_revoked", partitions)
@@ -47,9 +54,20 @@ class UserHandler:
         return None if method is None else method(*arguments)
 
 
+def check_done(answer: Any) -> None:
+    """InvalidConfig when what a handler answered is still to be done: a coroutine, say, or a reference of Ray's."""
+    if isawaitable(answer) or isgenerator(answer) or isasyncgen(answer):
+        raise InvalidConfig(f"handler: it answered a {type(answer).__name__}; {_WAIT_FOR_IT}")
+
+
 def check_handler(handler: Any, options: HandlerOptions) -> None:
-    """InvalidConfig when it can't be called, or when exactly_once has nobody to learn offsets from."""
+    """InvalidConfig when it can't be called, or calling it does nothing yet, or when exactly_once has nobody to learn
+    offsets from."""
     kind = _kind(handler)
+    of_class = kind if isinstance(kind, type) else type(kind)
+    for function in (kind, *(getattr(of_class, name, None) for name in ("__call__", *_METHODS))):
+        if iscoroutinefunction(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise InvalidConfig(f"handler: {function.__qualname__} is a coroutine or a generator; {_WAIT_FOR_IT}")
     if isinstance(kind, type) and not any("__call__" in base.__dict__ for base in kind.__mro__):
         raise InvalidConfig(f"handler: class {kind.__name__} has no __call__(records)")
     if not callable(handler):
