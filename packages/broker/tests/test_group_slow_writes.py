@@ -8,17 +8,25 @@ from contextlib import contextmanager
 
 from kit.group_brokers import GROUP, IDS, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_messages import Identity, Sync
+from raylog.broker.groups import keeper
+from raylog.broker.groups.classic_claims import choose_coordinator
+from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
+from raylog.broker.groups.held import read_claim
+from raylog.broker.groups.retention import OffsetRetention
 from raylog.coordination import group_paths
+from raylog.coordination.model import BrokerInfo
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.protocol.errors import NotCoordinator
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_MEMBER,
+    BrokerEpoch,
+    BrokerId,
     GroupId,
     Offset,
     PartitionIndex,
+    TimestampMs,
     TopicName,
     TopicPartition,
 )
@@ -106,3 +114,65 @@ def test_lost_lease_is_told_though_a_group_hangs(brokers: Brokers, one: GroupCoo
     answer = synced.result(WAIT_S)
     assert isinstance(answer, Future)
     assert isinstance(answer.exception(WAIT_S), NotCoordinator)
+
+
+def test_offsets_of_others_expire_though_a_group_hangs(brokers: Brokers, one: GroupCoordinator) -> None:
+    """The group is looked through as soon as it is free, not with the next check."""
+    who, others = member_of(one), OTHERS[:20]
+    for group in (GROUP, *others):
+        one.commit_offsets(group, who if group == GROUP else NOBODY, at(5), IDS).result(WAIT_S)
+    retention = OffsetRetention(one, retention_ms=lambda: 1_000, state=lambda: brokers.state(1))
+    offsets = RegistryOffsetStore(brokers.stores[1])
+    with (
+        ThreadPoolExecutor(1) as thread,
+        hanging(brokers, group_paths.group(GROUP), lambda: one.leave(GROUP, [Leaver(who.member_id)])),
+    ):
+        for now_ms in (10_000, 11_000):
+            thread.submit(retention.check, TimestampMs(now_ms)).result(WAIT_S / 4)
+        assert [group for group in others if offsets.fetch(group)] == []
+        thread.submit(retention.check_again, TimestampMs(11_001)).result(WAIT_S / 4)
+        assert GROUP not in one.noted_empty()
+    wait_until(lambda: one.describe(GROUP).state == "Empty", WAIT_S, "its member has left")
+    retention.check_again(TimestampMs(11_002))
+    assert GROUP in one.noted_empty()
+
+
+def test_others_move_though_a_group_hangs(brokers: Brokers, one: GroupCoordinator) -> None:
+    both = [BrokerInfo(BrokerId(broker), BrokerEpoch(1), ()) for broker in (1, 2)]
+    names = [name for name in OTHERS if choose_coordinator(name, both) == both[1]][:10]
+    who = {name: member_of(one, name) for name in names}
+    brokers.start(2)
+    brokers.all_know(1, 2)
+    brokers.keep(1)
+    busy = names[0]
+    again = joined(one.join(busy, wishes(who[busy].member_id)))
+    sync = Sync(Identity(again.member_id, again.generation), ((again.member_id, b"new"),))
+    with (
+        ThreadPoolExecutor(1) as thread,
+        hanging(brokers, group_paths.group(busy), lambda: one.sync(busy, sync)),
+    ):
+        thread.submit(brokers.keep, 1, after_ms=keeper.SETTLE_MS).result(WAIT_S / 4)
+        claims = {name: read_claim(brokers.stores[2], name).claim.broker for name in names}
+        assert [name for name, broker in claims.items() if broker == 1] == [busy]
+    brokers.keep(1)
+    assert read_claim(brokers.stores[2], busy).claim.broker != 1, "it goes once it is free"
+
+
+def test_others_are_let_go_of_though_a_group_hangs(brokers: Brokers, one: GroupCoordinator) -> None:
+    """The controller does not reach this broker, and others have claimed all that it has."""
+    who = member_of(one)
+    others = {group: member_of(one, group) for group in OTHERS[:10]}
+    waiting = [one.join(group, wishes()) for group in others]  # for the first ones to join again
+    again = joined(one.join(GROUP, wishes(who.member_id)))
+    sync = Sync(Identity(again.member_id, again.generation), ((again.member_id, b"new"),))
+    for broker in (2, 3):
+        brokers.start(broker)
+    brokers.all_know(1, 2, 3)
+    brokers.fenced |= {2: {1}, 3: {1}}
+    with (
+        ThreadPoolExecutor(1) as thread,
+        hanging(brokers, group_paths.group(GROUP), lambda: one.sync(GROUP, sync)),
+    ):
+        brokers.keep(2, 3)
+        thread.submit(brokers.keep, 1, after_ms=keeper.LOOK_MS).result(WAIT_S / 4)
+        assert all(isinstance(answer.exception(WAIT_S), NotCoordinator) for answer in waiting)

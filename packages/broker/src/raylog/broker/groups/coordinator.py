@@ -27,7 +27,7 @@ from raylog.broker.groups.held import Claimant, read_claim, read_group
 from raylog.broker.groups.holding import GroupHolder, store_answers
 from raylog.broker.groups.keeper import GroupKeeper
 from raylog.broker.groups.listing import GroupListing
-from raylog.broker.groups.table import Entry
+from raylog.broker.groups.table import Entry, GroupBusy
 from raylog.coordination import group_nodes
 from raylog.coordination.clocks import monotonic_ms
 from raylog.coordination.group_deletion import finish_deletion
@@ -235,16 +235,16 @@ class GroupCoordinator:
                 return results
         raise CoordinatorNotAvailable(f"offsets of group {group} change all the time: stop who commits them")
 
-    # --- offsets that nobody needs (see retention) ---
+    # --- offsets that nobody needs (see retention); each of these raises GroupBusy ---
 
     def unneeded(self, group: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
         """Commits for partitions of topics that no member reads."""
-        with self._holder.enter(group) as entry:
+        with self._holder.enter(group, wait=False) as entry:
             return self._unneeded(entry, group)
 
     def forget(self, group: GroupId, commits: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Forget those of the commits that stand still and are not needed now, either."""
-        with self._holder.enter(group) as entry:
+        with self._holder.enter(group, wait=False) as entry:
             seen = self._offsets.look(group, list(commits))
             unneeded = self._unneeded(entry, group)
             still = [tp for tp, committed in commits.items() if unneeded.get(tp) == committed]
@@ -258,7 +258,7 @@ class GroupCoordinator:
 
     def forget_deleted_topics(self, group: GroupId) -> Sequence[TopicPartition]:
         """Forget the offsets that the group has for topics that are deleted; answers which."""
-        with self._holder.enter(group) as entry:
+        with self._holder.enter(group, wait=False) as entry:
             self._holder.check_coordinates(entry, group)
             return self._offsets.forget_deleted_topics(group, self._fence(entry, group))
 
@@ -271,7 +271,7 @@ class GroupCoordinator:
         """When the group was found first without members, and ``untimed`` as they are, by the wall clock; None when it
         has members, which is noted.
         """
-        with self._holder.enter(group) as entry:
+        with self._holder.enter(group, wait=False) as entry:
             if self._describe(entry, group).state != GroupState.EMPTY:
                 forget_note(self._store, group, self._fence(entry, group))
                 return None
@@ -284,7 +284,7 @@ class GroupCoordinator:
 
     def forget_bare(self, group: GroupId) -> bool:
         """Forget the group if it has neither members, nor offsets, nor ids that are given out to join with."""
-        with self._holder.enter(group) as entry:
+        with self._holder.enter(group, wait=False) as entry:
             is_empty = self._describe(entry, group).state == GroupState.EMPTY
             if entry.held is not None and not entry.held.was_taken():
                 is_empty = entry.held.is_idle
@@ -348,7 +348,7 @@ class GroupCoordinator:
         with store_answers():
             deleted = group_nodes.deleted_groups(self._store)
         for group in deleted:
-            with suppress(NotCoordinator), self._holder.enter(group) as entry:
+            with suppress(NotCoordinator, GroupBusy), self._holder.enter(group, wait=False) as entry:
                 self._finish_deletion(entry, group)
 
     def _finish_deletion(self, entry: Entry, group: GroupId) -> None:

@@ -20,7 +20,7 @@ from raylog.broker.groups.classic_stored import GroupRules
 from raylog.broker.groups.described import ListedGroup
 from raylog.broker.groups.due import DueGroups
 from raylog.broker.groups.held import Basis, Claimant, HeldGroup, check_coordinates, claim_group, is_later, read_claim
-from raylog.broker.groups.table import Entry, GroupTable
+from raylog.broker.groups.table import Entry, GroupBusy, GroupTable
 from raylog.coordination.group_kinds import check_group_id
 from raylog.coordination.loops import Loops
 from raylog.coordination.model import ClusterState
@@ -36,7 +36,7 @@ logger = EventLog(__name__)
 BEAT_MS = 200
 """How often it looks whether it still may act."""
 LOCK_WAIT_S = 0.05
-"""For so long the time of a group waits for who is in it; then other groups are next."""
+"""For so long those who see to all groups wait for who is in one; then other groups are next."""
 _ALL = GroupId("")
 """In the place of a group, which has a name: look whether it still may act."""
 
@@ -96,19 +96,30 @@ class GroupHolder:
             raise NotCoordinator(f"broker {self.claimant().broker} may not act for groups: it stops, or has no lease")
 
     @contextmanager
-    def enter(self, group: GroupId) -> Iterator[Entry]:
-        """The group's entry, for one thread at a time.
+    def enter(self, group: GroupId, *, wait: bool = True) -> Iterator[Entry]:
+        """The group's entry, for one thread at a time. Without ``wait`` raises GroupBusy where it is not free soon.
 
         Raises InvalidGroupId, NotCoordinator while this broker may not act, and CoordinatorNotAvailable for what the
         store does not answer inside.
         """
         check_group_id(group)
-        with self._table.enter(group) as entry, store_answers():
+        with self._enter(group, wait=wait) as entry, store_answers():
             self.check_may_act()
             if entry.held is not None and entry.held.claimant != self.claimant():
                 self.let_go(entry, NotCoordinator(f"broker {self.claimant().broker} registered anew"))
             with self._guarded(entry, group):
                 yield entry
+
+    @contextmanager
+    def _enter(self, group: GroupId, *, wait: bool) -> Iterator[Entry]:
+        if wait:
+            with self._table.enter(group) as entry:
+                yield entry
+            return
+        with self._table.try_enter(group, LOCK_WAIT_S) as free:
+            if free is None:
+                raise GroupBusy(f"group {group} is busy: a request that came before is not answered by the store")
+            yield free
 
     @contextmanager
     def _guarded(self, entry: Entry, group: GroupId) -> Iterator[None]:
@@ -214,9 +225,10 @@ class GroupHolder:
     def adopt(self, group: GroupId) -> bool:
         """Hold the group, if it is to be coordinated here, so that its time passes.
 
-        False when none has to pass: it has no members, or is not of Kafka clients. Raises as :meth:`hold` does.
+        False when none has to pass: it has no members, or is not of Kafka clients. Raises as :meth:`hold` does;
+        GroupBusy.
         """
-        with self.enter(group) as entry:
+        with self.enter(group, wait=False) as entry:
             entry.was_let_go = False
             held = self.hold(entry, group, make=False)
             if held is not None and held.is_idle:
@@ -232,9 +244,10 @@ class GroupHolder:
 
     def move(self, group: GroupId, to: BrokerId) -> None:
         """Leave the group to ``to``, which is to claim it; its members look for it then. Does nothing while a rebalance
-        is under way, which would begin anew. Raises as :meth:`hold` does; NotCoordinator when it is elsewhere already.
+        is under way, which would begin anew. Raises as :meth:`hold` does; NotCoordinator when it is elsewhere already;
+        GroupBusy.
         """
-        with self.enter(group) as entry:
+        with self.enter(group, wait=False) as entry:
             try:
                 held = self.hold(entry, group, make=False)
                 if held is None or not held.is_at_rest:
@@ -249,9 +262,11 @@ class GroupHolder:
                 entry.idle = entry.claimed_as = None
                 raise
 
-    def lost(self, group: GroupId) -> None:
-        """The store refused what the group had allowed: somebody else has claimed it."""
-        with self._table.enter(group) as entry:
+    def lost(self, group: GroupId, *, wait: bool = True) -> None:
+        """The store refused what the group had allowed, or shows it: somebody else has claimed it. Without ``wait``
+        raises GroupBusy where the group is not free soon.
+        """
+        with self._enter(group, wait=wait) as entry:
             self.let_go(entry, NotCoordinator(f"group {group} was claimed by another broker"))
 
     def _let_go_of_all(self, error: RaylogError) -> None:

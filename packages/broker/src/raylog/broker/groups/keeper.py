@@ -9,7 +9,7 @@ What a look costs is bounded: the names of all groups, and the claims of those t
 here, or are held; a broker's first look in each incarnation reads the claims of all. One without members is read once
 for each claim, and after it was held. A look follows each change of the able brokers; another one comes every LOOK_MS,
 for what went wrong meanwhile. What this broker let go of, since it had no lease or the store did not answer, it holds
-again with the next pass.
+again with the next pass. A group that is busy, for its write hangs, holds up no other.
 
 Where the controller does not reach this broker, others claim its groups, though it is registered and has its lease. It
 may hear of no change then, and lets go of them with its next write for each, or with its next look.
@@ -31,6 +31,7 @@ from raylog.broker.groups.classic_claims import (
     claim_of,
     coordinator_of,
 )
+from raylog.broker.groups.table import GroupBusy
 from raylog.coordination import group_paths
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
@@ -69,7 +70,7 @@ class KeptGroups(Protocol):
 
     def let_go_groups(self) -> Collection[GroupId]: ...
 
-    def lost(self, group: GroupId) -> None: ...
+    def lost(self, group: GroupId, *, wait: bool) -> None: ...
 
     def adopt(self, group: GroupId) -> bool: ...
 
@@ -199,7 +200,9 @@ class GroupKeeper:
         """
         try:
             if claim_of(group, readable(found)).broker != self._me().broker:
-                self._groups.lost(group)
+                self._groups.lost(group, wait=False)
+        except GroupBusy:
+            pass  # its write is refused, or the next look finds it free
         except CorruptMetadata:
             pass  # the next write of the claim tells it
 
@@ -217,6 +220,9 @@ class GroupKeeper:
                 return
         except NotCoordinator:
             return  # another broker was faster, or is to be it since
+        except GroupBusy:
+            self._orphans.append((group, claim))
+            return
         except CoordinatorNotAvailable:
             self._orphans.append((group, claim))
             raise
@@ -232,6 +238,8 @@ class GroupKeeper:
             self._groups.move(group, to)
         except NotCoordinator:
             pass  # it is another broker's already
+        except GroupBusy:
+            self._strays.append((group, to))
         except CoordinatorNotAvailable:
             self._strays.append((group, to))
             raise

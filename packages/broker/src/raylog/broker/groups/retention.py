@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 from raylog.broker.events import EventLog
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import ListedGroup
+from raylog.broker.groups.table import GroupBusy
 from raylog.coordination.model import ClusterState
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset
@@ -43,7 +44,8 @@ claim that was under way, leaves some after the first time.
 
 
 class RetainedGroups(Protocol):
-    """The groups that this broker coordinates. Every call raises RaylogError when it does not any more."""
+    """The groups that this broker coordinates. Every call raises RaylogError when it does not any more, and GroupBusy
+    when the group's write hangs."""
 
     def list_groups(self) -> Sequence[ListedGroup]: ...
 
@@ -94,16 +96,26 @@ class OffsetRetention:
         self._gone: dict[TopicName, int] = {}
         """Topics that were deleted, and how many passes ago; others may have the names."""
         self._behind: set[GroupId] = set()
-        """Groups that have still to be looked through, for the store did not answer."""
+        """Groups to be looked through for deleted topics: the store did not answer before, or they were busy."""
+        self._busy: list[tuple[ListedGroup, bool]] = []
+        """Groups that the last check has still to look through, and whether it is noted since when they are empty."""
 
     def check(self, now_ms: TimestampMs) -> None:
         """Forget what was not needed for long enough; where that fails, the next check does."""
         self._groups.finish_deletions()
         listed_groups, noted = self._groups.list_groups(), self._groups.noted_empty()
+        self._check([(listed, listed.group in noted) for listed in listed_groups], now_ms)
+
+    def check_again(self, now_ms: TimestampMs) -> None:
+        """The groups that were busy in the last check."""
+        self._check(self._busy, now_ms)
+
+    def _check(self, groups: Sequence[tuple[ListedGroup, bool]], now_ms: TimestampMs) -> None:
         failed = _Failed()
-        for listed in self._until_stopped(listed_groups):
+        for listed, is_noted in self._until_stopped(groups):
             with failed.noting(listed.group):
-                self._check_group(listed, listed.group in noted, now_ms)
+                self._check_group(listed, is_noted, now_ms)
+        self._busy = [(listed, is_noted) for listed, is_noted in groups if failed.was_busy(listed.group)]
         failed.log("offsets were not looked through")
 
     def _until_stopped(self, groups: Iterable[T]) -> Iterator[T]:
@@ -143,7 +155,7 @@ class OffsetRetention:
         for group in self._until_stopped(sorted(self._behind)):
             with failed.noting(group):
                 self._forget_deleted_topics_of(group)
-            if not failed.was_unanswered(group):
+            if not failed.was_unanswered(group) and not failed.was_busy(group):
                 self._behind.discard(group)
         failed.log("offsets of deleted topics were not forgotten")
 
@@ -173,10 +185,14 @@ class _Failed:
         """By the store."""
         return group in self._errors.get(CoordinatorNotAvailable, ())
 
+    def was_busy(self, group: GroupId) -> bool:
+        """Nobody waits for one group: it is looked through with the next pass."""
+        return group in self._errors.get(GroupBusy, ())
+
     def log(self, event: str) -> None:
         for kind, errors in self._errors.items():
             first, error = next(iter(errors.items()))
-            told = log.info if kind is NotCoordinator else log.warning  # a group that has moved has its coordinator
+            told = log.info if kind in (NotCoordinator, GroupBusy) else log.warning  # these are seen to, or will be
             told(event, groups=len(errors), first=first, reason=error)
 
 

@@ -8,9 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from raylog.broker.groups.held import Claimant, HeldGroup, IdleGroup
+from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import GroupId
 
-__all__ = ["Entry", "GroupTable"]
+__all__ = ["Entry", "GroupBusy", "GroupTable"]
+
+
+class GroupBusy(RaylogError):
+    """Somebody is in the group, and stays: its write hangs. For those who do not wait, but come again."""
 
 
 @dataclass(slots=True)

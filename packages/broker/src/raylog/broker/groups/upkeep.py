@@ -69,6 +69,8 @@ class GroupUpkeep:
         if now_ms >= self._check_ms:
             self._check_ms = MonotonicMs(now_ms + self._settings()[OFFSETS_RETENTION_CHECK_INTERVAL_MS])
             self._guarded(partial(self._retention.check, self._age_ms()))
+        else:
+            self._guarded(partial(self._retention.check_again, self._age_ms()))
         return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
