@@ -4,6 +4,7 @@ themselves, and APIs that are not there. The wire is spoken byte by byte, so tha
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,26 @@ def test_an_api_that_is_not_offered_ends_the_connection_and_no_other(tmp_path: P
                     client.send(len(frame).to_bytes(4, "big") + frame)
                     assert client.closed(), api.name
             assert bystander.ask(18, 0).error_code is ErrorCode.none
+
+
+# --- time
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+def test_requests_without_time_do_nothing(tmp_path: Path, timeout_ms: int) -> None:
+    timeout = timedelta(milliseconds=timeout_ms)
+    with InProcessCluster(tmp_path) as cluster:
+        cluster.create_topic("t")
+        controller = cluster.controller
+        new = {"name": "n", "num_partitions": 1, "replication_factor": 1}
+        [made] = ask(controller, "CreateTopics", 7, topics=[new], timeout=timeout).topics
+        [grown] = ask(controller, "CreatePartitions", 3, topics=[{"name": "t", "count": 2}], timeout=timeout).results
+        [deleted] = ask(controller, "DeleteTopics", 5, topic_names=["t"], timeout=timeout).responses
+        election = ask(controller, "ElectLeaders", 2, topic_partitions=None, election_type=0, timeout=timeout)
+        moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [0]}]}]
+        moved = ask(controller, "AlterPartitionReassignments", 1, topics=moves, timeout=timeout)
+        codes = {each.error_code for each in (made, grown, deleted, election, moved)}
+        assert codes == {ErrorCode.request_timed_out}
+        topics = {topic.name: len(topic.partitions) for topic in cluster.controller.partitions.state().topics.values()}
+        assert topics == {"t": 1}
+        assert create(controller, "n").error_code is ErrorCode.none, "nobody makes it later"

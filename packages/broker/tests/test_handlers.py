@@ -308,7 +308,7 @@ def test_create_topics(node: Node, version: int) -> None:
             "num_partitions": 2,
             "replication_factor": 1,
             "assignments": [],
-            "configs": [{"name": "retention.ms", "value": "5"}, {"name": "flush.ms", "value": None}],
+            "configs": [{"name": "retention.ms", "value": "5"}],
         }
     ]
     [created] = ask(node, "CreateTopics", version, topics=topics).topics
@@ -514,7 +514,7 @@ def test_describe_cluster(node: Node, version: int) -> None:
     assert [broker.broker_id for broker in response.brokers] == [BROKER]
     if version >= 1:
         other = ask(node, "DescribeCluster", version, endpoint_type=2)
-        assert other.error_code is ErrorCode.unsupported_endpoint_type
+        assert other.error_code is ErrorCode.mismatched_endpoint_type
 
 
 # --- what holds for all

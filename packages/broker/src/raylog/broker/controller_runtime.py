@@ -43,7 +43,7 @@ from raylog.coordination.store import (
 )
 from raylog.coordination.topic_ids import odd_ids
 from raylog.coordination.trees import delete_tree
-from raylog.protocol.errors import NotController
+from raylog.protocol.errors import NotController, RequestTimedOut
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 
 __all__ = ["ControllerRuntime", "write_out"]
@@ -244,6 +244,8 @@ class ControllerRuntime:
                 self._session_changed(item)
             case NodeEvent():
                 self._node_changed(item.path)
+            case Asked() if item.event.deadline_ms <= self._now_ms():
+                item.answer.set_exception(RequestTimedOut("nothing was done: the request's time was over before"))
             case Asked():
                 self._answers[item.event.token] = item.answer
                 self._feed(item.event)

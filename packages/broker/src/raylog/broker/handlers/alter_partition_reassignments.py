@@ -8,7 +8,7 @@ Only the controller moves partitions. Answered once begun: ListPartitionReassign
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
@@ -21,30 +21,18 @@ from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartit
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     if not ports.authorizer.allows(ctx, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME):
         raise ClusterAuthorizationFailed(f"{ctx.principal} may not move partitions")
-    types = types_of(ctx)
-    wanted = [_new_replicas(topic.name, each) for topic in request.topics for each in topic.partitions]
     results = ports.topics.reassign(
-        wanted,
+        [_new_replicas(topic.name, each) for topic in request.topics for each in topic.partitions],
         timeout_ms=timeout_ms(request),
         allow_factor_change=getattr(request, "allow_replication_factor_change", True),
     )
-    by_topic: dict[TopicName, list[Any]] = defaultdict(list)
-    for tp, result in zip((each.tp for each in wanted), results, strict=True):
-        by_topic[tp.topic].append(
-            make(
-                types.ReassignablePartitionResponse,
-                partition_index=tp.partition,
-                **told(result),
-            )
-        )
-    topics = tuple(
-        make(types.ReassignableTopicResponse, name=name, partitions=tuple(of_it)) for name, of_it in by_topic.items()
-    )
-    return _response(ctx, request, topics)
+    return _response(ctx, request, results)
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
-    return _response(ctx, request, (), code_of(error), str(error))
+    """Each partition tells it, too, as with Kafka."""
+    count = sum(len(topic.partitions) for topic in request.topics)
+    return _response(ctx, request, [error] * count, code_of(error), str(error))
 
 
 def _new_replicas(name: str, asked: Any) -> NewReplicas:
@@ -55,15 +43,26 @@ def _new_replicas(name: str, asked: Any) -> NewReplicas:
 def _response(
     ctx: RequestContext,
     request: Any,
-    topics: tuple[Any, ...],
+    results: Sequence[TopicPartition | RaylogError],
     code: ErrorCode = ErrorCode.none,
     message: str | None = None,
 ) -> Any:
+    types, left = types_of(ctx), iter(results)
     return make(
-        types_of(ctx).AlterPartitionReassignmentsResponse,
+        types.AlterPartitionReassignmentsResponse,
         throttle_time=throttle(ctx),
         allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
         error_code=code,
         error_message=message,
-        responses=topics,
+        responses=tuple(
+            make(
+                types.ReassignableTopicResponse,
+                name=topic.name,
+                partitions=tuple(
+                    make(types.ReassignablePartitionResponse, partition_index=each.partition_index, **told(next(left)))
+                    for each in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
     )

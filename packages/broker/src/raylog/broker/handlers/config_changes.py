@@ -17,6 +17,7 @@ from raylog.broker.handlers.config_entries import ResourceType
 from raylog.broker.handlers.context import CLUSTER_NAME, Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.coordination.configs import DEFAULT_BROKER, Change, check_overrides_size
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     InvalidConfig,
@@ -48,6 +49,10 @@ class Target:
             raise TopicAuthorizationFailed(f"{ctx.principal} may not change the settings of topic {self._name}")
         if not self._is_topic and not allows(ctx, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
             raise ClusterAuthorizationFailed(f"{ctx.principal} may not change the settings of brokers")
+        if self._is_topic and not self._name:
+            raise InvalidRequest("settings of a topic without a name")
+        if self._is_topic:
+            check_topic_name(self._name)
 
     def __str__(self) -> str:
         if self._is_topic:
@@ -113,8 +118,6 @@ def alter_each(ctx: RequestContext, request: Any, ports: Ports, change_of: Chang
 
 def _check_entries(entries: Any) -> None:
     times = Counter(entry.name for entry in entries)
-    if "" in times:
-        raise InvalidRequest("a setting without a name")
     if repeated := [name for name, count in times.items() if count > 1]:
         raise InvalidRequest(f"{', '.join(repeated)}: more than once in the request")
 

@@ -22,6 +22,7 @@ from raylog.broker.handlers.entities import make, throttle, timeout_ms, types_of
 from raylog.coordination.controller import CreatedTopic, NewTopic
 from raylog.protocol.errors import (
     ErrorCode,
+    InvalidConfig,
     InvalidReplicaAssignment,
     InvalidRequest,
     PolicyViolation,
@@ -93,8 +94,11 @@ def _new_topic(topic: Any) -> NewTopic:
         raise InvalidRequest(
             f"topic {topic.name}: replicas assigned by hand need -1 as partitions and replication factor"
         )
-    # A config without a value stands for its default, so it is no override.
-    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    if nulls := [config.name for config in topic.configs if config.value is None]:
+        raise InvalidConfig(
+            f"topic {topic.name}: {', '.join(nulls)} without a value; leave out what is to be as always"
+        )
+    configs = {config.name: config.value for config in topic.configs}
     return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignments or None, configs)
 
 
@@ -109,7 +113,7 @@ def _failed(ctx: RequestContext, name: TopicName, error: RaylogError) -> Any:
         topic_id=NO_TOPIC_ID,
         error_code=code_of(error),
         error_message=str(error),
-        configs=None,
+        configs=(),
     )
 
 

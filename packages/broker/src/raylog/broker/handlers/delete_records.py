@@ -10,6 +10,7 @@ request's timeout: what a client was told is deleted does not come back, whoever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,17 +53,15 @@ class _DeletionWait(WatermarkWait[Partition]):
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     results: dict[TopicPartition, Deleted] = {}
     moved: dict[Path, dict[TopicPartition, Partition]] = {}
-    for topic in request.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(TopicName(topic.name), PartitionIndex(part.partition_index))
-            try:
-                partition = _partition(ctx, ports, tp)
-                asked = partition.high_watermark if part.offset == HIGH_WATERMARK else Offset(part.offset)
-                results[tp] = Deleted(partition.delete_records(asked))
-            except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
-                results[tp] = Deleted(code=code_of(failure(error, ctx, f"deleting records of {tp}")))
-                continue
-            moved.setdefault(partition.log.directory.parent, {})[tp] = partition
+    for tp, offset in _asked(request).items():
+        try:
+            partition = _partition(ctx, ports, tp)
+            asked = partition.high_watermark if offset == HIGH_WATERMARK else offset
+            results[tp] = Deleted(partition.delete_records(asked))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
+            results[tp] = Deleted(code=code_of(failure(error, ctx, f"deleting records of {tp}")))
+            continue
+        moved.setdefault(partition.log.directory.parent, {})[tp] = partition
     starts: dict[Partition, Offset] = {}
     for partitions in moved.values():
         try:
@@ -86,6 +85,15 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     return _response(ctx, request, lambda tp: Deleted(code=code_of(error)))
 
 
+def _asked(request: Any) -> dict[TopicPartition, Offset]:
+    """As in Kafka, of a partition that is named twice the last offset counts."""
+    return {
+        TopicPartition(TopicName(topic.name), PartitionIndex(part.partition_index)): Offset(part.offset)
+        for topic in request.topics
+        for part in topic.partitions
+    }
+
+
 def _partition(ctx: RequestContext, ports: Ports, tp: TopicPartition) -> Partition:
     if not ports.authorizer.allows(ctx, Operation.DELETE, Resource.TOPIC, tp.topic):
         raise TopicAuthorizationFailed(f"{ctx.principal} may not delete records of topic {tp.topic}")
@@ -93,27 +101,23 @@ def _partition(ctx: RequestContext, ports: Ports, tp: TopicPartition) -> Partiti
     return ports.partitions.get(tp)
 
 
-def _response(ctx: RequestContext, request: Any, result: Any) -> Any:
+def _response(ctx: RequestContext, request: Any, result: Callable[[TopicPartition], Deleted]) -> Any:
     types = types_of(ctx)
-
-    def answer(topic: TopicName, part: Any) -> Any:
-        start, code = result(TopicPartition(topic, PartitionIndex(part.partition_index)))
-        return make(
-            types.DeleteRecordsPartitionResult,
-            partition_index=part.partition_index,
-            low_watermark=start,
-            error_code=code,
+    by_topic: dict[TopicName, list[Any]] = {}
+    for tp in _asked(request):
+        start, code = result(tp)
+        by_topic.setdefault(tp.topic, []).append(
+            make(
+                types.DeleteRecordsPartitionResult,
+                partition_index=tp.partition,
+                low_watermark=start,
+                error_code=code,
+            )
         )
-
     return make(
         types.DeleteRecordsResponse,
         throttle_time=throttle(ctx),
         topics=tuple(
-            make(
-                types.DeleteRecordsTopicResult,
-                name=topic.name,
-                partitions=tuple(answer(topic.name, part) for part in topic.partitions),
-            )
-            for topic in request.topics
+            make(types.DeleteRecordsTopicResult, name=name, partitions=tuple(of_it)) for name, of_it in by_topic.items()
         ),
     )

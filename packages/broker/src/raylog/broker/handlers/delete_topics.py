@@ -38,6 +38,8 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
             results.append(InvalidRequest(f"topic {name} is named by its id, too"))
         elif times[name, topic_id] > 1:
             results.append(InvalidRequest(f"topic {name or topic_id} is in the request more than once"))
+        elif name is None and topic_id == NO_TOPIC_ID:
+            results.append(InvalidRequest("a topic has neither a name nor an id"))
         elif subject is None:
             results.append(UnknownTopicId(f"no topic has the id {topic_id}"))
         elif not ports.authorizer.allows(ctx, Operation.DELETE, Resource.TOPIC, subject):
@@ -48,6 +50,8 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     deleted = ports.topics.delete_topics([_name_or_id(asked[at]) for at in todo], timeout_ms=timeout_ms(request))
     for at, result in zip(todo, deleted, strict=True):
         results[at] = result
+        if isinstance(result, str) and (known := state.topic(result)) is not None:
+            asked[at] = result, known.id
     return _response(ctx, list(zip(asked, results, strict=True)))
 
 

@@ -1,7 +1,7 @@
 """DescribeCluster (API 60): the cluster's id, its controller and its brokers. KIP-700.
 
-v0      brokers, through the request's listener; authorized operations on request (none before ACLs are built)
-v1      an endpoint type: brokers (1); controllers (2) have no endpoints of their own here, they are brokers
+v0      brokers, through the request's listener; authorized operations on request (KIP-430)
+v1      an endpoint type: brokers (1); controllers (2) are not told, as by Kafka's brokers
 v2      fenced brokers on request (KIP-1073): those that are registered and do not answer the controller
 """
 
@@ -18,10 +18,11 @@ from raylog.broker.handlers.context import (
 )
 from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.broker.handlers.leaders import reachable_brokers
+from raylog.broker.handlers.operations import OPERATIONS_UNKNOWN, cluster_operations
 from raylog.coordination.model import ClusterState
 from raylog.protocol.errors import ClusterAuthorizationFailed, ErrorCode, RaylogError, code_of
 
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 
 
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
@@ -29,15 +30,13 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         raise ClusterAuthorizationFailed(f"{ctx.principal} may not describe the cluster")
     asked = getattr(request, "endpoint_type", BROKERS)
     if asked != BROKERS:
-        return _response(
-            ctx,
-            ClusterState(),
-            ErrorCode.unsupported_endpoint_type,
-            f"endpoint type {asked}: only brokers (1)",
-        )
-    state = ports.cluster.state()
+        is_known = asked == CONTROLLERS
+        code = ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type
+        return _response(ctx, ClusterState(), code, f"endpoint type {asked}: this broker tells of brokers (1)")
     with_fenced = getattr(request, "include_fenced_brokers", False)
-    return _response(ctx, state, ErrorCode.none, None, with_fenced=with_fenced)
+    wants = request.include_cluster_authorized_operations
+    allowed = cluster_operations(ctx, ports) if wants else OPERATIONS_UNKNOWN
+    return _response(ctx, ports.cluster.state(), ErrorCode.none, None, with_fenced=with_fenced, allowed=allowed)
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
@@ -45,7 +44,13 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 
 
 def _response(
-    ctx: RequestContext, state: ClusterState, code: ErrorCode, message: str | None, *, with_fenced: bool = False
+    ctx: RequestContext,
+    state: ClusterState,
+    code: ErrorCode,
+    message: str | None,
+    *,
+    with_fenced: bool = False,
+    allowed: int = OPERATIONS_UNKNOWN,
 ) -> Any:
     types = types_of(ctx)
     brokers = [
@@ -68,4 +73,5 @@ def _response(
         cluster_id=state.cluster_id,
         controller_id=state.controller_id,
         brokers=tuple(brokers),
+        cluster_authorized_operations=allowed,
     )

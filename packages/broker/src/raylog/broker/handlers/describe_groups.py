@@ -17,12 +17,10 @@ from typing import Any
 from raylog.broker.groups.classic import GroupState
 from raylog.broker.groups.described import DescribedGroup
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
-from raylog.broker.handlers.entities import AUTHORIZED_OPERATIONS_UNKNOWN, failure, make, throttle, told, types_of
+from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.broker.handlers.group_offsets import check_group
+from raylog.broker.handlers.operations import OPERATIONS_UNKNOWN, operations
 from raylog.protocol.errors import GroupIdNotFound, RaylogError
-
-GROUP_OPERATIONS = {3: Operation.READ, 6: Operation.DELETE, 8: Operation.DESCRIBE}
-"""By their places in the bit field, which are Kafka's AclOperation."""
 
 DEAD = DescribedGroup("Dead", "", "", ())
 NOTHING = DescribedGroup("", "", "", ())
@@ -40,8 +38,8 @@ def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
 def _isolated(ctx: RequestContext, ports: Ports, name: str, with_operations: bool) -> Any:
     try:
         group = check_group(ctx, ports, Operation.DESCRIBE, name)
-        operations = _operations(ctx, ports, name) if with_operations else AUTHORIZED_OPERATIONS_UNKNOWN
-        return _group(ctx, name, ports.groups.describe(group), operations=operations)
+        allowed = operations(ctx, ports, Resource.GROUP, name) if with_operations else OPERATIONS_UNKNOWN
+        return _group(ctx, name, ports.groups.describe(group), allowed=allowed)
     except Exception as error:  # noqa: BLE001 (whatever it is, the other groups go on)
         return _refused(ctx, name, failure(error, ctx, f"describing group {name}"))
 
@@ -52,21 +50,12 @@ def _refused(ctx: RequestContext, name: str, error: RaylogError) -> Any:
     return _group(ctx, name, NOTHING, error)
 
 
-def _operations(ctx: RequestContext, ports: Ports, name: str) -> int:
-    allowed = (
-        place
-        for place, operation in GROUP_OPERATIONS.items()
-        if ports.authorizer.allows(ctx, operation, Resource.GROUP, name)
-    )
-    return sum(1 << place for place in allowed)
-
-
 def _group(
     ctx: RequestContext,
     name: str,
     group: DescribedGroup,
     error: RaylogError | None = None,
-    operations: int = AUTHORIZED_OPERATIONS_UNKNOWN,
+    allowed: int = OPERATIONS_UNKNOWN,
 ) -> Any:
     """As Kafka's: what the members of a new generation said is not shown before that generation is settled."""
     types = types_of(ctx)
@@ -90,7 +79,7 @@ def _group(
             )
             for member in group.members
         ),
-        authorized_operations=operations,
+        authorized_operations=allowed,
     )
 
 

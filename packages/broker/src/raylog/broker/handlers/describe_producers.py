@@ -13,6 +13,7 @@ from typing import Any
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import failure, make, throttle, told, types_of
 from raylog.broker.storage.producers import ProducerFacts
+from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, TopicAuthorizationFailed
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
@@ -23,6 +24,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
         try:
             if not ports.authorizer.allows(ctx, Operation.READ, Resource.TOPIC, topic):
                 raise TopicAuthorizationFailed(f"{ctx.principal} may not read topic {topic}")
+            check_topic_name(topic)
             ports.lease.check()
             producers = ports.partitions.get(tp).active_producers()
         except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)

@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from raylog.broker.handlers.context import Ports, RequestContext
-from raylog.broker.handlers.entities import AUTHORIZED_OPERATIONS_UNKNOWN, make, throttle, types_of
+from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.broker.handlers.leaders import state_to_tell
 from raylog.broker.handlers.metadata import find_topic, partition_fields
+from raylog.broker.handlers.operations import OPERATIONS_UNKNOWN, topic_operations
 from raylog.coordination.model import ClusterState, TopicState
 from raylog.protocol.errors import ErrorCode, InvalidRequest, RaylogError, code_of
 from raylog.protocol.ids import NO_TOPIC_ID, TopicName
@@ -35,7 +36,7 @@ def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     found = [_find(ctx, ports, state, TopicName(name)) for name in names]
     if not asked:
         found = [topic for topic in found if isinstance(topic, TopicState)]
-    return _page(ctx, state, found, start, _limit(request))
+    return _page(ctx, ports, state, found, start, _limit(request))
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
@@ -65,25 +66,32 @@ def _find(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicNam
         return name, error
 
 
-def _page(ctx: RequestContext, state: ClusterState, found: Iterable[Found], start: tuple[str, int], limit: int) -> Any:
+def _page(
+    ctx: RequestContext,
+    ports: Ports,
+    state: ClusterState,
+    found: Iterable[Found],
+    start: tuple[str, int],
+    limit: int,
+) -> Any:
     """Topics until ``limit`` partitions are told; ``start`` names a topic, and its first partition to tell."""
     types, topics, left = types_of(ctx), [], limit
     for topic in found:
         if isinstance(topic, tuple):
-            topics.append(_failed(ctx, *topic))
+            topics.append(_failed(ctx, *topic, topic_operations(ctx, ports, *topic)))
             continue
         if left == 0:
             return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=0))
         begin = start[1] if topic.name == start[0] else 0
         end = min(begin + left, len(topic.partitions))
-        topics.append(_topic(ctx, state, topic, begin, end))
+        topics.append(_topic(ctx, state, topic, begin, end, topic_operations(ctx, ports, topic.name)))
         if end < len(topic.partitions):
             return _response(ctx, topics, make(types.Cursor, topic_name=topic.name, partition_index=end))
         left -= max(0, end - begin)
     return _response(ctx, topics, None)
 
 
-def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, begin: int, end: int) -> Any:
+def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, begin: int, end: int, allowed: int) -> Any:
     types = types_of(ctx)
     return make(
         types.DescribeTopicPartitionsResponseTopic,
@@ -100,11 +108,11 @@ def _topic(ctx: RequestContext, state: ClusterState, topic: TopicState, begin: i
             )
             for index in range(begin, end)
         ),
-        topic_authorized_operations=AUTHORIZED_OPERATIONS_UNKNOWN,
+        topic_authorized_operations=allowed,
     )
 
 
-def _failed(ctx: RequestContext, name: TopicName, error: RaylogError) -> Any:
+def _failed(ctx: RequestContext, name: TopicName, error: RaylogError, allowed: int = OPERATIONS_UNKNOWN) -> Any:
     return make(
         types_of(ctx).DescribeTopicPartitionsResponseTopic,
         error_code=code_of(error),
@@ -112,7 +120,7 @@ def _failed(ctx: RequestContext, name: TopicName, error: RaylogError) -> Any:
         topic_id=NO_TOPIC_ID,
         is_internal=False,
         partitions=(),
-        topic_authorized_operations=AUTHORIZED_OPERATIONS_UNKNOWN,
+        topic_authorized_operations=allowed,
     )
 
 

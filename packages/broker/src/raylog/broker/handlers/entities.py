@@ -24,9 +24,6 @@ from raylog.protocol.messages import decode_request, encode_response
 
 log = EventLog(__name__)
 
-AUTHORIZED_OPERATIONS_UNKNOWN = -(2**31)
-"""Where nothing is said of what the client may do (KIP-430)."""
-
 T = TypeVar("T")
 
 Decide = Callable[[RequestContext, Any, Ports], Any]

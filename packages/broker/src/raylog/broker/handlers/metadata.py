@@ -6,10 +6,10 @@ v2      cluster id
 v4      the client says whether unknown topics may be created (until then it always may)
 v5      offline replicas
 v7      leader epochs (KIP-320)
-v8      authorized operations on request (none are computed before ACLs are built)
+v8      authorized operations on request (KIP-430); those of the cluster until v10
 v9      flexible
 v10     topic ids beside the names (KIP-516)
-v12     topics by id; before, an id or a missing name is an INVALID_REQUEST
+v12     topics by id, where one is given; before, an id or a missing name is an INVALID_REQUEST
 v13     an error code for the whole response
 
 Endpoints are those of the listener that the request came through. A topic that is unknown is asked of the
@@ -27,6 +27,7 @@ from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE
 from raylog.broker.handlers.context import Operation, Ports, RequestContext, Resource
 from raylog.broker.handlers.entities import make, throttle, types_of
 from raylog.broker.handlers.leaders import reachable_brokers, state_to_tell
+from raylog.broker.handlers.operations import OPERATIONS_UNKNOWN, cluster_operations, topic_operations
 from raylog.coordination.model import ClusterState, PartitionState, TopicState
 from raylog.coordination.topic_names import check_topic_name
 from raylog.protocol.errors import (
@@ -46,12 +47,23 @@ Answer = TopicState | tuple[TopicName | None, TopicId, RaylogError]
 def decide(ctx: RequestContext, request: Any, ports: Ports) -> Any:
     state = state_to_tell(ports)
     answers = _answers(ctx, request, ports, state)
-    return _response(ctx, state, answers)
+    with_topics = getattr(request, "include_topic_authorized_operations", False)
+    with_cluster = getattr(request, "include_cluster_authorized_operations", False)
+    return _response(
+        ctx,
+        state,
+        [
+            _topic(ctx, state, answer, _allowed(ctx, ports, answer) if with_topics else OPERATIONS_UNKNOWN)
+            for answer in answers
+        ],
+        cluster_operations(ctx, ports) if with_cluster else OPERATIONS_UNKNOWN,
+    )
 
 
 def refuse(ctx: RequestContext, request: Any, error: RaylogError) -> Any:
     asked = [(topic.name, _id_of(topic), error) for topic in request.topics or ()]
-    return _response(ctx, ClusterState(), asked, error)
+    topics = [_topic(ctx, ClusterState(), each) for each in asked]
+    return _response(ctx, ClusterState(), topics, error=error)
 
 
 def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterState) -> list[Answer]:
@@ -80,16 +92,25 @@ def _answers(ctx: RequestContext, request: Any, ports: Ports, state: ClusterStat
 def _answer(
     ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName | None, topic_id: TopicId
 ) -> Answer:
-    wanted = name
-    if wanted is None:
-        topic = state.topic_by_id(topic_id)
-        if topic is None:
-            return None, topic_id, UnknownTopicId(f"no topic has the id {topic_id}")
-        wanted = topic.name
+    if name is not None and topic_id == NO_TOPIC_ID:
+        try:
+            return find_topic(ctx, ports, state, name)
+        except RaylogError as error:
+            return name, NO_TOPIC_ID, error
+    topic = state.topic_by_id(topic_id)
+    if topic is None:
+        return None, topic_id, UnknownTopicId(f"no topic has the id {topic_id}")
     try:
-        return find_topic(ctx, ports, state, wanted)
+        return find_topic(ctx, ports, state, topic.name)
     except RaylogError as error:
-        return name, topic_id if name is None else NO_TOPIC_ID, error
+        return None, topic_id, error
+
+
+def _allowed(ctx: RequestContext, ports: Ports, answer: Answer) -> int:
+    if not isinstance(answer, tuple):
+        return topic_operations(ctx, ports, answer.name)
+    name, _, error = answer
+    return topic_operations(ctx, ports, name, error)
 
 
 def find_topic(ctx: RequestContext, ports: Ports, state: ClusterState, name: TopicName) -> TopicState:
@@ -112,7 +133,11 @@ def _id_of(topic: Any) -> TopicId:
 
 
 def _response(
-    ctx: RequestContext, state: ClusterState, answers: Sequence[Answer], error: RaylogError | None = None
+    ctx: RequestContext,
+    state: ClusterState,
+    topics: Sequence[Any],
+    allowed: int = OPERATIONS_UNKNOWN,
+    error: RaylogError | None = None,
 ) -> Any:
     types = types_of(ctx)
     brokers = [
@@ -125,12 +150,13 @@ def _response(
         brokers=tuple(brokers),
         cluster_id=state.cluster_id,
         controller_id=state.controller_id,
-        topics=tuple(_topic(ctx, state, answer) for answer in answers),
+        topics=tuple(topics),
+        cluster_authorized_operations=allowed,
         error_code=ErrorCode.none if error is None else code_of(error),
     )
 
 
-def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
+def _topic(ctx: RequestContext, state: ClusterState, answer: Answer, allowed: int = OPERATIONS_UNKNOWN) -> Any:
     types = types_of(ctx)
     if isinstance(answer, tuple):
         name, topic_id, error = answer
@@ -140,6 +166,7 @@ def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
             name=name if ctx.version >= 12 else name or "",  # it could not be null before
             topic_id=topic_id,
             partitions=(),
+            topic_authorized_operations=allowed,
         )
     return make(
         types.MetadataResponseTopic,
@@ -151,6 +178,7 @@ def _topic(ctx: RequestContext, state: ClusterState, answer: Answer) -> Any:
             make(types.MetadataResponsePartition, **partition_fields(ctx, state, index, partition))
             for index, partition in enumerate(answer.partitions)
         ),
+        topic_authorized_operations=allowed,
     )
 
 
