@@ -237,10 +237,10 @@ DATA: Mapping[Callable[..., Any], Mapping[str, Bad]] = {
         "num_cpus": NO_AMOUNT,
         "memory": NO_AMOUNT,
         "label_selector": (5, "a", ["a"]),
-        "config": READER["__init__"]["config"],
+        "config": (*READER["__init__"]["config"], {"auto_offset_reset": "earliest"}, {"group_id": "g"}),
     },
     data.write: {
-        "dataset": (),  # Ray Data's own
+        "dataset": (None, 5, [{"value": b"v"}]),
         "topic": (*NO_TOPIC, None),
         "bootstrap_servers": NO_SERVERS_GIVEN,
         "concurrency": NO_COUNT,
@@ -254,7 +254,11 @@ DATA: Mapping[Callable[..., Any], Mapping[str, Bad]] = {
         "auto_offset_reset": ("none", "first", 5, None),
         "fail_on_data_loss": NO_FLAG,
         "timeout_ms": NO_WAIT,
-        "config": NO_SETTINGS,
+        "config": (
+            *NO_SETTINGS,
+            *({"group_id": "g"}, {"enable_auto_commit": True}, {"enable_auto_offset_store": False}),
+            *({"value_deserializer": "json"}, {"topics": ["t"]}, {"listener": None}),
+        ),
     },
 }
 DOORS: Mapping[type, Mapping[str, Mapping[str, Bad]]] = {
@@ -397,8 +401,10 @@ def test_what_an_argument_of_ray_data_cannot_be_is_refused(call: Callable[..., A
             first = {"topic": "t", "bootstrap_servers": servers}
             if call is data.stream:
                 first["group"] = "g"
+            if call is data.write:
+                first["dataset"] = None
             given = {**first, **(bad if argument == "config" else {argument: bad})}
-            told = wrong(partial(call, *([None] if call is data.write else []), **given), (*REFUSALS, ValueError))
+            told = wrong(partial(call, **given), (*REFUSALS, ValueError))
             if told:
                 found[f"{argument}={shown(bad, 60)}"] = told
     assert found == {}

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -30,7 +31,7 @@ from raylog.client.group_runner import State
 from raylog.client.results import GroupDescription
 from raylog.coordination import group_paths
 from raylog.coordination.zk_store import ZkStore
-from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
+from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -257,6 +258,30 @@ def test_a_drained_group_has_handled_and_committed_all(cluster: Cluster, topic: 
     with cluster.admin() as admin:
         offsets = admin.list_group_offsets(name)
     assert {tp.partition: offset.offset for tp, offset in offsets.items()} == dict.fromkeys(range(PARTITIONS), 100)
+
+
+def test_drain_ends_where_a_topic_is_deleted(cluster: Cluster, topic: str) -> None:
+    """What is left of it never comes; made anew, it is another one, which ends elsewhere."""
+    with cluster.producer() as producer:
+        producer.send(topic, b"0", partition=0)
+
+    def refuse(records: list[Any]) -> None:
+        raise ValueError("not now")
+
+    config = {"auto_offset_reset": "earliest", "errors_retry_timeout": -1}
+    with (
+        ThreadPoolExecutor() as pool,
+        group(f"group-of-{topic}", topics=topic, handler=refuse, cluster=cluster, **config) as consumers,
+    ):
+        draining = pool.submit(consumers.drain, WAIT_S)
+        wait_until(
+            lambda: consumers.status().positions, WAIT_S, "members that drain tell where they stand without records"
+        )
+        with cluster.admin() as admin:
+            admin.delete_topics([topic])
+            admin.create_topic(topic, PARTITIONS, replication_factor=3)
+        with pytest.raises(UnknownTopicOrPartition, match=f"{topic} was deleted while it was drained"):
+            draining.result()
 
 
 def test_a_handler_that_hangs_is_killed_with_its_process(cluster: Cluster, topic: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import pandas
 import pytest
 
 from raylog.client.data_plan import by_node, places, tasks_at_once
@@ -36,6 +37,23 @@ def test_partitions_that_are_left_out_take_the_default() -> None:
     assert found.times == {tp(2): 1_714_521_600_000}
 
 
+@pytest.mark.parametrize(
+    ("time", "at_ms"),
+    [
+        (datetime(2024, 5, 1, 0, 0, 0, 500, UTC), 1_714_521_600_001),
+        (datetime(2024, 5, 1, 0, 0, 0, 1_000, UTC), 1_714_521_600_001),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), 0),
+        (datetime(1969, 12, 31, 23, 59, 59, 998_000, UTC), 0),
+        (datetime(1, 1, 1), 0),
+        (datetime(9999, 12, 31, 23, 59, 59, 999_000), 253_402_300_799_999),
+        (pandas.Timestamp(1_500_001, unit="ns"), 2),
+    ],
+)
+def test_time_is_of_the_first_millisecond_at_or_after(time: datetime, at_ms: int) -> None:
+    """Before 1970 too, where the protocol has other meanings: -1 is the end."""
+    assert places("start_offset", time, EARLIEST, [tp(0)]).times == {tp(0): at_ms}
+
+
 def test_a_time_without_a_zone_is_utc() -> None:
     instant = datetime(2024, 5, 1, 12, tzinfo=UTC)
     elsewhere = instant.astimezone(timezone(timedelta(hours=9)))
@@ -43,7 +61,7 @@ def test_a_time_without_a_zone_is_utc() -> None:
     assert times == [dict.fromkeys(PARTITIONS, 1_714_564_800_000)] * 3
 
 
-@pytest.mark.parametrize("given", ["newest", -1, True, 1.5, None, {"t": {0: "newest"}}, {"t": {1: -2}}])
+@pytest.mark.parametrize("given", ["newest", -1, True, 1.5, None, pandas.NaT, {"t": {0: "newest"}}, {"t": {1: -2}}])
 def test_what_is_no_place_is_named(given: Any) -> None:
     with pytest.raises(ValueError, match=r"start_offset: .* is no place"):
         places("start_offset", given, EARLIEST, PARTITIONS)

@@ -142,6 +142,11 @@ def test_a_partition_is_a_task_unless_more_are_wanted() -> None:
     assert cut[-1] == two[1]
 
 
+def test_no_more_pieces_than_offsets_are_cut() -> None:
+    """However many are asked for: nothing is made for the others."""
+    assert split(ranges((0, 3, 5)), min_partitions=10**12) == ranges((0, 3, 4), (0, 4, 5))
+
+
 def test_long_ranges_are_cut_to_the_most_records() -> None:
     assert split(ranges((0, 0, 10)), max_records=4) == ranges((0, 0, 3), (0, 3, 6), (0, 6, 10))
     assert split([], min_partitions=4, max_records=1) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -68,7 +69,7 @@ CALLS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Ba
         {
             "name": NO_GROUP,
             "topics": NO_TOPICS,
-            "handler": (5, None, "x", object, object()),
+            "handler": (5, None, "x", object, object(), partial(handle, threading.Lock())),
             "size": (-1, 1.5, "1", True, None, 2**31),
             "cluster": (5, SERVERS, True, ""),
             "batch_format": (5, "", "arrow", None, True, ["rows"]),

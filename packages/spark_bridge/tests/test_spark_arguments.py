@@ -109,7 +109,7 @@ CALLS: Mapping[Callable[..., Any], tuple[Mapping[str, Any], Mapping[str, Bad]]] 
             "until_ms": (-1, 1.5, "0", True, 2**63),
             "fail_on_data_loss": ("no", 1, None),
             "max_records_per_file": (0, -1, 1.5, "1", True, None),
-            "consumer": (5, "a", {"no_such": 1}, {"fetch_max_bytes": "many"}),
+            "consumer": (5, "a", {"no_such": 1}, {"fetch_max_bytes": "many"}, {"group.id": "g"}),
             "on_planned": (5, "x", None),
             "on_progress": (5, "x"),
         },

@@ -23,10 +23,17 @@ from raylog.client.consumer_actor import MemberReport, consumer_actor_class
 from raylog.client.group_plan import ROWS, GroupPlan
 from raylog.client.group_runner import MemberStatus, State
 from raylog.client.serde import Deserializer
-from raylog.protocol.errors import InvalidConfig, InvalidRequest, RaylogError, RequestTimedOut
-from raylog.protocol.ids import Offset, TopicPartition
+from raylog.protocol.errors import (
+    BrokerNotAvailable,
+    InvalidConfig,
+    InvalidRequest,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from raylog.protocol.ids import Offset, TopicId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
-from raylog.protocol.texts import says
+from raylog.protocol.texts import says, told
 
 log = Logger(__name__)
 
@@ -34,6 +41,8 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 5.0
 POLL_S = 0.05
+LOOK_S = 1.0
+"""How often a drain looks whether the topics are still there."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _UNREACHABLE = "its process is gone or does not answer; Ray starts it again"
 _GONE = "its process is gone, and Ray does not start it again (actor_options: max_restarts, node)"
@@ -71,6 +80,14 @@ class ActorGroup:
             self._make = consumer_actor_class.options(**options)
         except (TypeError, ValueError) as error:
             raise InvalidConfig(f"actor_options: {says(error)}") from error
+        for name in ("handler", "key_deserializer", "value_deserializer"):
+            try:
+                ray.cloudpickle.dumps(getattr(plan, name))
+            except Exception as error:
+                raise InvalidConfig(
+                    f"{name} cannot travel to an actor ({told(error)}): make what it holds inside of it, as in the "
+                    "__init__ of a class"
+                ) from error
         self._actors: list[Any] = []
 
     def __repr__(self) -> str:
@@ -110,8 +127,8 @@ class ActorGroup:
     def drain(self, timeout_s: float | None = None) -> None:
         """Wait until what the topics hold now is handled, and stop. Records that come meanwhile may be handled, too.
 
-        Raises RequestTimedOut when that takes longer than ``timeout_s``, and RaylogError when a member has failed; in
-        both cases the others still run.
+        Raises RequestTimedOut when that takes longer than ``timeout_s``, UnknownTopicOrPartition for a topic that is
+        deleted meanwhile, and RaylogError when a member has failed; in all cases the others still run.
         """
         wait_or_none("timeout_s", timeout_s)
         if not self._actors:
@@ -139,9 +156,14 @@ class ActorGroup:
 
     def _drain(self, admin: Admin, timeout_s: float | None) -> None:
         """Wait until all is handled up to where the topics end now."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        ends = self._ends(admin)
+        begun = time.monotonic()
+        deadline = None if timeout_s is None else begun + timeout_s
+        ends, topic_ids = self._ends(admin)
+        look_at = begun + LOOK_S
         while True:
+            if time.monotonic() >= look_at:
+                ends = self._still_there(admin, ends, topic_ids)
+                look_at = time.monotonic() + LOOK_S
             for actor in self._actors:  # each time, for one that Ray has started again has not heard it
                 actor.drain.remote()
             status = self.status()
@@ -188,16 +210,34 @@ class ActorGroup:
             )  # fmt: skip
         _kill(actors)
 
-    def _ends(self, admin: Admin) -> dict[TopicPartition, Offset]:
-        """Where the group's topics end now, without empty partitions."""
-        partitions = [
-            (topic.name, partition.partition)
-            for topic in admin.list_topics()
-            if self._plan.subscribes(topic.name)
-            for partition in topic.partitions
-        ]
+    def _ends(self, admin: Admin) -> tuple[dict[TopicPartition, Offset], dict[TopicName, TopicId]]:
+        """Where the group's topics end now, and their ids."""
+        topics = [topic for topic in admin.list_topics() if self._plan.subscribes(topic.name)]
+        partitions = [(topic.name, partition.partition) for topic in topics for partition in topic.partitions]
         found = admin.list_offsets(dict.fromkeys(partitions, LATEST))
-        return {tp: answer.offset for tp, answer in found.items() if answer.offset > 0}
+        return {tp: at.offset for tp, at in found.items()}, {topic.name: topic.topic_id for topic in topics}
+
+    def _still_there(
+        self, admin: Admin, ends: dict[TopicPartition, Offset], topic_ids: Mapping[TopicName, TopicId]
+    ) -> dict[TopicPartition, Offset]:
+        """``ends``, no farther than logs go now. Raises UnknownTopicOrPartition for a topic that is gone."""
+        try:
+            ends_now, topic_ids_now = self._ends(admin)
+        except (BrokerNotAvailable, RequestTimedOut) as error:
+            log.warning("group %s: it is not known where its topics end now: %s", self.name, error)
+            return ends
+        for topic, topic_id in topic_ids.items():
+            if topic_ids_now.get(topic) != topic_id:
+                raise UnknownTopicOrPartition(
+                    f"group {self.name}: topic {topic} was deleted while it was drained, and what was left of it "
+                    "is gone; drain again for the others"
+                )
+        shorter = {tp: now for tp, end in ends.items() if (now := ends_now.get(tp, end)) < end}
+        for tp, now in shorter.items():
+            log.warning(
+                "group %s: %s ends at offset %d now, and at %d before: the log was cut", self.name, tp, now, ends[tp]
+            )
+        return {**ends, **shorter}
 
 
 def group(

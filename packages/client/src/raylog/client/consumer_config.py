@@ -240,6 +240,16 @@ def isolation_level(settings: Settings) -> int:
     return int(settings[ISOLATION_LEVEL] == "read_committed")
 
 
+_SETTLED = {
+    AUTO_OFFSET_RESET.name: "the offsets to read say where it begins",
+    GROUP_ID.name: "what is read are the offsets that were asked for, outside of any group",
+}
+
+
 def isolation_level_of(config: Mapping[str, Any]) -> int:
-    """That of a consumer with these settings, whose addresses come later. Raises as consumer_settings."""
+    """That of a consumer of ranges of offsets with these settings, whose addresses come later. Raises as
+    consumer_settings, and InvalidConfig for what a range decides."""
+    for name in config:
+        if why := _SETTLED.get(str(name).replace("_", ".")):
+            raise InvalidConfig(f"{name} cannot be set here: {why}")
     return isolation_level(consumer_settings("checked-elsewhere:1", config))

@@ -22,6 +22,7 @@ from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_
 from raylog.client.data_sink import TopicDatasink
 from raylog.client.data_source import TopicDatasource
 from raylog.client.data_stream import TableStream, stream
+from raylog.client.host_addresses import HostAddresses
 from raylog.client.offset_ranges import (
     EARLIEST,
     LATEST,
@@ -37,6 +38,7 @@ from raylog.client.producer import Producer
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT, RangeReading
 from raylog.coordination.topic_names import check_topic_name
+from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
 
@@ -104,7 +106,7 @@ def read(
         starts = _offsets(admin, "start_offset", places("start_offset", start_offset, EARLIEST, bounds))
         ends = _offsets(admin, "end_offset", places("end_offset", end_offset, LATEST, bounds))
         pieces = _ranges(starts, ends, bounds, fail_on_data_loss=fail_on_data_loss)
-        hosts = leader_hosts(admin, selected.leaders)
+        hosts = leader_hosts(admin, selected.leaders, HostAddresses())
     if override_num_blocks is None:
         pieces = split(pieces, max_records=OFFSETS_PER_TASK)
     else:
@@ -146,6 +148,10 @@ def write(
     servers = _servers(bootstrap_servers)
     with Producer(servers, **config) as producer:
         producer.partitions_for(topic)  # what is wrong with either is found before any task runs
+    if not isinstance(dataset, Dataset):
+        raise InvalidRequest(
+            f"dataset: a {type(dataset).__name__} is no dataset of Ray Data: make one by ray.data.from_…"
+        )
     sink = TopicDatasink(servers, topic, config)
     dataset.write_datasink(sink, concurrency=concurrency)
     return sink.written

@@ -7,7 +7,7 @@ a time zone: UTC), or ``{"flights": {0: 1500, 1: "earliest"}}``, where partition
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from raylog.client.offset_ranges import EARLIEST, LATEST, OffsetRange
@@ -16,6 +16,8 @@ from raylog.protocol.ids import Offset, PartitionIndex, TimestampMs, TopicName, 
 OffsetPlace = int | str | datetime
 """Where to start or end, in one partition or in all."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -59,9 +61,8 @@ def _sorted_out(option: str, by_partition: Mapping[TopicPartition, OffsetPlace])
     offsets: dict[TopicPartition, Offset] = {}
     times: dict[TopicPartition, TimestampMs] = {}
     for tp, place in by_partition.items():
-        if isinstance(place, datetime):
-            aware = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
-            times[tp] = TimestampMs(int(aware.timestamp() * 1_000))
+        if isinstance(place, datetime) and place == place:  # pandas' NaT is neither
+            times[tp] = _milliseconds(place)
         elif isinstance(place, str) and place in _WORDS:
             offsets[tp] = _WORDS[place]
         elif isinstance(place, int) and not isinstance(place, bool) and place >= 0:
@@ -71,6 +72,12 @@ def _sorted_out(option: str, by_partition: Mapping[TopicPartition, OffsetPlace])
                 f"{option}: {place!r} is no place; give earliest, latest, an offset, a datetime, or a dict"
             )
     return Places(offsets, times)
+
+
+def _milliseconds(time: datetime) -> TimestampMs:
+    """The first one at or after ``time``; 0 for all before 1970, since negative ones stand for other places."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return TimestampMs(max(0, -((_EPOCH - aware) // _MS)))
 
 
 def by_node(

@@ -16,10 +16,17 @@ from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.columns import schema_of
 from raylog.client.consumer import Consumer
+from raylog.client.consumer_config import consumer_settings
 from raylog.client.group_consumer import RebalanceListener
 from raylog.client.offset_ranges import DataLoss
 from raylog.client.read_errors import LogTruncated, PositionLost
-from raylog.protocol.errors import IllegalGeneration, RequestTimedOut, UnknownMemberId, UnknownTopicOrPartition
+from raylog.protocol.errors import (
+    IllegalGeneration,
+    InvalidConfig,
+    RequestTimedOut,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
 from raylog.protocol.ids import TopicId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
 
@@ -27,6 +34,8 @@ _POLL_MS = 500
 _LOOK_S = 1.0
 
 _ACCEPT = "or accept the loss with fail_on_data_loss=False"
+
+_SETTLED = ("enable.auto.commit", "enable.auto.offset.store")
 
 log = Logger(__name__)
 
@@ -232,6 +241,10 @@ def stream(
     given.flag("fail_on_data_loss", fail_on_data_loss)
     given.wait_or_none("timeout_ms", timeout_ms)
     schema_of(columns)
+    consumer_settings("checked-elsewhere:1", {**config, "group.id": group})
+    for name in config:
+        if name.replace("_", ".") in _SETTLED:
+            raise InvalidConfig(f"{name} cannot be set here: asking for the next table commits the one before")
     servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     latest = auto_offset_reset == "latest"
     listener = _Listener(Admin(servers), latest=latest, fail_on_data_loss=fail_on_data_loss)

@@ -209,6 +209,7 @@ def split(
 
 def _cut(piece: OffsetRange, count: int) -> Iterator[OffsetRange]:
     """``piece`` in ``count`` parts whose sizes differ by at most one; empty ones are left out."""
+    count = min(count, piece.size)
     edges = [piece.start + piece.size * number // count for number in range(count + 1)]
     for start, end in pairwise(edges):
         if start < end:

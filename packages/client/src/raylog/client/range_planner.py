@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from raylog.client.admin import Admin
+from raylog.client.host_addresses import HostAddresses
 from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, LogBounds, OffsetSpec, Selection, check_named
 from raylog.client.results import TopicDescription
 from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -98,16 +98,12 @@ def offsets_at(
     return found
 
 
-def leader_hosts(admin: Admin, leaders: Mapping[TopicPartition, BrokerId]) -> dict[TopicPartition, tuple[str, ...]]:
+def leader_hosts(
+    admin: Admin, leaders: Mapping[TopicPartition, BrokerId], addresses: HostAddresses
+) -> dict[TopicPartition, tuple[str, ...]]:
     """Per partition its leader's advertised host and the host's address, by which schedulers know nodes; none where
     nobody leads."""
-    hosts = {broker.broker_id: _names(broker.host) for broker in admin.describe_cluster().brokers}
+    brokers = admin.describe_cluster().brokers
+    names = addresses.names(broker.host for broker in brokers)
+    hosts = {broker.broker_id: names[broker.host] for broker in brokers}
     return {tp: hosts.get(leader, ()) for tp, leader in leaders.items()}
-
-
-def _names(host: str) -> tuple[str, ...]:
-    try:
-        address = socket.gethostbyname(host)
-    except OSError:
-        return (host,)
-    return (host,) if address == host else (host, address)

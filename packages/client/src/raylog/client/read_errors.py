@@ -59,7 +59,10 @@ class CorruptBatch(CorruptMessage):
 
     def __init__(self, tp: TopicPartition, offset: int, next_offset: int, error: Exception) -> None:
         behind = f"offset {next_offset}" if next_offset >= 0 else "an offset behind it, which is not known,"
-        super().__init__(f"{tp}, batch at offset {offset}: {error}; seek to {behind} to go on")
+        super().__init__(
+            f"{tp}, batch at offset {offset}: {error}; seek to {behind} to go on (or begin there: start_offset, "
+            "startingOffsets, `raylog groups reset-offsets`)"
+        )
         self.tp = tp
         self.topic: str = tp.topic
         self.partition: int = tp.partition

@@ -20,6 +20,7 @@ from raylog.client import arguments as given
 from raylog.client.admin import Admin
 from raylog.client.cluster import connect
 from raylog.client.consumer_config import isolation_level_of
+from raylog.client.host_addresses import HostAddresses
 from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, LogBounds, OffsetRange, Selection
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import RangeReading
@@ -187,7 +188,7 @@ def ask_brokers(
             bounds,
             since("since", since_ms),
             since("until", until_ms),
-            leader_hosts(admin, leaders),
+            leader_hosts(admin, leaders, HostAddresses()),
         )
 
 

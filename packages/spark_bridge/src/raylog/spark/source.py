@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from raylog.client import connect
 from raylog.client.admin import Admin
+from raylog.client.host_addresses import HostAddresses
 from raylog.client.offset_ranges import DataLoss, resolve, split
 from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
 from raylog.client.range_reader import LOSS_HINT
@@ -52,7 +53,7 @@ def read(
         bounds = log_bounds(admin, selected.leaders, isolation_level=asked.isolation_level)
         starting = offsets_at(admin, asked.starting_option, asked.starting, bounds, or_latest=asked.or_latest)
         ending = offsets_at(admin, asked.ending_option, asked.ending, bounds, or_latest=True)
-        hosts = leader_hosts(admin, selected.leaders)
+        hosts = leader_hosts(admin, selected.leaders, HostAddresses())
     ranges, losses = resolve(starting, ending, bounds)
     if losses and asked.fail_on_data_loss:
         raise DataLoss(f"{'; '.join(losses)}: {LOSS_HINT}")

@@ -8,6 +8,7 @@ from threading import Lock
 from types import MappingProxyType
 
 from raylog.client.admin import Admin
+from raylog.client.host_addresses import HostAddresses
 from raylog.client.offset_ranges import OffsetSpec, Selection
 from raylog.client.range_planner import Selected, leader_hosts, log_bounds, offsets_at, select
 from raylog.coordination.group_model import CommittedOffset
@@ -39,6 +40,7 @@ class StreamBrokers:
         self._servers = bootstrap_servers
         self._asked = asked
         self._doubt_s = doubt_s
+        self._addresses = HostAddresses()
         self._lock = Lock()
         self._admin: Admin | None = None
         self._gone: Set[TopicPartition] = frozenset()
@@ -81,7 +83,7 @@ class StreamBrokers:
     def hosts(self, seen: Seen) -> dict[TopicPartition, tuple[str, ...]]:
         """Where the leaders are, as :func:`~raylog.client.range_planner.leader_hosts` tells."""
         with self._lock:
-            return leader_hosts(self._connected(), seen.leaders)
+            return leader_hosts(self._connected(), seen.leaders, self._addresses)
 
     def close(self) -> None:
         """Close the connections; whoever asks next opens others."""
