@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import Ports
 from raylog.broker.partition_types import ACKS, ACKS_ALL
@@ -28,7 +29,8 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
     tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
     ports.lease.check()
     led = ports.partitions.get(tp)
-    info = led.append(memoryview(bytearray(batch)), acks=acks, now_ms=ports.now_ms())
+    check = ports.configs.broker()[PRODUCE_CHECK_COMPRESSED]
+    info = led.append(memoryview(bytearray(batch)), acks=acks, check_compressed=check, now_ms=ports.now_ms())
     if acks == ACKS_ALL:
         wait = CommitWait(ports.produces, [Appended(led, info)], COMMIT_TIMEOUT_MS)
         while not wait.wait(COMMIT_TIMEOUT_MS / 1000):

@@ -13,6 +13,7 @@ from raylog.broker.config import FOREVER
 from raylog.broker.partition_replica import Replica
 from raylog.broker.partition_types import ACKS_ALL, ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo
 from raylog.broker.replication.leader import Leadership
+from raylog.broker.storage import validation
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.cleaning import delete_records
 from raylog.broker.storage.offsets import LogOffsets, Mark
@@ -48,11 +49,13 @@ class Partition(Replica):
         origin: Origin = Origin.CLIENT,
         acks: int = ACKS_LEADER,
         leader_epoch: LeaderEpoch | None = None,
+        check_compressed: bool = True,
         now_ms: TimestampMs,
     ) -> AppendInfo:
         """Validate, deduplicate, stamp in place and write ``batches``; durable as flush.messages says.
 
-        ``batches``: writable, whole batches. ``leader_epoch``: the epoch that the caller believes in; None
+        ``batches``: writable, whole batches. ``check_compressed``: refuse a client's batch that cannot be decompressed.
+        ``leader_epoch``: the epoch that the caller believes in; None
         skips that check. ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
         Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
         InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
@@ -64,6 +67,8 @@ class Partition(Replica):
         check_policy(headers, len(batches), config, self.tp, now_ms)
         if origin is Origin.CLIENT:
             check_client(headers, self.tp)
+            if check_compressed:
+                validation.check_compressed(headers[0], batches, self.tp)
         log = self.log
         with log.lock:
             leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)

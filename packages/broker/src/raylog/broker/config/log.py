@@ -170,6 +170,14 @@ LOG_SCRUB_BYTES_PER_SECOND = Setting(
     unit="bytes/s",
     check=at_least(0),
 )
+PRODUCE_CHECK_COMPRESSED = Setting(
+    "raylog.produce.check.compressed",
+    ValueType.BOOLEAN,
+    True,
+    Scope.CLUSTER,
+    "Whether a broker decompresses what producers send compressed, and refuses what cannot be, as Kafka does: no "
+    "consumer could read it. It costs what docs/performance.md says; false trusts the producers.",
+)
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = Setting(
     "log.flush.offset.checkpoint.interval.ms",
     ValueType.INT,

@@ -22,6 +22,7 @@ metadata again, as with Kafka.
 
 from __future__ import annotations
 
+from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import (
     CloseConnection,
@@ -148,8 +149,10 @@ class _Produce(DelayedReply):
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
     def _append(self, partition: Partition, records: memoryview) -> Appended:
-        info = partition.append(records, acks=self._acks, now_ms=self._ports.now_ms())
-        self._ports.lease.check()
+        ports = self._ports
+        check = ports.configs.broker()[PRODUCE_CHECK_COMPRESSED]
+        info = partition.append(records, acks=self._acks, check_compressed=check, now_ms=ports.now_ms())
+        ports.lease.check()
         if not info.duplicate:
             counters, topic = self._ctx.connection.counters, partition.tp.topic
             count = info.last_offset - info.base_offset + 1
