@@ -122,6 +122,47 @@ CHOICES: tuple[Choice, ...] = (
         "No negative number is an epoch.",
         "OffsetCommit * topics.partitions.committed_leader_epoch=-*",
     ),
+    *(
+        Choice(
+            "What a DescribeConfigs or a DescribeProducers names twice is answered once.",
+            "A small request must not have a huge answer.",
+            where,
+        )
+        for where in ("DescribeConfigs * resources=twice", "DescribeProducers * topics*=twice")
+    ),
+    Choice(
+        "A resource that an AlterConfigs names twice is INVALID_REQUEST; Kafka never answers.",
+        "A client waits for an answer.",
+        "AlterConfigs * resources=twice",
+    ),
+    Choice(
+        "A partition that an AlterPartitionReassignments names twice is INVALID_REQUEST; Kafka does the last.",
+        "It is not clear which is meant.",
+        "AlterPartitionReassignments * topics*=twice",
+    ),
+    Choice(
+        "CreatePartitions of more than can be is INVALID_PARTITIONS; Kafka answers UNKNOWN_SERVER_ERROR.",
+        "It is not the broker's fault.",
+        "CreatePartitions * topics.count=*",
+    ),
+    Choice(
+        "An unknown operation of an IncrementalAlterConfigs is INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.",
+        "It is not the broker's fault.",
+        "IncrementalAlterConfigs * resources.configs.config_operation=*",
+    ),
+    *(
+        Choice(
+            "A topic without a name in Metadata or DescribeTopicPartitions fails alone; Kafka: UNKNOWN_SERVER_ERROR.",
+            "It is not the broker's fault.",
+            where,
+        )
+        for where in ("Metadata * topics.name=null", "DescribeTopicPartitions * topics.name=empty")
+    ),
+    Choice(
+        "A time of 1 or 2 ms may be over once the controller has begun; Kafka's counts only until it begins.",
+        "The answer waits until all brokers know what was done.",
+        "* timeout=[12]",
+    ),
 )
 
 

@@ -43,7 +43,7 @@ def _change(resource: Any, target: Target) -> Change:
     edits = [(entry, _op(entry)) for entry in resource.configs]
     for entry, op in edits:
         if not entry.name:
-            raise InvalidRequest("a setting without a name")
+            target.row(entry.name)  # raises
         if op in (Op.APPEND, Op.SUBTRACT) and target.row(entry.name).type is not ValueType.LIST:
             raise not_a_list(entry.name)
         if op is not Op.DELETE:
