@@ -185,7 +185,9 @@ class ControlledCluster:
         assert mandate is not None
         notices = configs.read_changes(self.store).notices
         found = snapshot.load(self.store)
-        self.feed(Elected(BrokerId(broker_id), *mandate, found.state, found.deleting, notices, found.ids))
+        broker = self.brokers.get(BrokerId(broker_id))
+        told = ClusterState() if broker is None else broker.receiver.state
+        self.feed(Elected(BrokerId(broker_id), *mandate, found.state, found.deleting, notices, found.ids, told))
 
     def depose(self) -> None:
         """Another controller is elected; ours has not heard of it."""

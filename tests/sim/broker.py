@@ -137,6 +137,9 @@ class SimBroker:
         """This machine's monotonic clock, which shows what it likes."""
         return MonotonicMs(self.engine.now + self._offset)
 
+    def told(self) -> ClusterState:
+        return self.replicas.table.state()
+
     # --- membership
 
     @property

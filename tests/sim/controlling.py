@@ -44,6 +44,10 @@ class Member(Protocol):
 
     def clock(self) -> MonotonicMs: ...
 
+    def told(self) -> ClusterState:
+        """What it heard last from a controller."""
+        ...
+
 
 class Controlling:
     """One broker's candidacy, from its first registration to its process's end."""
@@ -75,6 +79,7 @@ class Controlling:
             rules=ElectionRules(),
             rebalance=lambda state: core.Rebalance(),
             silence_ms=SILENCE_MS,
+            told=member.told,
             loops=loops,
             now_ms=member.clock,
             wall_ms=lambda: TimestampMs(0),

@@ -19,7 +19,7 @@ from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.memory_tree import MemoryTree
 from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.peer_control import local_changes
+from raylog.coordination.peer_control import Receiver, local_changes
 from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from raylog.coordination.registration import BrokerRegistration, SessionFile
 from raylog.coordination.store import BadVersion, Check
@@ -448,6 +448,67 @@ def test_deleted_state_is_written_again_in_the_next_leader_epoch(cluster: Contro
     after = partition(cluster)
     assert (after.leader_epoch, after.isr, after.version) == (before.leader_epoch + 1, before.isr, 0)
     assert after.leader in before.isr
+    assert_agreement(cluster)
+
+
+def elect_anew(cluster: ControlledCluster, broker: int) -> None:
+    """Another broker becomes the controller."""
+    election.resign(cluster.store)
+    cluster.feed(Deposed())
+    cluster.elect(broker)
+    cluster.deliver()
+
+
+def with_epoch(cluster: ControlledCluster) -> PartitionState:
+    """The partition after an election, with one replica that is not in sync."""
+    cluster.lose(1)
+    cluster.bring_back(1)
+    cluster.deliver()
+    before = partition(cluster)
+    assert before.leader_epoch > 0
+    assert 1 not in before.isr
+    return before
+
+
+@pytest.mark.parametrize("below", ["", "/state"])
+def test_next_controller_keeps_epoch_and_isr_of_deleted_state(cluster: ControlledCluster, below: str) -> None:
+    """Its broker was told of them by the controller before."""
+    before = with_epoch(cluster)
+    delete_tree(cluster.store, paths.partition(TP) + below)
+    elect_anew(cluster, 2)
+    after = partition(cluster)
+    assert (after.leader_epoch, after.isr, after.version) == (before.leader_epoch + 1, before.isr, 0)
+    assert after.leader in before.isr
+    assert_agreement(cluster)
+
+
+def test_epoch_of_deleted_state_does_not_go_back_though_all_restart(cluster: ControlledCluster) -> None:
+    """Nobody remembers it, but logs have it."""
+    before = with_epoch(cluster)
+    election.resign(cluster.store)
+    cluster.feed(Deposed())
+    for broker in cluster.brokers.values():
+        broker.down()
+        broker.receiver = Receiver(broker.info.id)
+        broker.up()
+    cluster.store.delete(paths.partition_state(TP))
+    cluster.elect(2)
+    cluster.deliver()
+    assert partition(cluster).leader_epoch == before.leader_epoch + 1
+    assert_agreement(cluster)
+
+
+def test_epoch_that_its_broker_was_not_told_does_not_come_twice(cluster: ControlledCluster) -> None:
+    """The controller dies once it has written, before it has told anybody."""
+    told = with_epoch(cluster)
+    cluster.brokers[told.leader].down()
+    cluster.brokers_changed()
+    cluster.wire.clear()
+    before = partition(cluster)
+    assert before.leader_epoch == told.leader_epoch + 1
+    cluster.store.delete(paths.partition_state(TP))
+    elect_anew(cluster, next(broker for broker in (1, 2, 3) if broker != told.leader))
+    assert partition(cluster).leader_epoch == before.leader_epoch + 1
     assert_agreement(cluster)
 
 

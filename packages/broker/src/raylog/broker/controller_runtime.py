@@ -83,19 +83,22 @@ class ControllerRuntime:
         rules: ElectionRules,
         rebalance: Callable[[ClusterState], core.Rebalance],
         silence_ms: int,
+        told: Callable[[], ClusterState],
         loops: Loops,
         now_ms: Callable[[], MonotonicMs] = monotonic_ms,
         wall_ms: Callable[[], TimestampMs] = wall_ms,
         machine: Callable[..., Controller] = Controller,
         sender: Callable[..., ControlSender] = Sender,
     ) -> None:
-        """``silence_ms``: how long a broker may leave the controller without an answer; the rest is the core's, which
-        ``machine`` makes. ``now_ms``, ``wall_ms``: the clocks; ``sender`` makes what carries messages to one broker.
+        """``silence_ms``: how long a broker may leave the controller without an answer; ``told``: what this broker was
+        told last; the rest is the core's, which ``machine`` makes. ``now_ms``, ``wall_ms``: the clocks; ``sender``
+        makes what carries messages to one broker.
         """
         self._broker_id = broker_id
         self._store = store
         self._peer_control = peer_control
         self._silence_ms = silence_ms
+        self._told = told
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._new_sender = sender
         self._new_machine = partial(
@@ -232,8 +235,8 @@ class ControllerRuntime:
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._reconcile_at = self._now_ms() + RECONCILE_MS
-        elected = core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids)
-        self._feed(elected)
+        known = self._told()
+        self._feed(core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids, known))
         for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
             if self._now_ms() - told_at < HINT_HOLDS_MS:
                 self._feed(core.Fence(broker_id, epoch))

@@ -144,6 +144,7 @@ def open_parts(
         rules=election_rules(settings, broker_id),
         rebalance=lambda state: rebalance_of(in_force(state)),
         silence_ms=max(store.session_timeout_ms, settings[REPLICA_LAG_TIME_MAX_MS]),
+        told=table.state,
         loops=loops,
     )
     liveness = (

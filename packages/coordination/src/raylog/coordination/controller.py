@@ -237,7 +237,8 @@ class Controller:
         self.is_active = True
         state = ClusterState(controller_id=event.controller_id, controller_epoch=event.epoch)
         self._enter(state, event.epoch_version, self._office.peers.last_sequence)
-        self._jobs.append(_Queued(self._reconcile(event.state, event.deleting, event.ids), is_news=True))
+        found = with_known_states(event.state, event.told)
+        self._jobs.append(_Queued(self._reconcile(found, event.deleting, event.ids), is_news=True))
         self._jobs.append(_Queued(self._remove(event.notices)))
 
     def _end(self) -> None:

@@ -104,6 +104,8 @@ class Elected:
     """Config notices that were there before ``state`` was read, which holds what they tell of."""
     ids: Mapping[TopicId, TopicName] = field(default_factory=dict)
     """The nodes of topics' ids that are there, with the names of the topics that they were made for."""
+    told: ClusterState = field(default_factory=ClusterState)
+    """What this broker heard last from the controllers before: more than stands there where a node was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,13 +108,18 @@ class Writes:
         return self._with_partitions([], [(change.tp, change.new) for change in changes], state)
 
     def partition_node(self, tp: TopicPartition) -> Multi:
-        """The node of a partition, below which its state stands; it may be there already."""
+        """The node of a partition, below which its state stands; it may be there already. It has the newest leader
+        epoch, should the state be deleted by a foreign hand: epochs only grow.
+        """
         return (Create(paths.partition(tp)),)
 
     def first_states(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """First states of partitions whose nodes are there."""
         return [
-            (*self.checks((change.new for change in chunk), state), *(_create_state(c.tp, c.new) for c in chunk))
+            (
+                *self.checks((change.new for change in chunk), state),
+                *(op for c in chunk for op in (_set_epoch(c), _create_state(c.tp, c.new))),
+            )
             for chunk in _chunks(changes, _bytes_of_change)
         ]
 
@@ -125,7 +130,7 @@ class Writes:
     def updates(self, changes: Sequence[Change], state: ClusterState) -> list[Multi]:
         """New states of partitions, each over the very version that was decided on."""
         return [
-            (*self.checks((change.new for change in chunk), state), *map(_set_partition, chunk))
+            (*self.checks((change.new for change in chunk), state), *_set_partitions(chunk))
             for chunk in _chunks(changes, _bytes_of_change)
         ]
 
@@ -141,7 +146,7 @@ class Writes:
             for change in chunk:
                 partitions[change.tp.partition] = change.new
             node = _set_topic(TopicState(topic.name, topic.id, tuple(partitions)))
-            sets = [_set_partition(change) for change in chunk if change.old.version != -1]
+            sets = _set_partitions(change for change in chunk if change.old.version != -1)
             multis.append((*self.checks((change.new for change in chunk), state), node, *sets))
         return multis
 
@@ -188,7 +193,7 @@ def _bytes_of(partition: PartitionState, *ops: Op) -> int:
 
 
 def _bytes_of_change(change: Change) -> int:
-    return _bytes_of(change.new, _set_partition(change))
+    return _bytes_of(change.new, _set_epoch(change), _set_partition(change))
 
 
 def _set_topic(topic: TopicState) -> Set:
@@ -196,11 +201,22 @@ def _set_topic(topic: TopicState) -> Set:
 
 
 def _create_partition(tp: TopicPartition, partition: PartitionState) -> tuple[Op, Op]:
-    return Create(paths.partition(tp)), _create_state(tp, partition)
+    return Create(paths.partition(tp), paths.encode_number(partition.leader_epoch)), _create_state(tp, partition)
 
 
 def _create_state(tp: TopicPartition, partition: PartitionState) -> Create:
     return Create(paths.partition_state(tp), paths.encode_partition_state(partition))
+
+
+def _set_partitions(changes: Iterable[Change]) -> Iterator[Op]:
+    for change in changes:
+        if change.new.leader_epoch != change.old.leader_epoch:
+            yield _set_epoch(change)
+        yield _set_partition(change)
+
+
+def _set_epoch(change: Change) -> Set:
+    return Set(paths.partition(change.tp), paths.encode_number(change.new.leader_epoch))
 
 
 def _set_partition(change: Change) -> Set:

@@ -283,14 +283,21 @@ class _Case:
 def with_known_states(read: ClusterState, before: ClusterState) -> ClusterState:
     """What was ``read``, with the states known ``before`` of partitions that have none now: somebody deleted the node.
 
-    Without a leader, so that what is written anew is of the next leader epoch: epochs only grow.
+    Without a leader, so that what is written anew is of the next leader epoch: epochs only grow. Where the partition's
+    node has a later one (``snapshot``), of that.
     """
     topics = []
     for topic in read.topics.values():
         old = before.topics.get(topic.name)
         known = old.partitions if old is not None and old.id == topic.id else ()
         lost = {
-            index: replace(was, replicas=now.replicas, adding=now.adding, removing=now.removing)
+            index: replace(
+                was,
+                replicas=now.replicas,
+                adding=now.adding,
+                removing=now.removing,
+                leader_epoch=LeaderEpoch(max(was.leader_epoch, now.leader_epoch - 1)),
+            )
             for index, (now, was) in enumerate(zip(topic.partitions, known, strict=False))
             if now.version == -1 and (was.isr or was.elr)
         }

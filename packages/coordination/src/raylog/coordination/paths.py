@@ -184,6 +184,17 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
         return ControllerEpoch(integer(number(CONTROLLER_EPOCH, data)))
 
 
+def decode_latest_leader_epoch(tp: TopicPartition, data: bytes) -> LeaderEpoch | None:
+    """The value of /brokers/topics/T/partitions/P: the newest leader epoch that was written below it. None where that
+    was another program's node.
+    """
+    if not data:
+        return None
+    path = partition(tp)
+    with Reading(path):
+        return LeaderEpoch(integer(number(path, data), 0, INT32))
+
+
 def decode_feature_level(data: bytes) -> int:
     return number(FEATURE_LEVEL, data)
 

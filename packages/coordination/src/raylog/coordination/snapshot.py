@@ -1,5 +1,8 @@
 """Reads the whole cluster from the store, as the controller does when elected; watches what it acts on.
 
+A partition's state may have been deleted by another program. The partition's own node, above it, has the newest leader
+epoch; the next one is that of the state that is to be written (``leader_epoch`` of one without a version).
+
 What cannot be understood is left out and told (``unreadable``): a broker is taken for not registered, a topic is in
 ``ClusterState.unreadable``, and a partition has no leader and nobody in sync until its state can be read.
 """
@@ -7,18 +10,19 @@ What cannot be understood is left out and told (``unreadable``): a broker is tak
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from raylog.coordination import configs, node_names, paths
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.model import FIRST_LEADER_EPOCH, BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.coordination.store import EventSink, MetadataReader, StoreUnauthorized, Versioned
 from raylog.coordination.unreadable import for_good, readable, skipping, tell
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
+    LeaderEpoch,
     PartitionIndex,
     TopicId,
     TopicName,
@@ -160,11 +164,12 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
     ]
     states = store.get_each([paths.partition_state(tp) for tp in tps])
     closed = _closed(store, zip(tps, states, strict=True))
+    epochs = _next_epochs(store, [tp for tp, found in zip(tps, states, strict=True) if found is None])
     nodes = zip(tps, states, strict=True)
     decoded: dict[bytes, PartitionState] = {}
     topics = {}
     for name, assignment in assignments.items():
-        partitions = _partitions(assignment, nodes, closed, decoded)
+        partitions = _partitions(assignment, nodes, closed, epochs, decoded)
         topics[name] = TopicState(name, assignment.topic_id, partitions, overrides.get(name, {}))
     return _Topics(topics, frozenset(unreadable))
 
@@ -176,6 +181,18 @@ def _closed(store: MetadataReader, states: Iterable[_State]) -> Mapping[TopicPar
         tell(for_good(error))
     stats = store.exists_many([paths.partition_state(tp) for tp, _ in closed]) if closed else []
     return {tp: -1 if stat is None else stat.version for (tp, _), stat in zip(closed, stats, strict=True)}
+
+
+def _next_epochs(store: MetadataReader, stateless: Sequence[TopicPartition]) -> Mapping[TopicPartition, LeaderEpoch]:
+    """The next leader epochs of those that had states."""
+    epochs = {}
+    nodes = store.get_each([paths.partition(tp) for tp in stateless]) if stateless else ()
+    for tp, found in zip(stateless, nodes, strict=True):
+        with skipping():
+            latest = None if (node := readable(found)) is None else paths.decode_latest_leader_epoch(tp, node.data)
+            if latest is not None:
+                epochs[tp] = LeaderEpoch(latest + 1)
+    return epochs
 
 
 def _copies(store: MetadataReader, assignments: Mapping[TopicName, paths.TopicAssignment]) -> Iterator[TopicName]:
@@ -197,6 +214,7 @@ def _partitions(
     assignment: paths.TopicAssignment,
     states: Iterator[_State],
     closed: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, LeaderEpoch],
     decoded: dict[bytes, PartitionState],
 ) -> tuple[PartitionState, ...]:
     """``states``: taken from in order. ``decoded``: what values mean, apart from what does not stand in them: many
@@ -205,7 +223,8 @@ def _partitions(
     partitions = []
     for index, (replicas, (tp, found)) in enumerate(zip(assignment.replicas, states)):  # noqa: B905 (states go on)
         if found is None or isinstance(found, StoreUnauthorized):
-            partition = PartitionState(replicas, version=closed.get(tp, -1))
+            epoch = epochs.get(tp, FIRST_LEADER_EPOCH)
+            partition = PartitionState(replicas, leader_epoch=epoch, version=closed.get(tp, -1))
         else:
             partition = _decoded(tp, found, replicas, decoded)
         if index in assignment.adding or index in assignment.removing:
