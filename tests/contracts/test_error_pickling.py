@@ -14,19 +14,19 @@ import pytest
 
 from raylog.client.offset_ranges import DataLoss, OffsetRange
 from raylog.client.read_errors import CorruptBatch, LogTruncated, PositionLost, RecordDeserializationError
+from raylog.client.results import ConsumerRecord
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.store import NoNode, StoreError
 from raylog.protocol.errors import CorruptMessage, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.rows import Record
 from raylog.spark.values import MalformedValue
 
 SOURCES = sorted((Path(__file__).parents[2] / "packages").glob("*/src/raylog/**/*.py"))
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
-RECORD = Record(b"\xff", b"k", (("h", None), ("i", b"1")), 5, 7)
+RECORD = ConsumerRecord("t", 3, 7, 5, 1, b"k", b"\xff", (("h", None), ("i", b"1")))
 
 ARGUMENTS: dict[type[RaylogError], tuple[Any, ...]] = {
-    RecordDeserializationError: (TP, RECORD, 1, "value", ValueError("no")),
+    RecordDeserializationError: (RECORD, "value", ValueError("no")),
     CorruptBatch: (TP, 10, 20, CorruptMessage("a checksum")),
     PositionLost: (TP, 1, 2, 3),
     LogTruncated: (TP, 9, 4, 7),

@@ -108,7 +108,7 @@ def records(data: bytes) -> None:
         return
     try:
         found = decode_records(
-            data[2:], data[0], base_offset=0, last_delta=data[1], base_timestamp=1 << 40, append_time=None
+            Record, data[2:], data[0], base_offset=0, last_delta=data[1], base_timestamp=1 << 40, append_time=None
         )
     except CorruptMessage:
         return

@@ -37,7 +37,7 @@ REFUSED = ValueError("no such carrier")
 
 def undecodable(tp: TopicPartition, offset: int) -> RecordDeserializationError:
     record = ConsumerRecord(*tp, offset, 0, 0, None, b"{", ())
-    return RecordDeserializationError(tp, record, 0, "value", ValueError("not JSON"))
+    return RecordDeserializationError(record, "value", ValueError("not JSON"))
 
 
 def rows(tp: TopicPartition, first: int, count: int) -> Rows:

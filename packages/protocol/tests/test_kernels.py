@@ -13,7 +13,7 @@ from kit.kernels import uncompiled
 from raylog.protocol.column_buffers import Blobs, HeaderLists
 from raylog.protocol.compiled import KERNEL
 from raylog.protocol.errors import InvalidRecord
-from raylog.protocol.rows import decode_records
+from raylog.protocol.rows import Record, decode_records
 
 SOURCE = uncompiled("encode_kernel")
 ENCODE_KERNELS = {"source": SOURCE, **({} if KERNEL is None else {"compiled": KERNEL[1]})}
@@ -38,7 +38,9 @@ def test_sound_columns_become_records(kernel: ModuleType) -> None:
     headers = HeaderLists(int32s(0, 0, 1), Blobs(int32s(0, 1), b"n", None), Blobs(int32s(0, 0), b"", b"\x00"))
     body, edges = kernel.encode(keys, TWO, int64s(5, 4), headers, [0, 2])
     assert edges == [0, len(body)]
-    first, second = decode_records(bytes(body), 2, base_offset=0, last_delta=1, base_timestamp=5, append_time=None)
+    first, second = decode_records(
+        Record, bytes(body), 2, base_offset=0, last_delta=1, base_timestamp=5, append_time=None
+    )
     assert (first.key, first.value, first.timestamp, list(first.headers)) == (b"", b"a", 5, [])
     assert (second.key, second.value, second.timestamp, list(second.headers)) == (b"k", b"bc", 4, [("n", None)])
 

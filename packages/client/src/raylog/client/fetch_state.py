@@ -21,14 +21,14 @@ import pyarrow as pa
 from raylog.client.columns import body_of, decode_columns
 from raylog.client.metrics import FetchCounts
 from raylog.client.read_errors import CorruptBatch, RecordDeserializationError, damaged_at, unreadable
-from raylog.client.results import ConsumerRecord
-from raylog.client.serde import Deserializer
+from raylog.client.results import ConsumerRecord, new_record
+from raylog.client.serde import Deserializer, deserialized
 from raylog.client.subscription import Place
 from raylog.protocol.batch_header import check_crc
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage, MessageTooLarge, RaylogError
 from raylog.protocol.ids import TopicPartition
-from raylog.protocol.records import Batches, BatchHeader, Record, batch_headers, decode_batch
+from raylog.protocol.records import Batches, BatchHeader, batch_headers, decode_batch_into
 from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 _CHUNKS = 2
@@ -92,7 +92,6 @@ class PartitionBuffer:
         "_key",
         "_records",
         "_rows",
-        "_timestamp_type",
         "_value",
         "chunks",
         "fetch_epoch",
@@ -121,13 +120,12 @@ class PartitionBuffer:
         self.valid_for = -1
         """The leader epoch whose leader said that its log has that batch."""
         self.chunks: deque[_Chunk] = deque()
-        self._records: list[Record] | list[ConsumerRecord] = []
-        """Of the batch that is being read; without deserializers these are the rows."""
+        self._records: list[ConsumerRecord] = []
+        """Of the batch that is being read, keys and values as bytes; without deserializers these are the rows."""
         self._rows: list[ConsumerRecord] = []
         """As many of them, from the first on, as were deserialized."""
         self._behind = 0
         """The offset behind that batch."""
-        self._timestamp_type = 0
         self._key = key
         self._value = value
         self._check_crcs = check_crcs
@@ -333,50 +331,35 @@ class PartitionBuffer:
                 return False
             if position > before:
                 gaps.append(Gap(place.tp, before, position))
-            records: list[Record] = []
+            records: list[ConsumerRecord] = []
             if visible:
                 try:
-                    records = decode_batch(chunk.data, pos, check_crc=False)
+                    new = new_record(place.tp, int(header.timestamp_type))
+                    records = decode_batch_into(new, chunk.data, pos, check_crc=False)
                 except RaylogError as error:
                     raise unreadable(place.tp, header, error) from error
                 if records and records[0].offset < position:
                     records = [record for record in records if record.offset >= position]
             if records:
                 self._counts.consumed(len(records), header.size)
-                self._timestamp_type = int(header.timestamp_type)
-                if self._key is None and self._value is None:
-                    self._rows = self._records = self._as_they_are(records)
-                else:
-                    self._rows, self._records = [], records
+                self._records = records
+                self._rows = records if self._key is None and self._value is None else []
                 self._behind = header.next_offset
                 return True
             self.place.move(self.generation, header.next_offset)
         return False
 
-    def _as_they_are(self, records: list[Record]) -> list[ConsumerRecord]:
-        topic, partition = self.place.tp
-        new, kind, timestamp_type = tuple.__new__, ConsumerRecord, self._timestamp_type
-        return [
-            new(kind, (topic, partition, r.offset, r.timestamp, timestamp_type, r.key, r.value, r.headers))
-            for r in records
-        ]
-
     def _deserialize(self, start: int, end: int) -> None:
         """Have rows up to, without, ``end``, or up to a record that cannot be deserialized; raises
         RecordDeserializationError when that is the one at ``start``."""
-        topic, partition = self.place.tp
-        rows, get_key, get_value, timestamp_type = self._rows, self._key, self._value, self._timestamp_type
-        for r in self._records[len(rows) : end]:
-            origin = "key"
+        rows = self._rows
+        for record in self._records[len(rows) : end]:
             try:
-                key = r.key if get_key is None or r.key is None else get_key(r.key)
-                origin = "value"
-                value = r.value if get_value is None or r.value is None else get_value(r.value)
-            except Exception as error:
+                rows.append(deserialized(record, self._key, self._value))
+            except RecordDeserializationError:
                 if len(rows) > start:
                     return
-                raise RecordDeserializationError(self.place.tp, r, timestamp_type, origin, error) from error
-            rows.append(ConsumerRecord(topic, partition, r.offset, r.timestamp, timestamp_type, key, value, r.headers))
+                raise
 
     def _check_end(self, chunk: _Chunk) -> None:
         """All batches of the answer were read: raises what came behind them."""

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
-from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
-from raylog.client.serde import Deserializer
+from raylog.client.serde import Deserializer, deserialized
 from raylog.protocol.ids import NO_TIMESTAMP, Offset, PartitionIndex, TopicName, TopicPartition
 
 
@@ -79,17 +78,7 @@ class Rows:
     def payload(self) -> list[ConsumerRecord]:
         if self.key_deserializer is None and self.value_deserializer is None:
             return list(self.records)
-        return [self._deserialized(record) for record in self.records]
-
-    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
-        origin = "key"
-        try:
-            key = _decoded(self.key_deserializer, record.key)
-            origin = "value"
-            value = _decoded(self.value_deserializer, record.value)
-        except Exception as error:
-            raise RecordDeserializationError(self.tp, record, record.timestamp_type, origin, error) from error
-        return record._replace(key=key, value=value)
+        return [deserialized(record, self.key_deserializer, self.value_deserializer) for record in self.records]
 
     def raw(self) -> Iterable[RawRecord]:
         for record in self.records:
@@ -155,7 +144,3 @@ def columns_of(polled: pa.Table) -> list[HandlerBatch]:
             tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
             found.append(Columns(tp, pa.Table.from_batches([batch])))
     return found
-
-
-def _decoded(deserializer: Deserializer | None, data: bytes | None) -> Any:
-    return data if deserializer is None or data is None else deserializer(data)

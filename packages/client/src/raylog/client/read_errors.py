@@ -12,8 +12,7 @@ from raylog.client.results import ConsumerRecord
 from raylog.protocol.batch_header import BatchHeader, check_crc, read_header, whole_batch
 from raylog.protocol.compression import Buffer
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange, RaylogError
-from raylog.protocol.ids import TopicPartition
-from raylog.protocol.rows import Record
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.texts import told
 
 
@@ -27,14 +26,9 @@ class RecordDeserializationError(InvalidRecord):
     ``seek(topic, partition, offset + 1)`` goes on behind it. ``key`` and ``value`` are the bytes that they were.
     """
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        record: Record | ConsumerRecord,
-        timestamp_type: int,
-        origin: str,
-        error: Exception,
-    ) -> None:
+    def __init__(self, record: ConsumerRecord, origin: str, error: Exception) -> None:
+        """``record``: as it was read. ``origin``: ``key`` or ``value``, which of them it is."""
+        tp = TopicPartition(TopicName(record.topic), PartitionIndex(record.partition))
         super().__init__(
             f"{tp} offset {record.offset}: the {origin} cannot be deserialized: {told(error)}; seek to offset "
             f"{record.offset + 1} to go on behind the record"
@@ -44,7 +38,7 @@ class RecordDeserializationError(InvalidRecord):
         self.partition: int = tp.partition
         self.offset = record.offset
         self.timestamp = record.timestamp
-        self.timestamp_type = timestamp_type
+        self.timestamp_type = record.timestamp_type
         """0: the producer's time. 1: the broker's, on append."""
         self.key: bytes | None = record.key
         self.value: bytes | None = record.value

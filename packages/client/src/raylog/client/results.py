@@ -19,6 +19,7 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+from raylog.protocol.rows import Headers, NewRow
 
 
 class RecordMetadata(NamedTuple):
@@ -43,6 +44,17 @@ class ConsumerRecord(NamedTuple):
     key: Any
     value: Any
     headers: Sequence[tuple[str, bytes | None]]
+
+
+def new_record(tp: TopicPartition, timestamp_type: int) -> NewRow[ConsumerRecord]:
+    """What makes the records of a batch of ``tp``, keys and values as bytes."""
+    topic, partition = tp
+    new, kind = tuple.__new__, ConsumerRecord
+
+    def make(value: bytes | None, key: bytes | None, headers: Headers, timestamp: int, offset: int) -> ConsumerRecord:
+        return new(kind, (topic, partition, offset, timestamp, timestamp_type, key, value, headers))
+
+    return make
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgpack
 
+from raylog.client.read_errors import RecordDeserializationError
+from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidRecord
 
 Serializer = Callable[[Any], bytes | None]
@@ -108,3 +110,20 @@ def deserializer(choice: str | Deserializer | None, argument: str = "deserialize
             f"{argument}: unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function"
         )
     return DESERIALIZERS[choice]
+
+
+def deserialized(
+    record: ConsumerRecord, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
+) -> ConsumerRecord:
+    """``record``, read as bytes, with what the deserializers make of its key and value. Raises
+    RecordDeserializationError, whatever a deserializer raises."""
+    origin, key, value = "key", record.key, record.value
+    try:
+        if key is not None and key_deserializer is not None:
+            key = key_deserializer(key)
+        origin = "value"
+        if value is not None and value_deserializer is not None:
+            value = value_deserializer(value)
+    except Exception as error:
+        raise RecordDeserializationError(record, origin, error) from error
+    return record._replace(key=key, value=value)

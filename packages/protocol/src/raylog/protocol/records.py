@@ -32,7 +32,7 @@ from raylog.protocol.batch_header import (
 )
 from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress, decompress_pieces
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
-from raylog.protocol.rows import Headers, Record, decode_records, encode_records, scan_times
+from raylog.protocol.rows import Headers, NewRow, R, Record, decode_records, encode_records, scan_times
 from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "TimestampType",
     "batch_headers",
     "decode_batch",
+    "decode_batch_into",
     "decode_batches",
     "encode_batch",
     "first_record_at",
@@ -153,10 +154,17 @@ def decode_batch(
     Raises CorruptMessage when the batch is damaged or decompresses to more than ``max_bytes``, and
     UnsupportedCompressionType.
     """
+    return decode_batch_into(Record, buf, pos, check_crc=check_crc, max_bytes=max_bytes)
+
+
+def decode_batch_into(
+    new: NewRow[R], buf: Buffer, pos: int = 0, *, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_BYTES
+) -> list[R]:
+    """What ``new`` makes of each record of the batch at ``pos``. Raises as :func:`decode_batch`."""
     header = whole_batch(buf, pos)
     if check_crc:
         _check_crc(buf, pos, header)
-    return _records_of(buf, pos, header, max_bytes)
+    return _records_of(new, buf, pos, header, max_bytes)
 
 
 _check_crc = check_crc
@@ -247,8 +255,9 @@ def _check_counts(header: BatchHeader) -> None:
         )
 
 
-def _records_of(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> list[Record]:
+def _records_of(new: NewRow[R], buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> list[R]:
     return decode_records(
+        new,
         _body_of(buf, pos, header, max_bytes),
         header.record_count,
         base_offset=header.base_offset,
@@ -283,7 +292,7 @@ def decode_batches(
     for pos, header, visible in visible_batches(buf, aborted, check_crcs=check_crc):
         if header.last_offset < from_offset or not visible:
             continue
-        batch = _records_of(buf, pos, header, max_bytes)
+        batch = _records_of(Record, buf, pos, header, max_bytes)
         if header.base_offset < from_offset:
             batch = [record for record in batch if record.offset >= from_offset]
         records += batch

@@ -9,9 +9,10 @@ batch's find every overrun.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from raylog.protocol.errors import CorruptMessage
 
@@ -30,6 +31,11 @@ class Record:
     headers: Headers = ()
     timestamp: int = -1
     offset: int = -1
+
+
+R = TypeVar("R")
+NewRow = Callable[[bytes | None, bytes | None, Headers, int, int], R]
+"""Makes what stands for one record from its value, key, headers, timestamp and offset, as Record does."""
 
 
 def encode_varint(value: int) -> bytes:
@@ -116,6 +122,7 @@ def _varint(number: int) -> bytes:
 
 
 def decode_records(
+    new: NewRow[R],
     data: bytes,
     count: int,
     *,
@@ -123,29 +130,32 @@ def decode_records(
     last_delta: int,
     base_timestamp: int,
     append_time: int | None,
-) -> list[Record]:
-    """``count`` records that fill ``data`` exactly; with ``append_time`` that is the timestamp of each.
+) -> list[R]:
+    """What ``new`` makes of ``count`` records that fill ``data`` exactly; with ``append_time`` that is the timestamp
+    of each.
 
     Raises CorruptMessage for any other ``data``, and when offsets do not rise or go beyond ``last_delta``.
     """
-    records: list[Record] = []
+    rows: list[R] = []
+    if append_time is not None:
+        new = _appended_at(append_time, new)
     try:
-        pos = _decode_into(records, data, count, base_offset, last_delta, base_timestamp)
+        pos = _decode_into(rows, new, data, count, base_offset, last_delta, base_timestamp)
     except (IndexError, UnicodeDecodeError) as error:
-        raise CorruptMessage(f"record {len(records)} of {count} in a batch is damaged: {error}") from None
+        raise CorruptMessage(f"record {len(rows)} of {count} in a batch is damaged: {error}") from None
     if pos != len(data):
         raise CorruptMessage(f"{count} records in a batch end at byte {pos} of {len(data)}")
-    if append_time is not None:
-        for record in records:
-            record.timestamp = append_time
-    return records
+    return rows
+
+
+def _appended_at(append_time: int, new: NewRow[R]) -> NewRow[R]:
+    return lambda value, key, headers, _, offset: new(value, key, headers, append_time, offset)
 
 
 def _decode_into(
-    records: list[Record], data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int
+    rows: list[R], new: NewRow[R], data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int
 ) -> int:
-    append = records.append
-    new = Record
+    append = rows.append
     pos = 0
     previous = -1
     for _ in range(count):
@@ -179,7 +189,7 @@ def _decode_into(
         else:
             delta, pos = long_varint(data, pos)
         if delta & 1 or not previous < (delta := delta >> 1) <= last_delta:
-            raise CorruptMessage(f"record {len(records)} in a batch has the offset delta {delta}")
+            raise CorruptMessage(f"record {len(rows)} in a batch has the offset delta {delta}")
         previous = delta
 
         number = data[pos]  # key
@@ -196,7 +206,7 @@ def _decode_into(
             key = data[start:pos]
             if number & 1:
                 if number != 1:
-                    raise CorruptMessage(f"record {len(records)} in a batch has a key of length {_signed(number)}")
+                    raise CorruptMessage(f"record {len(rows)} in a batch has a key of length {_signed(number)}")
                 key = None
 
         number = data[pos]  # value
@@ -209,7 +219,7 @@ def _decode_into(
             number, pos = long_varint(data, pos)
         if number & 1:
             if number != 1:
-                raise CorruptMessage(f"record {len(records)} in a batch has a value of length {_signed(number)}")
+                raise CorruptMessage(f"record {len(rows)} in a batch has a value of length {_signed(number)}")
             value = None
         else:
             start = pos
@@ -222,7 +232,7 @@ def _decode_into(
             headers = ()
             pos += 1
         if pos != end:
-            raise CorruptMessage(f"record {len(records)} in a batch does not fill its length")
+            raise CorruptMessage(f"record {len(rows)} in a batch does not fill its length")
         append(new(value, key, headers, base_timestamp + ((time >> 1) ^ -(time & 1)), base_offset + delta))
     return pos
 
