@@ -26,7 +26,7 @@ coordination/peer_control coordination/store coordination/lease coordination/top
 broker/config/* broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
 broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic*
 client/config* client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
-client/fetch_session client/offset_queries client/subscription client/serde client/admin_requests
+client/fetch_session client/fetch_plan client/offset_queries client/subscription client/serde client/admin_requests
 client/connection_config client/arguments client/record_values client/batch_bytes client/read_errors
 client/read_replicas client/row_partitions client/epoch_checks client/metrics client/complaints client/seldom
 client/group_changes client/group_consumer_core

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.client.fetch_session import FetchSession, SessionRequest
+from raylog.client.fetch_session import FetchSession, SessionRequest, Wanted
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
@@ -34,7 +34,7 @@ def on_the_wire(asked: SessionRequest, topic_id: TopicId) -> FetchRequest:
     return FetchRequest(
         0,
         0,
-        by_topic(FetchTopic, topic_id, [partition for _, partition in asked.partitions]),
+        by_topic(FetchTopic, topic_id, [*asked.partitions.values()]),
         session_id=asked.session_id,
         session_epoch=asked.epoch,
         forgotten=by_topic(ForgottenTopic, topic_id, [tp.partition for tp in asked.forgotten]),
@@ -47,9 +47,11 @@ class Pair(RuleBasedStateMachine):
         self.client = FetchSession()
         self.ids = itertools.count(1)
         self.now_ms = 0
-        self.wanted = {tp: FetchPartition(tp.partition, 0, 100) for tp in TPS}
+        self.wanted: dict[TopicPartition, FetchPartition] = {}
         self.named: set[TopicPartition] = set()
         self.topic_id = TopicId(UUID(int=1))
+        for tp in TPS:
+            self.want(tp, 0)
         self.a_new_broker()
 
     @rule()
@@ -68,29 +70,34 @@ class Pair(RuleBasedStateMachine):
     @rule()
     def the_topic_is_made_anew(self) -> None:
         self.topic_id = TopicId(UUID(int=self.topic_id.int + 1))
+        for tp, wanted in self.wanted.copy().items():
+            self.want(tp, wanted.fetch_offset)
 
     @rule(tp=st.sampled_from(TPS), offset=st.integers(0, 1))
     def want(self, tp: TopicPartition, offset: int) -> None:
         self.wanted[tp] = FetchPartition(tp.partition, offset, 100)
+        self.client.want(tp, Wanted(self.wanted[tp], self.topic_id, None, False))
 
     @rule(tp=st.sampled_from(TPS[1:]))
     def want_no_more(self, tp: TopicPartition) -> None:
         self.wanted.pop(tp, None)
+        self.client.forget(tp)
 
     @rule(tp=st.sampled_from(TPS[1:]))
     def want_not_for_a_moment(self, tp: TopicPartition) -> None:
         """A partition whose answer the user hasn't read yet comes back later."""
-        wanted = self.wanted.pop(tp, None)
+        wanted = self.wanted.get(tp)
+        self.want_no_more(tp)
         self.fetch(set(), "")
         if wanted is not None:
-            self.wanted[tp] = wanted
+            self.want(tp, wanted.fetch_offset)
         self.fetch(set(), "")
 
     @rule(named=st.sets(st.sampled_from(TPS), max_size=1), lost=st.sampled_from(["", "", "", "request", "answer"]))
     def fetch(self, named: set[TopicPartition], lost: str) -> None:
-        asked = self.client.request(self.wanted, {TOPIC: self.topic_id})
+        asked = self.client.request()
         if asked.epoch > 0:
-            assert self.named & self.wanted.keys() <= {tp for tp, _ in asked.partitions}
+            assert self.named & self.wanted.keys() <= asked.partitions.keys()
             self.named = set()
         if lost == "request":
             self.client.failed()
@@ -115,7 +122,7 @@ class Pair(RuleBasedStateMachine):
         if incremental is not None:
             session_id = incremental.session_id
         else:
-            told = [FetchedPartition(tp.partition) for tp, _ in asked.partitions]
+            told = [FetchedPartition(tp.partition) for tp in asked.partitions]
             session_id = self.broker.create(request, told, by_id=True, now_ms=self.now_ms)
         if session_id:
             remembered = self.broker._sessions[session_id].partitions

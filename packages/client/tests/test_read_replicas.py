@@ -93,8 +93,8 @@ def test_a_replica_that_metadata_does_not_know_failed() -> None:
 def test_partitions_that_are_given_away_are_forgotten() -> None:
     world = preferring()
     world.replicas.failed(OTHER, 0)
-    world.replicas.keep([OTHER])
+    world.replicas.forget(TP)
     assert world.address(0) == LEADER
     assert not world.replicas.may_name_rack([OTHER], 0)
-    world.replicas.keep([])
+    world.replicas.forget(OTHER)
     assert world.replicas.may_name_rack([OTHER], 0)

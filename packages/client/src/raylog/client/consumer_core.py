@@ -319,7 +319,7 @@ class ConsumerCore:
 
     def _buffers(self) -> Iterator[PartitionBuffer]:
         """Those that something may be taken from, in turn."""
-        return filter(self._valid, self._fetcher.buffers.values())
+        return filter(self._valid, self._fetcher.filled.values())
 
     def _valid(self, buffer: PartitionBuffer) -> bool:
         """True unless a seek, an assignment or a pause has happened since it was filled, or it may not be delivered."""

@@ -22,7 +22,8 @@ from raylog.client.consumer_config import (
     isolation_level,
 )
 from raylog.client.epoch_checks import EpochChecks, EpochQuestion
-from raylog.client.fetch_session import FINAL_EPOCH, FetchSession, SessionRequest
+from raylog.client.fetch_plan import FetchPlan
+from raylog.client.fetch_session import FINAL_EPOCH, SessionRequest
 from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.leaders import Leaders
 from raylog.client.metadata import ClusterView
@@ -66,17 +67,15 @@ _CLOSING = 8  # requests under way to a broker beyond which it isn't told that i
 
 
 class _Fetch(NamedTuple):
-    """What a fetch under way asked for: the generation of each place, and the offset; and of whom, a leader or not.
-    ``view``: what was known then."""
+    """Whom a fetch under way asked: its session has what for. ``view``: what was known then."""
 
     address: Address
-    asked: dict[TopicPartition, tuple[int, int]]
-    of_replica: set[TopicPartition]
     view: ClusterView
 
 
 class Fetcher:
-    """Fills :attr:`buffers`, in the order in which they take turns; the user is told of :attr:`complaints`."""
+    """Fills :attr:`buffers`; :attr:`filled` are those that have something, in the order in which they take turns. The
+    user is told of :attr:`complaints`."""
 
     def __init__(
         self,
@@ -95,11 +94,7 @@ class Fetcher:
         """False during an exchange, and after one that an interrupt ended: then nobody knows what is under way."""
         self._network = network
         self._subscription = subscription
-        self._deserializers = (key, value)
-        self._hands_out = hands_out
-        self._check_crcs = settings[CHECK_CRCS]
         self._max_bytes = settings[FETCH_MAX_BYTES]
-        self._max_partition_bytes = settings[MAX_PARTITION_FETCH_BYTES]
         self._min_bytes = settings[FETCH_MIN_BYTES]
         self._max_wait_ms = settings[FETCH_MAX_WAIT_MS]
         self._timeout_ms = settings[REQUEST_TIMEOUT_MS] + self._max_wait_ms
@@ -109,12 +104,24 @@ class Fetcher:
             network.reachable, first_pause_ms=settings[RETRY_BACKOFF_MS], max_age_ms=settings[METADATA_MAX_AGE_MS]
         )
         self._fetching: set[Address] = set()
-        self._sessions: dict[Address, FetchSession] = {}
         self._leaders = Leaders(network, subscription, self.complaints.add, settings[RETRY_BACKOFF_MS])
         self._searches = OffsetSearches(
             network, subscription, self._leaders, self.complaints.add, self._isolation_level
         )
         self._epochs = EpochChecks(network, subscription, self.buffers, self.complaints.add, self._leaders.rest)
+        check_crcs = settings[CHECK_CRCS]
+        self._plan = FetchPlan(
+            network,
+            subscription,
+            self._leaders,
+            self._replicas,
+            self._epochs,
+            self.buffers,
+            new_buffer=lambda place: PartitionBuffer(place, key, value, check_crcs=check_crcs, counts=self.counts),
+            hands_out=hands_out,
+            max_partition_bytes=settings[MAX_PARTITION_FETCH_BYTES],
+        )
+        self.filled = self._plan.filled
 
     def exchange(self, timeout_ms: float) -> float:
         """Send what can be sent, then take in what comes within ``timeout_ms``: one round of waiting at
@@ -123,8 +130,8 @@ class Fetcher:
             self._start_over()
         self._is_whole = False
         now_ms = monotonic_ms()
-        self._keep_buffers()
-        blocked = self._searches.ask(now_ms)
+        self._plan.keep()
+        blocked = self._searches.ask(self._plan.searching.values(), now_ms)
         blocked |= self._fetch(now_ms)
         again_ms = 0 if self.complaints else CONNECT_POLL_MS if blocked else _IDLE_MS
         before = self._network.metadata.view
@@ -142,8 +149,7 @@ class Fetcher:
         self._fetching.clear()
         self._searches.forget()
         self._epochs.forget()
-        for session in self._sessions.values():
-            session.failed()
+        self._plan.start_over()
 
     def metrics(self) -> dict[str, float]:
         """What was counted, and how far the places are behind; from any thread."""
@@ -153,84 +159,39 @@ class Fetcher:
     def turn(self, buffer: PartitionBuffer) -> None:
         """``buffer`` was served: the others come first now."""
         tp = buffer.place.tp
-        if self.buffers.get(tp) is buffer:
-            del self.buffers[tp]
-            self.buffers[tp] = buffer
-
-    def _keep_buffers(self) -> None:
-        """One buffer for each place that has a position, of its generation."""
-        for tp in [tp for tp in self.buffers if tp not in self._subscription]:
-            del self.buffers[tp]
-        self._replicas.keep(self.buffers)
-        self._leaders.keep()
-        for place in self._subscription:
-            buffer = self.buffers.get(place.tp)
-            if place.position is None:
-                self.buffers.pop(place.tp, None)
-            elif buffer is None or buffer.place is not place or buffer.generation != place.generation:
-                self.buffers[place.tp] = PartitionBuffer(
-                    place, *self._deserializers, check_crcs=self._check_crcs, counts=self.counts
-                )
+        if self.filled.get(tp) is buffer:
+            del self.filled[tp]
+            self.filled[tp] = buffer
 
     def _fetch(self, now_ms: int) -> bool:
         """Send a fetch to each broker to read from that has none under way. True when some can't be reached yet."""
-        wanted: dict[Address, list[PartitionBuffer]] = {}
-        moved: dict[Address, list[PartitionBuffer]] = {}
-        reserved: set[Address] = set()
-        blocked = False
-        if sum(b.held_bytes() for b in self.buffers.values() if not b.place.paused) >= max(self._max_bytes, 1):
-            return False  # memory is bounded: the user reads first
-        for tp, buffer in self.buffers.items():
-            if buffer.place.paused:
+        plan = self._plan
+        blocked = plan.look(now_ms)
+        if sum(b.held_bytes() for b in self.filled.values() if not b.place.paused) >= max(self._max_bytes, 1):
+            return blocked  # memory is bounded: the user reads first
+        for address, session in plan.sessions.items():
+            if not session.wanted or address in self._fetching:
                 continue
-            if self._leaders.rests(tp, now_ms):
-                blocked = True
-                continue
-            address = self._leaders.address(tp, now_ms)
-            if address is None:
-                blocked = True
-            elif self._epochs.needed(buffer):
-                moved.setdefault(address, []).append(buffer)
-            else:
-                epoch = self._network.metadata.view.leader_of(tp)[1]
-                address = self._replicas.address(tp, address, epoch, now_ms)
-                if not buffer.wants_more():
-                    if self._hands_out(buffer):  # else it is full for long, as while a lease has lapsed
-                        reserved.add(address)
-                elif address not in self._fetching:
-                    wanted.setdefault(address, []).append(buffer)
-        blocked |= self._epochs.ask(moved)
-        for address, buffers in wanted.items():
             if self._network.ready(address):
                 # A partition that will be asked for soon should not wait for those that are now: don't linger there.
-                self._send_fetch(address, buffers, 0 if address in reserved else self._max_wait_ms)
+                max_wait_ms = 0 if address in plan.reserved else self._max_wait_ms
+                rack = self._rack if self._replicas.may_name_rack(session.wanted, now_ms) else ""
+                context = _Fetch(address, self._network.metadata.view)
+                self._send(address, session.request(), max_wait_ms, context, rack)
+                self._fetching.add(address)
             else:
+                plan.unreachable(session)
                 blocked = True
         return blocked
 
-    def _send_fetch(self, address: Address, buffers: list[PartitionBuffer], max_wait_ms: int) -> None:
-        view = self._network.metadata.view
-        wanted = {}
-        for buffer in buffers:
-            tp = buffer.place.tp
-            epoch = view.leader_of(tp)[1]
-            wanted[tp] = FetchPartition(tp.partition, buffer.fetch_offset, self._max_partition_bytes, epoch)
-        topic_ids = {topic: view.topic_id(topic) for topic in {tp.topic for tp in wanted}}
-        asked = self._sessions.setdefault(address, FetchSession()).request(wanted, topic_ids)
-        offsets = {buffer.place.tp: (buffer.generation, buffer.fetch_offset) for buffer in buffers}
-        of_replica = {tp for tp in wanted if address != self._network.leader_address(tp)}
-        rack = self._rack if self._replicas.may_name_rack(wanted, monotonic_ms()) else ""
-        self._send(address, asked, max_wait_ms, _Fetch(address, offsets, of_replica, self._network.metadata.view), rack)
-        self._fetching.add(address)
-
     def _send(self, address: Address, asked: SessionRequest, max_wait_ms: int, context: object, rack: str = "") -> None:
         topics: dict[TopicName, list[FetchPartition]] = {}
-        for tp, partition in asked.partitions:
+        for tp, partition in asked.partitions.items():
             topics.setdefault(tp.topic, []).append(partition)
         forgotten: dict[TopicName, list[int]] = {}
         for tp in asked.forgotten:
             forgotten.setdefault(tp.topic, []).append(tp.partition)
-        ids = self._sessions[address].topic_ids
+        ids = self._plan.sessions[address].topic_ids
         request = FetchRequest(
             max_wait_ms,
             self._min_bytes,
@@ -256,9 +217,9 @@ class Fetcher:
 
     def close(self) -> None:
         """Tell brokers, without waiting, that their sessions are over: they keep room for so many only."""
-        for address, session in self._sessions.items():
+        for address, session in self._plan.sessions.items():
             if session.id and self._network.pool.capacity(address, _CLOSING):
-                self._send(address, SessionRequest(session.id, FINAL_EPOCH, [], []), 0, session)
+                self._send(address, SessionRequest(session.id, FINAL_EPOCH, {}, []), 0, session)
         self._network.pool.poll(0)
 
     def _take(self, reply: Reply) -> None:
@@ -272,7 +233,7 @@ class Fetcher:
 
     def _take_fetched(self, reply: Reply, fetch: _Fetch) -> None:
         self._fetching.discard(fetch.address)
-        session = self._sessions[fetch.address]
+        session = self._plan.sessions[fetch.address]
         try:
             if reply.error is not None:
                 raise reply.error
@@ -287,30 +248,34 @@ class Fetcher:
             return
         except RaylogError as error:
             session.failed()
-            for tp in fetch.of_replica:
+            of_replica = [tp for tp, asked in session.asked.items() if asked.of_replica]
+            for tp in of_replica:
                 self._replicas.failed(tp, monotonic_ms())
+            self._plan.look_at(of_replica)
             self._network.metadata.need_update()
             if not is_retriable(error):
                 self.complaints.add(None, error)
             return
-        answered = [
+        found = [
             (TopicPartition(name, PartitionIndex(fetched.partition)), fetched)
             for topic in response.topics
             if (name := session.topic_names.get(TopicId(topic.topic_id))) is not None
             for fetched in topic.partitions
         ]
-        session.answered(response.session_id, [tp for tp, _ in answered])
-        for tp, fetched in answered:
-            buffer, place = self.buffers.get(tp), self._subscription.get(tp)
-            if buffer is None or place is None:
-                continue
-            if (place.generation, buffer.fetch_offset) != fetch.asked.get(tp):
-                continue  # it went elsewhere, or another broker, to whom the leadership moved, answered first
+        wanted = {tp: session.asked.get(tp) for tp, _ in found}
+        session.answered(response.session_id, wanted)
+        self._plan.look_at(wanted)
+        for tp, fetched in found:
+            buffer, asked = self.buffers.get(tp), wanted[tp]
+            if buffer is None or asked is None or asked.buffer is not buffer or buffer.is_void:
+                continue  # it went elsewhere
+            if asked.fetch.fetch_offset != buffer.fetch_offset:
+                continue  # another broker, to whom the leadership moved, answered first
             try:
-                if tp in fetch.of_replica:
-                    self._take_from_replica(buffer, place, fetched)
+                if asked.of_replica:
+                    self._take_from_replica(buffer, buffer.place, fetched)
                 else:
-                    self._take_partition(buffer, place, fetched, fetch.view, response.node_endpoints)
+                    self._take_partition(buffer, buffer.place, fetched, fetch.view, response.node_endpoints)
             except RaylogError as error:
                 self.complaints.add(tp, error)
                 self._leaders.rest(tp)
@@ -363,6 +328,7 @@ class Fetcher:
         place.end = fetched.last_stable_offset if self._isolation_level else fetched.high_watermark
         if fetched.records:
             buffer.add(bytes(fetched.records), fetched.high_watermark, fetched.aborted or ())
+            self.filled.setdefault(place.tp, buffer)
 
     def _tell(self, kind: str, place: Place, text: str, *values: object) -> None:
         self._network.pool.log.info((kind, place.tp.topic), text, *values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raylog.client.connection import Address, Reply
@@ -44,11 +44,11 @@ class OffsetSearches:
         self._asking: dict[tuple[TopicPartition, int], int] = {}
         """Offsets asked for and not answered: the generation that asked."""
 
-    def ask(self, now_ms: int) -> bool:
-        """Ask leaders. True when some can't be asked yet."""
+    def ask(self, places: Iterable[Place], now_ms: int) -> bool:
+        """Ask leaders for what these look for. True when some can't be asked yet."""
         wanted: dict[tuple[Address, int], list[Place]] = {}
         blocked = False
-        for place in self._subscription:
+        for place in places:
             if place.position is not None:
                 continue
             try:

@@ -9,7 +9,7 @@ is in sync but can't be reached from here, say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from raylog.client.connection import Address
@@ -40,10 +40,12 @@ class ReadReplicas:
         self._reach = reach
         self._pauses = (first_pause_ms, max_age_ms)
         self._preferred: dict[TopicPartition, _Preferred] = {}
+        """In the order in which they are trusted no more."""
         self._failed: dict[TopicPartition, _Failures] = {}
 
     def prefer(self, tp: TopicPartition, broker: int, leader_epoch: int, now_ms: int) -> None:
         """The leader of that epoch said to read from ``broker``."""
+        self._preferred.pop(tp, None)
         self._preferred[tp] = _Preferred(broker, leader_epoch, now_ms + self._pauses[1])
 
     def address(self, tp: TopicPartition, leader: Address, leader_epoch: int, now_ms: int) -> Address:
@@ -60,6 +62,17 @@ class ReadReplicas:
             return leader
         return address
 
+    def expired(self, now_ms: int) -> list[TopicPartition]:
+        """The partitions whose leaders are to be asked again, since they named a replica long ago; told once."""
+        found = []
+        for tp, preferred in self._preferred.items():
+            if now_ms < preferred.until_ms:
+                break
+            found.append(tp)
+        for tp in found:
+            del self._preferred[tp]
+        return found
+
     def failed(self, tp: TopicPartition, now_ms: int) -> None:
         """The replica did not serve the partition: back to the leader, for a while."""
         self._preferred.pop(tp, None)
@@ -71,13 +84,11 @@ class ReadReplicas:
         """The replica answered as it should: the next pause is the first again."""
         self._failed.pop(tp, None)
 
-    def may_name_rack(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
+    def may_name_rack(self, partitions: Container[TopicPartition], now_ms: int) -> bool:
         """Whether a request for these may say where the consumer is: not during a pause of one of them."""
-        return all(tp not in self._failed or now_ms >= self._failed[tp].until_ms for tp in partitions)
+        return not any(now_ms < failures.until_ms and tp in partitions for tp, failures in self._failed.items())
 
-    def keep(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget all but these."""
-        known = set(partitions)
-        for state in (self._preferred, self._failed):
-            for tp in state.keys() - known:
-                del state[tp]
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is not read any more."""
+        self._preferred.pop(tp, None)
+        self._failed.pop(tp, None)

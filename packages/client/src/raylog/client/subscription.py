@@ -32,11 +32,13 @@ class Place:
     """Where one assigned partition is being read."""
 
     __slots__ = (
-        "_bounds", "_lost_at", "_target", "_truncated",
-        "end", "epoch", "generation", "paused", "position", "topic_id", "tp",
+        "_bounds", "_changed", "_lost_at", "_paused", "_target", "_truncated",
+        "end", "epoch", "generation", "position", "topic_id", "tp",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, changed: dict[TopicPartition, None] | None = None) -> None:
+        """``changed``: where to note each change, but for reading on."""
+        self._changed = {} if changed is None else changed
         self.tp = tp
         self.position: int | None = None
         self.epoch = -1
@@ -47,12 +49,22 @@ class Place:
         """Grows with every jump, and when it is read no more: what was fetched or asked for an older one is void."""
         self.topic_id = NO_TOPIC_ID
         """The topic to read, while it is not known to be another; NO_TOPIC_ID: whichever has the name."""
-        self.paused = False
-        """True while nothing of it is handed out or fetched; the position stays."""
+        self._paused = False
         self._target: int | None = None
         self._lost_at: int | None = None
         self._bounds: dict[int, int] = {}
         self._truncated: LogTruncated | None = None
+
+    @property
+    def paused(self) -> bool:
+        """True while nothing of it is handed out or fetched; the position stays."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._changed[self.tp] = None
+        self._paused = paused
+        self._changed[self.tp] = None
 
     @property
     def lag(self) -> int | None:
@@ -80,7 +92,7 @@ class Place:
         """
         position = self.position
         for record in records:
-            if self.generation != generation or self.paused or self.position != position:
+            if self.generation != generation or self._paused or self.position != position:
                 return
             self.position = position = record.offset + 1
             yield record
@@ -130,8 +142,10 @@ class Place:
         self._bounds[end] = offset
         if self._lost_at is None:
             if end == self._target:
+                self._changed[self.tp] = None
                 self.position = offset if offset >= 0 else self._bounds[LATEST]
                 self.epoch = epoch
+                self._changed[self.tp] = None
             return None
         if self.questions():
             return None
@@ -151,6 +165,7 @@ class Place:
         return Jump(lost, target)
 
     def _jump(self, position: int | None, target: int | None, epoch: int = -1) -> None:
+        self._changed[self.tp] = None  # an interrupt may come between
         self.position = position
         self.epoch = epoch
         self._truncated = None
@@ -158,6 +173,7 @@ class Place:
         self._target = target
         self._lost_at = None
         self._bounds = {}
+        self._changed[self.tp] = None  # another thread may have looked already
 
 
 class Subscription:
@@ -167,6 +183,8 @@ class Subscription:
     def __init__(self, reset: int | Callable[[], int] | None) -> None:
         self._reset = reset
         self._places: dict[TopicPartition, Place] = {}
+        self.changed: dict[TopicPartition, None] = {}
+        """Partitions that came, went, were paused or sent elsewhere since somebody took them out, by ``popitem``."""
 
     @property
     def reset(self) -> int | None:
@@ -193,6 +211,8 @@ class Subscription:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions; those that stay keep their positions."""
         before = self._places
+        partitions = list(partitions)
+        self.changed.update(dict.fromkeys([*before, *partitions]))
         self._places = {}
         for tp in partitions:
             if tp in before:
@@ -200,17 +220,24 @@ class Subscription:
             elif tp not in self._places:
                 self.add(tp)
         for place in before.values():
-            place.generation += 1
+            self._end(place)
 
     def add(self, tp: TopicPartition) -> Place:
         """This partition, too, from where ``reset`` says."""
-        place = self._places[tp] = Place(tp)
+        self.changed[tp] = None
+        place = self._places[tp] = Place(tp, self.changed)
         if (reset := self.reset) is not None:
             place.seek_to(reset)
+        self.changed[tp] = None
         return place
 
     def remove(self, tp: TopicPartition) -> None:
         """Not this partition any more."""
+        self.changed[tp] = None
         place = self._places.pop(tp, None)
         if place is not None:
-            place.generation += 1
+            self._end(place)
+
+    def _end(self, place: Place) -> None:
+        place.generation += 1
+        self.changed[place.tp] = None
