@@ -162,3 +162,23 @@ def test_progress_is_shown_on_a_terminal(cluster: InProcessCluster, tmp_path: Pa
             os.close(ours)
     assert b"records/s" in shown
     assert b"%" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"null", "line 3: 'null' is no record: it is null, no object; write one like {"),
+        (b"[1]", "line 3: '[1]' is no record: it is [1], no object; write one like {"),
+        (b"\xff\xfe", "line 3: '\ufffd\ufffd' is no record: it is no UTF-8; write one like {"),
+        (b'{"value": "v", "headers": ["ab"]}', 'is no record: a header is "ab", no list; write one like {'),
+        (b'{"value": "v", "timestamp": -2}', "line 3: copy: timestamp -2 is not in milliseconds since 1970"),
+        (b'{"value": "%b"}' % (b"x" * 2_000_000), "line 3: copy: a record of 2000021 bytes; max.request.size"),
+    ],
+)
+def test_line_that_cannot_be_sent_is_told_with_its_number(
+    cluster: InProcessCluster, tmp_path: Path, line: bytes, complaint: str
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b'{"value": "a"}\n{"value": "b"}\n' + line + b'\n{"value": "c"}\n')
+    done = run(cluster, "produce", "copy", "--format", "json", "--file", str(file))
+    one_line(done, complaint, "2 records before it were sent")

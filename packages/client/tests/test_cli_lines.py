@@ -69,12 +69,6 @@ def test_value_that_json_has_no_form_for_is_refused() -> None:
         formatter("%s")(record()._replace(value=value))
 
 
-@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"value": "v", "timestamp": true}', b'{"value": "\\ud800"}'])
-def test_line_that_is_no_record_is_refused(line: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="is no JSON object with value"):
-        json_reader(())(line)
-
-
 @pytest.mark.parametrize("template", ["avro", "%x", "%s %"])
 def test_a_format_that_is_unknown_is_refused(template: str) -> None:
     with pytest.raises(InvalidRequest, match="--format"):
@@ -123,20 +117,60 @@ def test_json_that_others_wrote_needs_a_value_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "complaint"),
     [
-        b"",
-        b"[]",
-        b"v",
-        b"{}",
-        b'{"value": {"base64": "?"}}',
-        b'{"value": "v", "headers": ["a"]}',
-        b'{"value": "v", "timestamp": "1"}',
+        (b"", "it is no JSON (Expecting value in line 1, column 1 of it)"),
+        (b"v", "it is no JSON"),
+        (b'{"value": "v"', "it is no JSON"),
+        (b"\xff\xfe{}", "it is no UTF-8"),
+        (b"[" * 100_000, "it is nested too deep"),
+        (b'{"value": ' + b"9" * 5_000 + b"}", "it has a number of too many digits"),
+        (b"null", "it is null, no object"),
+        (b"true", "it is true, no object"),
+        (b"7", "it is 7, no object"),
+        (b'"v"', 'it is "v", no object'),
+        (b"[]", "it is [], no object"),
+        (b'[{"value": "v"}]', 'it is [{"value": "v"}], no object'),
+        (b"{}", "it has no value; null is one"),
+        (b'{"vaule": "v"}', "it has no value; null is one"),
+        (b'{"value": "\\ud800"}', "value has half a surrogate pair"),
+        (b'{"value": {"base64": "?"}}', "value is no base64 ("),
+        (b'{"value": {"base64": 5}}', "value is no base64 (base64 is 5, no text)"),
+        (b'{"value": {"base64": null}}', "value is no base64 (base64 is null, no text)"),
+        (b'{"value": "v", "key": "\\udfff"}', "key has half a surrogate pair"),
+        (b'{"value": "v", "key": {"base64": "a"}}', "key is no base64 ("),
+        (b'{"value": "v", "headers": "ab"}', 'headers is "ab", no list'),
+        (b'{"value": "v", "headers": 7}', "headers is 7, no list"),
+        (b'{"value": "v", "headers": {"ab": "c"}}', 'headers is {"ab": "c"}, no list'),
+        (b'{"value": "v", "headers": ["ab"]}', 'a header is "ab", no list'),
+        (b'{"value": "v", "headers": [null]}', "a header is null, no list"),
+        (b'{"value": "v", "headers": [["a"]]}', "a header is a list of a name and a value"),
+        (b'{"value": "v", "headers": [["a", "b", "c"]]}', "a header is a list of a name and a value"),
+        (b'{"value": "v", "headers": [[null, "b"]]}', "a header's name is null, no text"),
+        (b'{"value": "v", "headers": [[7, "b"]]}', "a header's name is 7, no text"),
+        (b'{"value": "v", "headers": [["a", {"base64": "?"}]]}', "a header's value is no base64 ("),
+        (b'{"value": "v", "timestamp": "1"}', 'timestamp is "1", no whole number'),
+        (b'{"value": "v", "timestamp": 1.5}', "timestamp is 1.5, no whole number"),
+        (b'{"value": "v", "timestamp": true}', "timestamp is true, no whole number"),
+        (b'{"value": "v", "timestamp": []}', "timestamp is [], no whole number"),
     ],
 )
-def test_a_line_that_is_no_such_json_is_refused(line: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="no JSON object"):
+def test_line_that_is_no_record_is_refused(line: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidRecord) as refused:
         json_reader(())(line)
+    assert f" is no record: {complaint}" in str(refused.value)
+    assert str(refused.value).endswith(
+        '; write one like {"key": "k", "value": "v", "headers": [["name", "value"]], "timestamp": 1767225600000}'
+    )
+
+
+def test_any_json_may_be_a_key_or_a_value() -> None:
+    read = json_reader(())
+    for text, data in {b"null": None, b"[1, null]": b"[1, null]", b"7": b"7", b"true": b"true", b'""': b""}.items():
+        assert read(b'{"value": %b, "key": %b, "headers": [["h", %b]]}' % (text, text, text)) == NewRecord(
+            data, data, (("h", data),)
+        )
+    assert read(b'{"value": "v", "key": null, "headers": null, "timestamp": null}') == NewRecord(b"v")
 
 
 class Terminal(StringIO):

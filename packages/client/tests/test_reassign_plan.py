@@ -58,18 +58,28 @@ def test_a_file_of_kafkas_tool() -> None:
     text = """{"version": 1, "partitions": [
         {"topic": "t", "partition": 1, "replicas": [2, 3], "log_dirs": ["any", "any"]},
         {"topic": "u", "partition": 0, "replicas": [1]}]}"""
-    assert plan.wanted_of_file(text, "f") == {tp(1): (2, 3), tp(0, "u"): (1,)}
+    assert plan.wanted_of_file(text.encode(), "f") == {tp(1): (2, 3), tp(0, "u"): (1,)}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "f is not a file of moves"),
-        ("[]", "f is not a file of moves"),
-        ('{"partitions": 1}', "f is not a file of moves"),
-        ('{"partitions": ["t"]}', "f is not a file of moves"),
-        ('{"partitions": [{"topic": "t", "partition": 0}]}', "'replicas'"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "'x'"),
+        ("", "f is not a file of moves: it is no JSON"),
+        ("null", "it is null, no object"),
+        ("[]", r"it is \[\], no object"),
+        ("{}", "partitions is null, no list"),
+        ('{"partitions": 1}', "partitions is 1, no list"),
+        ('{"partitions": {"t": 1}}', 'partitions is {"t": 1}, no list'),
+        ('{"partitions": ["t"]}', 'one of partitions is "t", no object'),
+        ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "topic is null, no text"),
+        ('{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}', "topic is 7, no text"),
+        ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', 'partition is "0", no whole number'),
+        ('{"partitions": [{"topic": "t", "partition": 1.5, "replicas": [1]}]}', r"partition is 1\.5, no whole number"),
+        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "partition is true, no whole number"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "replicas is null, no list"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}', 'replicas is "12", no list'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', 'a replica is "x", no whole number'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": 7}]}', "log_dirs is 7, no list"),
         ('{"partitions": []}', "f names no partition"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}', "log_dirs"),
         (
@@ -81,7 +91,12 @@ def test_a_file_of_kafkas_tool() -> None:
 )
 def test_a_file_that_says_nothing_clear(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        plan.wanted_of_file(text, "f")
+        plan.wanted_of_file(text.encode(), "f")
+
+
+def test_file_that_is_no_text_is_told() -> None:
+    with pytest.raises(InvalidRequest, match="f is not a file of moves: it is no UTF-8; it must be like"):
+        plan.wanted_of_file(b"\xff{}", "f")
 
 
 def test_what_is_there_or_on_its_way_is_left_out() -> None:

@@ -30,6 +30,7 @@ from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidRecord,
     InvalidRequest,
+    MessageTooLarge,
     RaylogError,
     UnknownTopicOrPartition,
 )
@@ -145,8 +146,8 @@ def _send_lines(
                 delivery.add_done_callback(note)
                 sent += 1
                 progress.add(1, len(line))
-        except InvalidRecord as error:
-            raise InvalidRecord(f"line {sent + 1}: {error}; {sent} records before it were sent") from error
+        except (InvalidRecord, MessageTooLarge) as error:
+            raise type(error)(f"line {sent + 1}: {error}; {sent} records before it were sent") from error
         except KeyboardInterrupt as ctrl_c:
             interrupted = ctrl_c
     if interrupted is not None:

@@ -70,7 +70,7 @@ def reassign(
     changed. With --wait and --throttle the throttle is taken away at the end.
     """
     new = None if replicas is None else plan.broker_ids(replicas)
-    filed = None if from_file is None else plan.wanted_of_file(from_file.read_text(), str(from_file))
+    filed = None if from_file is None else plan.wanted_of_file(from_file.read_bytes(), str(from_file))
     _check_options(name, partition, new, filed, cancel=cancel, throttle=throttle)
     with admin_of(data_dir, bootstrap_server) as admin:
         under_way = admin.list_partition_reassignments()

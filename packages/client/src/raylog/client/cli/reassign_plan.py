@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raylog import client
 from raylog.client.cli.common import ids_of
+from raylog.client.cli.json_input import a_list, a_number, a_text, an_object, parsed
 from raylog.protocol.errors import InvalidReplicaAssignment, InvalidRequest, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
@@ -56,19 +56,22 @@ def wanted_of_topic(
     }
 
 
-def wanted_of_file(text: str, name: str) -> dict[TopicPartition, Replicas]:
+def wanted_of_file(text: bytes, name: str) -> dict[TopicPartition, Replicas]:
     """What a file in the form of kafka-reassign-partitions asks for. Raises InvalidRequest."""
     wanted: dict[TopicPartition, Replicas] = {}
     try:
-        for entry in json.loads(text)["partitions"]:
-            tp = TopicPartition(TopicName(str(entry["topic"])), PartitionIndex(int(entry["partition"])))
+        for item in a_list(an_object(parsed(text), "it").get("partitions"), "partitions"):
+            entry = an_object(item, "one of partitions")
+            topic, index = a_text(entry.get("topic"), "topic"), a_number(entry.get("partition"), "partition")
+            tp = TopicPartition(TopicName(topic), PartitionIndex(index))
             if tp in wanted:
                 raise InvalidRequest(f"{name}: {tp} is named twice; leave one of them out")
-            if any(log_dir != "any" for log_dir in entry.get("log_dirs", ())):
+            if any(log_dir != "any" for log_dir in a_list(entry.get("log_dirs", []), "log_dirs")):
                 raise InvalidRequest(f'{name}: {tp}: a broker has one log directory; leave log_dirs out, or say "any"')
-            wanted[tp] = tuple(BrokerId(int(broker)) for broker in entry["replicas"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRequest(f"{name} is not a file of moves ({error!r}); it must be like {_FORM}") from None
+            replicas = a_list(entry.get("replicas"), "replicas")
+            wanted[tp] = tuple(BrokerId(a_number(broker, "a replica")) for broker in replicas)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} is not a file of moves: {error}; it must be like {_FORM}") from None
     if not wanted:
         raise InvalidRequest(f"{name} names no partition; it must be like {_FORM}")
     return wanted

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from raylog.client.cli.json_input import a_list, a_number, a_text, an_object, parsed
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidRecord, InvalidRequest
 from raylog.protocol.ids import NO_TIMESTAMP
@@ -155,31 +156,48 @@ def json_reader(headers: Headers) -> Callable[[bytes], NewRecord]:
 
     def read(line: bytes) -> NewRecord:
         try:
-            found = json.loads(line)
-            own = tuple((str(name), data(value)) for name, value in found.get("headers") or ())
+            found = an_object(parsed(line), "it")
+            if "value" not in found:
+                raise ValueError("it has no value; null is one")
             timestamp = found.get("timestamp")
-            if timestamp is not None and type(timestamp) is not int:
-                raise ValueError("timestamp is no number")
+            if timestamp is not None:
+                timestamp = a_number(timestamp, "timestamp")
             if timestamp == NO_TIMESTAMP:
                 timestamp = None
-            return NewRecord(data(found["value"]), data(found.get("key")), own + headers, timestamp)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InvalidRecord(
-                f"{_start(line)} is no JSON object with value, key, headers ([[name, value], …]) and timestamp: {error}"
-            ) from error
+            own = _own_headers(found.get("headers"))
+            return NewRecord(data(found["value"], "value"), data(found.get("key"), "key"), own + headers, timestamp)
+        except ValueError as error:
+            raise InvalidRecord(f"{_start(line)} is no record: {error}; write one like {_EXAMPLE}") from None
 
     return read
 
 
-def data(value: Any) -> bytes | None:
-    """The bytes that :func:`text` stands for; anything else of JSON as its text. ValueError for bad base64."""
+_EXAMPLE = '{"key": "k", "value": "v", "headers": [["name", "value"]], "timestamp": 1767225600000}'
+
+
+def _own_headers(items: Any) -> Headers:
+    headers: list[tuple[str, bytes | None]] = []
+    for item in [] if items is None else a_list(items, "headers"):
+        if len(a_list(item, "a header")) != 2:
+            raise ValueError("a header is a list of a name and a value")
+        headers.append((a_text(item[0], "a header's name"), data(item[1], "a header's value")))
+    return tuple(headers)
+
+
+def data(value: Any, what: str) -> bytes | None:
+    """The bytes that :func:`text` stands for; anything else of JSON as its text. ValueError for what has no bytes."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict) and value.keys() == {"base64"}:
-        return base64.b64decode(value["base64"], validate=True)
-    return as_json(value).encode()
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and value.keys() == {"base64"}:
+            return base64.b64decode(a_text(value["base64"], "base64"), validate=True)
+        return as_json(value).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} has half a surrogate pair, which is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{what} is no base64 ({error})") from None
 
 
 def parsed_headers(items: list[str] | None, null_marker: str | None = None) -> Headers:
