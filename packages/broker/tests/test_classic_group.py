@@ -122,6 +122,25 @@ def test_the_first_generation_waits_for_newcomers_and_each_prolongs_it(cluster: 
     assert [member.member_id for member in a.members] == ["m1", "m2"]
 
 
+def test_first_generation_waits_for_no_id_that_was_given_out(cluster: Cluster) -> None:
+    """Who asked for it may be gone: the newcomers' delay is all that they wait, as in Kafka."""
+    cluster.join("given", needs_id=True)
+    cluster.join("a")
+    cluster.at(2_999)
+    assert "a" not in cluster.answers
+    cluster.at(3_000)
+    assert cluster.joined("a").generation == 1
+    cluster.join("late", "m1", needs_id=True)
+    assert cluster.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_static_member_that_names_anothers_id_must_share_a_protocol(cluster: Cluster) -> None:
+    cluster.join("a", instance="i-a")
+    cluster.at(3_000)
+    answer = cluster.join("b", cluster.joined("a").member_id, "i-b", protocols=(Protocol("sticky", b"t"),))
+    assert isinstance(answer, InconsistentGroupProtocol)
+
+
 def test_the_leader_settles_the_generation_and_all_learn_their_part(pair: Cluster) -> None:
     assert pair.answers["a syncs"] == Synced("consumer", "range", b"1")
     assert pair.answers["b syncs"] == Synced("consumer", "range", b"2")

@@ -256,7 +256,7 @@ def test_without_a_slot_there_is_no_session() -> None:
     sessions = make(slots=2)
     assert [create(sessions, 0, 1), create(sessions, 0), create(sessions, 0, 1, 2)] == [1, 2, 0]
     assert create(make(slots=0), 0) == 0
-    assert create(make()) == 0
+    assert create(make()) == 1, "its partitions may come later"
 
 
 def test_a_session_that_was_not_used_for_long_makes_room() -> None:

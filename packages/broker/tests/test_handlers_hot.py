@@ -181,6 +181,14 @@ def test_produce_refused_by_the_log_tells_its_start(node: Node, batch: bytes, st
     assert part.log_start_offset == start
 
 
+def test_produce_of_an_old_duplicate_tells_the_logs_start(node: Node) -> None:
+    for sequence in [*range(7), 0]:
+        ours = {"producer_id": 1, "producer_epoch": 0, "base_sequence": sequence}
+        part = produce(node, batch=encode_batch([Record(b"x")], **ours))
+    assert (part.error_code, part.base_offset) == (ErrorCode.duplicate_sequence_number, -1)
+    assert part.log_start_offset == 0
+
+
 def test_produce_answers_each_partition_that_was_named(node: Node) -> None:
     parts = [PartitionRecords(0, memoryview(BATCH)), PartitionRecords(0, memoryview(BATCH))]
     topics = [TopicRecords("u", ZERO_UUID, []), TopicRecords("t", ZERO_UUID, parts)]
@@ -544,6 +552,14 @@ def test_a_session_tells_what_changed(node: Node, version: int) -> None:
 def test_old_versions_know_no_sessions(node: Node, version: int) -> None:
     assert fetch(node, want(), version=version, session_epoch=0).session_id == 0
     assert len(node.fetch_sessions) == 0
+
+
+def test_a_session_begun_without_partitions_takes_them_later(node: Node) -> None:
+    append(node, b"a")
+    begun = fetch(node, session_epoch=0)
+    assert begun.session_id != 0
+    added = fetch(node, want(), session_id=begun.session_id, session_epoch=1)
+    assert (added.error_code, values(only(added))) == (0, [b"a"])
 
 
 def test_a_session_waits_for_any_of_its_partitions(node: Node) -> None:

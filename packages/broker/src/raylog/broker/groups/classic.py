@@ -110,7 +110,7 @@ class ClassicGroup:
                 f"group {self.id} is of type {self.protocol_type!r}, the member of {join.protocol_type!r}: "
                 "use another group.id"
             )
-        former = self.members.of_instance(join.instance_id) or self.members.get(join.member_id)
+        former = self.members.former(join.member_id, join.instance_id)
         self.members.check_protocols(join.protocols, but=former)
         if join.member_id == NO_MEMBER:
             return former
@@ -225,8 +225,8 @@ class ClassicGroup:
             return
         unchanged = member.protocols == join.protocols
         if self.state is GroupState.STABLE:
-            unchanged = self.members.would_say_the_same(member, join.protocols, self.protocol)
-            unchanged = unchanged and member.id != self.leader
+            same = self.members.would_say_the_same(member, join.protocols, self.protocol)
+            unchanged = same and member.id != self.leader
         if unchanged and self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             member.heard(now_ms)
             self._reply(token, self._joined(member))  # its answer was lost, or it asks in vain
@@ -295,9 +295,9 @@ class ClassicGroup:
         """Begin the next generation, if all who are to take part in it have joined or their time is over."""
         if self.state is not GroupState.PREPARING_REBALANCE or now_ms < self._delay_ends_ms:
             return
-        self._delay_ends_ms = _NOT
+        is_first, self._delay_ends_ms = self._delay_ends_ms != _NOT, _NOT  # it waits for no id that was given out
         absent = [member for member in self.members if member.joining is None]
-        if (absent or self._pending) and now_ms < self._rebalance_ends_ms:
+        if (absent or (self._pending and not is_first)) and now_ms < self._rebalance_ends_ms:
             return
         for member in absent:
             if not member.is_static:  # a static one keeps its place until its session ends

@@ -120,6 +120,10 @@ class Members:
         member_id = self._by_instance.get(instance_id) if instance_id is not None else None
         return self._by_id[member_id] if member_id is not None else None
 
+    def former(self, member_id: MemberId, instance_id: InstanceId | None) -> Member | None:
+        """Who joins again as this, if anybody: a static member by its name alone."""
+        return self.get(member_id) if instance_id is None else self.of_instance(instance_id)
+
     def find(self, member_id: MemberId, instance_id: InstanceId | None) -> Member:
         """Raises UnknownMemberId, or FencedInstanceId when a newer member has the instance id."""
         if instance_id is not None:

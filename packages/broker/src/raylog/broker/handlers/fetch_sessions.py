@@ -322,9 +322,12 @@ class FetchSessions:
         return True
 
     def create(self, request: FetchRequest, told: Iterable[FetchedPartition[Any]], *, by_id: bool, now_ms: int) -> int:
-        """Remember a full fetch, answered with ``told`` in the request's order; the id, or 0 where none fits in."""
+        """Remember a full fetch, answered with ``told`` in the request's order; the id, or 0 where none fits in.
+
+        It names each partition once, or none at all.
+        """
         found = list(told)
-        if not found or sum(each.error_code != 0 for each in found) > MAX_FAILING:
+        if sum(each.error_code != 0 for each in found) > MAX_FAILING:
             return NO_SESSION
         follower = request.replica_id >= 0
         with self._lock:  # the session is in the cache with its size before it is filled
@@ -349,7 +352,6 @@ class FetchSessions:
             keys = ((name, topic_id, part.partition) for name, topic_id, parts in request.topics for part in parts)
             for key, each in zip(keys, found, strict=True):
                 session.partitions[key].told(each)
-            self._recount(session, now_ms)  # it has fewer where the request names some twice
         return session_id
 
     def _make_room(self, follower: bool, size: int, now_ms: int) -> tuple[FetchSession | None, bool]:

@@ -144,7 +144,7 @@ class _Produce(DelayedReply):
             produced.append(
                 ProducedPartition(part.partition, 0, info.base_offset, info.log_append_time, info.log_start_offset)
                 if duplicate is None
-                else _failed(ctx, ports, tp, topic_id, duplicate)
+                else _failed(ctx, ports, tp, topic_id, duplicate, info.log_start_offset)
             )
         self._topics.append(ProducedTopic(topic.name, topic.topic_id, produced))
 
