@@ -12,15 +12,24 @@ __all__ = ["CHOICES", "Choice", "chosen", "unexplained"]
 
 
 class Choice(NamedTuple):
-    """``where``: names of sequences, and ``path``: what differs in an answer, both with ``*``."""
+    """``where``: names of sequences, ``path``: what differs in an answer, ``ours`` and ``kafka``: what it is; all with
+    ``*``.
+    """
 
     difference: str
     why: str
     where: str = "*"
     path: str = "*"
+    ours: str = "*"
+    kafka: str = "*"
 
     def explains(self, name: str, found: Difference) -> bool:
-        return fnmatchcase(name, self.where) and fnmatchcase(found.path, self.path)
+        return (
+            fnmatchcase(name, self.where)
+            and fnmatchcase(found.path, self.path)
+            and fnmatchcase(str(found.ours), self.ours)
+            and fnmatchcase(str(found.kafka), self.kafka)
+        )
 
 
 CHOICES: tuple[Choice, ...] = (
@@ -95,6 +104,35 @@ CHOICES: tuple[Choice, ...] = (
             "FindCoordinator * *key*=very-long",
             "FindCoordinator * *key*=empty",
         )
+    ),
+    Choice(
+        "A batch older than its producer's last five that is known to be there is DUPLICATE_SEQUENCE_NUMBER.",
+        "It is there: nobody need send it again, as after Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER.",
+        "producer *",
+        "responses[[]].partition_responses[[]].error_code",
+        "duplicate_sequence_number",
+        "out_of_order_sequence_number",
+    ),
+    Choice(
+        "A batch with a producer id and without an epoch is INVALID_RECORD; Kafka takes it.",
+        "Nothing could be told of its retries.",
+        "producer *",
+        "responses[[]].partition_responses[[]].error_code",
+        "invalid_record",
+    ),
+    Choice(
+        "An answer in a fetch session names a topic once; Kafka names it again where others come between.",
+        "It is shorter, and says the same.",
+        "session *",
+        "responses#",
+    ),
+    Choice(
+        "A member that leaves before it joined with the id that it was given starts no rebalance; in Kafka it does.",
+        "The others share nothing with it.",
+        "group *",
+        "groups[[]].group_state",
+        "*",
+        "PreparingRebalance",
     ),
     Choice(
         "A group that a DescribeGroups or an OffsetFetch names twice is answered once.",
