@@ -145,6 +145,21 @@ def test_create_topics_refuses_a_setting_without_a_value(node: Node, version: in
     assert "n" not in node.table.state().topics
 
 
+@pytest.mark.parametrize("api", ["AlterConfigs", "IncrementalAlterConfigs"])
+def test_settings_are_checked_before_topics(node: Node, api: str) -> None:
+    resource = {"resource_type": 2, "resource_name": "none", "configs": [{"name": "retention.ms", "value": "x"}]}
+    [result] = ask(node, api, 1, resources=[resource]).responses
+    assert result.error_code is ErrorCode.invalid_config
+
+
+@pytest.mark.parametrize("operation", [0, 2, 3])
+def test_settings_need_values_before_they_need_be_lists(node: Node, operation: int) -> None:
+    entry = {"name": "retention.ms", "value": None, "config_operation": operation}
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [entry]}
+    [result] = ask(node, "IncrementalAlterConfigs", 1, resources=[resource]).responses
+    assert result.error_code is ErrorCode.invalid_request
+
+
 # --- the same twice, and nothing
 
 

@@ -159,6 +159,7 @@ def test_hours_stand_behind_a_retention_in_ms(tmp_path: Path) -> None:
         ("min.cleanable.dirty.ratio", "1.1", ErrorCode.invalid_config),
         ("compression.gzip.level", "0", ErrorCode.invalid_config),
         ("compression.gzip.level", "9", ErrorCode.none),
+        ("retention.bytes", "-7", ErrorCode.none),
     ],
 )
 def test_what_is_not_built_is_refused(node: Node, name: str, value: str, code: ErrorCode) -> None:

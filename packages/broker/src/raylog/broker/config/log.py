@@ -130,9 +130,8 @@ LOG_RETENTION_BYTES = Setting(
     ValueType.LONG,
     -1,
     Scope.CLUSTER,
-    "Oldest segments are deleted while a partition keeps at least this much without them; -1: no limit.",
+    "Oldest segments are deleted while a partition keeps at least this much without them; below 0: no limit.",
     unit="bytes",
-    check=at_least(-1),
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = Setting(
     "log.retention.check.interval.ms",

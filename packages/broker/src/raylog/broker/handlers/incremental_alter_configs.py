@@ -44,10 +44,12 @@ def _change(resource: Any, target: Target) -> Change:
     for entry, op in edits:
         if not entry.name:
             target.row(entry.name)  # raises
-        if op in (Op.APPEND, Op.SUBTRACT) and target.row(entry.name).type is not ValueType.LIST:
-            raise not_a_list(entry.name)
         if op is not Op.DELETE:
             text_of(entry)
+        if op is Op.SET:
+            target.check({entry.name: entry.value})  # before anybody looks whether there is such a topic, as in Kafka
+        elif op is not Op.DELETE and target.row(entry.name).type is not ValueType.LIST:
+            raise not_a_list(entry.name)
 
     def change(overrides: Mapping[str, str]) -> Mapping[str, str]:
         changed = dict(overrides)
@@ -56,7 +58,8 @@ def _change(resource: Any, target: Target) -> Change:
                 changed.pop(entry.name, None)
             else:
                 changed[entry.name] = _value(entry, op, overrides, target)
-                target.check({entry.name: changed[entry.name]})
+                if op is not Op.SET:
+                    target.check({entry.name: changed[entry.name]})
         if any(op is not Op.DELETE for _, op in edits):
             target.check_size(changed)
         return changed
