@@ -153,9 +153,37 @@ def test_a_controller_that_reaches_too_few_resigns_and_fences_nobody(brokers: in
     cluster = cluster_of(brokers)
     pass_time(cluster, SILENCE_MS + 500, cut_off=cut_off)
     assert not cluster.controller.is_active
-    assert sum(isinstance(effect, Resign) for effect in cluster.seen) == 1
+    assert [effect.reason for effect in cluster.seen if isinstance(effect, Resign)] == ["it reaches too few brokers"]
     assert cluster.store.exists(paths.CONTROLLER) is None
     assert all(is_registered(cluster, b) for b in range(1, brokers + 1))
+
+
+@pytest.mark.parametrize(("brokers", "also"), [(2, ()), (3, ()), (3, (1,)), (5, (1,))])
+def test_controller_whose_own_broker_is_silent_resigns(brokers: int, also: tuple[int, ...]) -> None:
+    """It hangs: another controller replaces it as any other broker."""
+    cluster = cluster_of(brokers)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(brokers, *also))
+    assert not cluster.controller.is_active
+    assert [effect.reason for effect in cluster.seen if isinstance(effect, Resign)] == [
+        "its own broker does not answer"
+    ]
+    assert is_registered(cluster, brokers)
+    cluster.elect(brokers - 1)
+    pass_time(cluster, SILENCE_MS + 500, cut_off=(brokers,))
+    assert cluster.controller.is_active
+    if brokers > 2:  # of two nobody can tell which one is cut off
+        assert not is_registered(cluster, brokers)
+        assert brokers not in partition(cluster).isr
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_controller_that_nobody_could_replace_stays(brokers: int) -> None:
+    """Where all hang, an election mends nothing."""
+    cluster = cluster_of(brokers)
+    for broker in range(1, brokers):
+        cluster.lose(broker)
+    pass_time(cluster, 5 * SILENCE_MS, cut_off=(brokers,))
+    assert cluster.controller.is_active
 
 
 @pytest.mark.parametrize(("brokers", "cut_off"), [(2, (1,)), (4, (1, 2))])

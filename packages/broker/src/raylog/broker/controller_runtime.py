@@ -337,7 +337,7 @@ class ControllerRuntime:
                 self._campaign_at = self._now_ms() + RETRY_MS
                 return core.Deposed()
             case core.Resign():
-                logger.warning("controller resigns: it reaches too few brokers", controller=self._broker_id)
+                logger.warning("controller resigns", controller=self._broker_id, reason=effect.reason)
                 self._leave_office()
                 self._campaign_at = self._stands_back_until = self._now_ms() + self._silence_ms
                 election.resign(self._store)

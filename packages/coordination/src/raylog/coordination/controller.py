@@ -211,9 +211,9 @@ class Controller:
         """See ``controller_silence``."""
         peers = self._office.peers
         verdict = judge(self.state, peers.silent(), peers.doubtful(), peers.unheard(), self._leaders.successor)
-        if verdict.is_isolated:
+        if verdict.resigns:
             self._end()
-            self._effects.append(Resign())
+            self._effects.append(Resign(verdict.resigns))
         for fence in verdict.dead:
             fields = {"broker": fence.broker_id, "broker_epoch": fence.epoch, "silent_ms": self._silence_ms}
             self._effects.append(Notice("broker is fenced: it does not answer the controller", fields))

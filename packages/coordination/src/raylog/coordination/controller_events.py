@@ -331,7 +331,9 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """This controller reaches too few brokers: give the office up, and let another one be elected for a while."""
+    """Give the office up, and let another controller be elected for a while."""
+
+    reason: str
 
 
 Wanted = Write | Remove

@@ -10,6 +10,9 @@ But it may be the controller that is cut off. So it ends no incarnation unless m
 among them, answered lately: one that is cut off misses one broker a moment before the next. When it hears fewer than
 half, it resigns: another one may hear more. Where it is just half, as of two brokers, nobody can tell who is cut off,
 and no incarnation is ended.
+
+The controller's own broker may hang while the controller's thread goes on: nobody else would notice. So where it does
+not answer and another one does, the controller resigns, and the next one judges that broker as any other.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from raylog.protocol.ids import NO_LEADER, BrokerId, TopicPartition
 class Verdict(NamedTuple):
     """What silence means."""
 
-    is_isolated: bool = False
-    """The controller is, and should resign."""
+    resigns: str = ""
+    """Why the controller should."""
     dead: tuple[Fence, ...] = ()
     """To be taken for dead."""
 
@@ -39,14 +42,16 @@ def judge(
     unheard: AbstractSet[BrokerId],
     successor: Callable[[TopicPartition, PartitionState], BrokerId],
 ) -> Verdict:
-    """``silent``: brokers that have not answered the controller for long; it hears itself in any case. ``doubtful``:
+    """``silent``: brokers that have not answered the controller for long, its own perhaps among them. ``doubtful``:
     those that have not for half that time. ``unheard``: those that have not answered in their present incarnation, so
     that there is nothing in it to be ended. ``successor``: which broker would lead if a partition's leader died.
     """
     everybody, others = len(state.brokers), state.brokers.keys() - {state.controller_id}
+    if state.controller_id in silent and others - silent - unheard:
+        return Verdict("its own broker does not answer")
     silent = silent & others
     if len(silent) * 2 > everybody:
-        return Verdict(is_isolated=True)
+        return Verdict("it reaches too few brokers")
     if not silent or len(doubtful & others) * 2 >= everybody:
         return Verdict()
     irreplaceable = silent | {NO_LEADER}
