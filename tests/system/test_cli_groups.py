@@ -6,7 +6,8 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from kit.proxied import proxied
 from kit.proxy import Fate
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.client import Admin, Producer
+from raylog.client import Admin, Consumer, Producer
 from raylog.coordination.embedded import EmbeddedZooKeeper
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     InvalidGroupId,
+    InvalidRequest,
     NonEmptyGroup,
     RaylogError,
     RequestTimedOut,
@@ -147,6 +149,75 @@ def test_each_partition_and_each_group_has_its_own_fate(admin: Admin, group: str
     assert isinstance(deleted[f"not-{group}"], GroupIdNotFound)
     with pytest.raises(InvalidGroupId):
         admin.alter_group_offsets("", {("t", 0): 1})
+
+
+def members_of(admin: Admin, group: str) -> dict[str, str | None]:
+    """The members' ids, and their instances' names."""
+    found = admin.describe_groups([group])[group]
+    if isinstance(found, GroupIdNotFound):
+        return {}
+    assert not isinstance(found, RaylogError)
+    return {str(each.member_id): each.group_instance_id for each in found.members}
+
+
+@contextmanager
+def two_members(cluster: InProcessCluster, admin: Admin, group: str, kind: str) -> Iterator[str]:
+    """One of them is static, of the instance ``static``, and closed: it stays for its session. The id of the other."""
+    servers = cluster.bootstrap_servers
+    polls: list[Callable[[], object]] = []
+    with ExitStack() as stack, ExitStack() as of_static:
+        for name, its in (("", stack), ("static", of_static)):
+            if kind == "clients":
+                client = ConfluentConsumer(
+                    {"bootstrap.servers": servers, "group.id": group, **({"group.instance.id": name} if name else {})}
+                )
+                its.callback(client.close)
+                client.subscribe(["t"])
+                polls.append(partial(client.poll, 0.05))
+            else:
+                actor = its.enter_context(
+                    Consumer(servers, ["t"], group_id=group, group_instance_id=name or None, max_poll_records=1)
+                )
+                polls.append(partial(actor.poll, 50))
+
+        def are_both_there() -> bool:
+            for poll in polls:
+                poll()
+            return sorted(name or "" for name in members_of(admin, group).values()) == ["", "static"]
+
+        wait_until(are_both_there, WAIT_S, "both are members")
+        of_static.close()
+        assert "static" in members_of(admin, group).values()
+        yield next(member for member, name in members_of(admin, group).items() if not name)
+
+
+@pytest.mark.parametrize("kind", ["clients", "actors"])
+def test_members_are_removed_by_id_and_by_instance(
+    cluster: InProcessCluster, admin: Admin, group: str, kind: str
+) -> None:
+    with two_members(cluster, admin, group, kind) as dynamic:
+        results = admin.remove_members(group, [dynamic, "nosuch"], instances=["static", "none"])
+        assert {name: type(error) for name, error in results.items()} == {
+            dynamic: type(None), "nosuch": UnknownMemberId, "static": type(None), "none": UnknownMemberId,
+        }  # fmt: skip
+        assert "static" not in members_of(admin, group).values()
+    with pytest.raises(InvalidRequest, match="both empty"):
+        admin.remove_members(group)
+    with pytest.raises(InvalidRequest, match="'m' is in members and in instances"):
+        admin.remove_members(group, ["m"], instances=["m"])
+
+
+def test_members_are_removed_by_command(cluster: InProcessCluster, admin: Admin, group: str) -> None:
+    remove = ("groups", "remove-members", group)
+    with two_members(cluster, admin, group, "clients") as dynamic:
+        failed = call(cluster, *remove, "--member", "nosuch", "--instance", "static")
+        assert failed.returncode == 1
+        assert failed.stderr.splitlines() == [
+            f"removed static from group {group}",
+            f"raylog: group '{group}': removing 'nosuch': it is no member; "
+            f"`raylog groups describe {group} --members` shows who is: UNKNOWN_MEMBER_ID (25)",
+        ]
+        assert f"removed {dynamic} from group {group}\n" in succeed(cluster, *remove, "--all")
 
 
 def test_a_group_with_members_is_described_and_left_alone(cluster: InProcessCluster, admin: Admin, group: str) -> None:

@@ -204,6 +204,11 @@ ADMIN: Mapping[str, Mapping[str, Bad]] = {
     "delete_groups": {"names": NO_NAMES},
     "list_group_offsets": {"group": NO_GROUP, "partitions": NO_PAIRS},
     "alter_group_offsets": {"group": NO_GROUP, "offsets": commits()},
+    "remove_members": {
+        "group": NO_GROUP,
+        "members": (*NO_NAMES, ()),
+        "instances": NO_NAMES,
+    },
     "delete_group_offsets": {"group": NO_GROUP, "partitions": (*NO_PAIRS, None)},
     "describe_cluster": {},
     "list_topics": {},

@@ -9,6 +9,7 @@ from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGro
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
+from kio.schema.leave_group.v4.response import LeaveGroupResponse, MemberResponse
 from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.offset_commit.v8.response import (
     OffsetCommitResponse,
@@ -33,10 +34,12 @@ from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.consumer_protocol import encode_assignment, encode_subscription
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
+    FencedInstanceId,
     GroupIdNotFound,
     NonEmptyGroup,
     NotCoordinator,
     OffsetMetadataTooLarge,
+    UnknownMemberId,
     UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
@@ -115,6 +118,29 @@ def test_a_member_whose_bytes_nobody_understands_is_described_without_them() -> 
 def test_a_dead_group_is_not_there() -> None:
     assert isinstance(described(state="Dead"), GroupIdNotFound)
     assert isinstance(described(error=ErrorCode.not_coordinator), NotCoordinator)
+
+
+def test_each_member_that_is_removed_has_its_own_fate() -> None:
+    request = ask.remove_members("g", ["m", "n"], ["i"])
+    assert [(each.member_id, each.group_instance_id) for each in request.members] == [
+        ("m", None), ("n", None), ("", "i"),
+    ]  # fmt: skip
+
+    def told(error: ErrorCode, member: str, instance: str | None = None) -> MemberResponse:
+        return MemberResponse(member_id=member, group_instance_id=instance, error_code=error)
+
+    members = (
+        told(ErrorCode.none, "m"), told(ErrorCode.unknown_member_id, "n"), told(ErrorCode.fenced_instance_id, "", "i"),
+    )  # fmt: skip
+    response = LeaveGroupResponse(throttle_time=NOW, error_code=ErrorCode.none, members=members)
+    answers = ask.read_remove_members("g", response)["g"]
+    assert isinstance(answers, dict)
+    assert {name: type(error) for name, error in answers.items()} == {
+        "m": type(None), "n": UnknownMemberId, "i": FencedInstanceId,
+    }  # fmt: skip
+    assert "'n': it is no member; `raylog groups describe g --members` shows who is" in str(answers["n"])
+    refused = LeaveGroupResponse(throttle_time=NOW, error_code=ErrorCode.not_coordinator, members=())
+    assert isinstance(ask.read_remove_members("g", refused)["g"], NotCoordinator)
 
 
 def test_a_list_that_a_coordinator_refuses_is_an_error() -> None:

@@ -52,6 +52,8 @@ def run(*arguments: str) -> int:
         (["groups", "delete", "g", "--topic", "t:0,", *NOWHERE], 1, "'t:0,' is not like NAME"),
         (["groups", "delete", "g", "h", "--topic", "t", *NOWHERE], 1, "offsets of which group?"),
         (["groups", "delete"], 2, "Missing argument"),
+        (["groups", "remove-members", "g", *NOWHERE], 1, "remove whom? give --member ID or --instance NAME, or --all"),
+        (["groups", "remove-members", "g", "--all", "--member", "m", *NOWHERE], 1, "remove whom?"),
         (["consume", "t", "--from-beginning", "--offset", "end", *NOWHERE], 1, "where to begin?"),
         (["consume", "t", "--offset", "soon", *NOWHERE], 1, "'soon' is neither a number"),
         (["consume", "t", "--offset", "7", *NOWHERE], 1, "--offset 7 of which partition?"),

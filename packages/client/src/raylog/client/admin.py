@@ -338,6 +338,15 @@ class Admin:
         wanted = given.texts("names", names)
         return self._calls.ask_coordinators(wanted, groups.delete_groups, groups.read_delete_groups)
 
+    def remove_members(
+        self, group: str, members: Iterable[str] = (), *, instances: Iterable[str] = ()
+    ) -> dict[str, RaylogError | None]:
+        """Remove ``members`` by id, and static ones by instance, as if they had left; per name, None or why not. For
+        those that are gone: who runs joins again. Once an answer was lost, UnknownMemberId may mean that it is done."""
+        group, asked = given.group_id(group), given.leavers(members, instances)
+        request = groups.remove_members(group, *asked)
+        return self._of_group(group, request, lambda _, response: groups.read_remove_members(group, response))
+
     def _of_group(
         self, group: str, request: RequestPayload, read: Callable[[BrokerId, Any], Mapping[str, A | RaylogError]]
     ) -> A:

@@ -18,6 +18,8 @@ from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGrou
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
+from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.leave_group.v4.response import LeaveGroupResponse
 from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.offset_commit.v8.request import (
@@ -178,6 +180,30 @@ def read_delete_groups(_: BrokerId, response: DeleteGroupsResponse) -> dict[str,
         str(result.group_id): _refusal(result.error_code, f"group {result.group_id!r}: deleting it")
         for result in response.results
     }
+
+
+def remove_members(group: str, members: Iterable[str], instances: Iterable[str]) -> LeaveGroupRequest:
+    """Members by their ids, and static ones by their instances' names (KIP-345), leave the group."""
+    by_id = [MemberIdentity(member_id=member, group_instance_id=None) for member in members]
+    by_name = [MemberIdentity(member_id=NO_MEMBER, group_instance_id=name) for name in instances]
+    return LeaveGroupRequest(group_id=KioGroupId(group), members=(*by_id, *by_name))
+
+
+def read_remove_members(
+    group: str, response: LeaveGroupResponse
+) -> dict[str, dict[str, RaylogError | None] | RaylogError]:
+    """Per member id or instance's name, None or why it stays; or the group's error."""
+    what = f"group {group!r}: removing"
+    error = error_of(response.error_code.value, None, f"{what} members")
+    if error is not None:
+        return {group: error}
+    hint = f"it is no member; `raylog groups describe {group} --members` shows who is"
+    answers: dict[str, RaylogError | None] = {}
+    for member in response.members:
+        name, code = member.member_id or member.group_instance_id or "", member.error_code
+        remedy = f": {hint}" if code is ErrorCode.unknown_member_id else ""
+        answers[name] = error_of(code.value, None, f"{what} {name!r}{remedy}")
+    return {group: answers}
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------------

@@ -69,6 +69,16 @@ def texts(name: str, given: Iterable[str]) -> list[str]:
     return found
 
 
+def leavers(members: Iterable[str], instances: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Whom to remove from a group: at least one, and none by a name that stands for two."""
+    by_id, by_name = texts("members", members), texts("instances", instances)
+    if not by_id and not by_name:
+        raise InvalidRequest("members and instances are both empty: name who is to be removed")
+    if both := set(by_id) & set(by_name):
+        raise InvalidRequest(f"{min(both)!r} is in members and in instances: leave it out of one")
+    return by_id, by_name
+
+
 def text(name: str, given: Any, *, empty: bool = False) -> str:
     """A str that can be sent; ``empty``: also an empty one."""
     if not isinstance(given, str) or not (given or empty):

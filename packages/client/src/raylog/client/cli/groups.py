@@ -1,4 +1,4 @@
-"""``raylog groups``: consumer groups: who reads what and how far behind, from where on, and delete them."""
+"""``raylog groups``: consumer groups: who reads what and how far behind, from where on; end members, delete groups."""
 
 from __future__ import annotations
 
@@ -113,6 +113,43 @@ def delete(
         if error is None:
             tell(f"deleted group {name}")
     raise_refusal(results, "groups")
+
+
+@app.command("remove-members")
+def remove_members(
+    group: Group,
+    member: Annotated[
+        list[str] | None, typer.Option("--member", metavar="ID", help="A member, by its id; repeatable.")
+    ] = None,
+    instance: Annotated[
+        list[str] | None,
+        typer.Option("--instance", metavar="NAME", help="A static member, by its group.instance.id; repeatable."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All members that it has now.")] = False,
+    data_dir: DataDir = None,
+    bootstrap_server: Bootstrap = None,
+) -> None:
+    """Remove members that are gone from a group, so that others need not wait for the end of their sessions.
+
+    Stop a member first: one that runs joins again.
+    """
+    members, instances = member or [], instance or []
+    if bool(members or instances) == all_:
+        raise InvalidRequest("remove whom? give --member ID or --instance NAME, or --all")
+    with admin_of(data_dir, bootstrap_server) as admin:
+        if all_:
+            found = admin.describe_groups([group])[group]
+            if isinstance(found, RaylogError):
+                raise found
+            members = [each.member_id for each in found.members if each.group_instance_id is None]
+            instances = [each.group_instance_id for each in found.members if each.group_instance_id is not None]
+        results = admin.remove_members(group, members, instances=instances) if members or instances else {}
+    for name, error in results.items():
+        if error is None:
+            tell(f"removed {name} from group {group}")
+    if not results:
+        tell(f"group {group} has no members")
+    raise_refusal(results, "members")
 
 
 def _delete_offsets(admin: client.Admin, group: str, topics: plan.Topics) -> None:
