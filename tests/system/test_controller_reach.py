@@ -68,6 +68,29 @@ def test_a_controller_that_reaches_nobody_makes_way(tmp_path: Path) -> None:
         assert cluster.leader("flights", 0)
 
 
+def test_controller_whose_broker_hangs_makes_way(tmp_path: Path) -> None:
+    """What it was told last does not end, as with a disk that blocks; its other threads go on."""
+    with InProcessCluster(tmp_path, brokers=3, config=CONFIG, session_timeout_ms=SESSION_MS) as cluster:
+        cluster.create_topic("flights")
+        hung = cluster.controller
+        others = [broker for broker in cluster.brokers.values() if broker is not hung]
+        with hung.partitions._lock:
+            wait_until(lambda: any(broker.is_controller for broker in others), WAIT_S, "another controller")
+
+            def do_without() -> bool:
+                state = cluster.controller.partitions.state().partition(TP)
+                return state is not None and hung.broker_id not in (state.leader, *state.isr)
+
+            wait_until(do_without, WAIT_S, "others lead, without it")
+            assert not hung.is_controller
+
+        def is_back() -> bool:
+            state = cluster.controller.partitions.state().partition(TP)
+            return state is not None and hung.broker_id in state.isr
+
+        wait_until(is_back, WAIT_S, "it is in sync again")
+
+
 def test_unreachable_broker_is_given_nothing_and_waited_for_by_nobody(tmp_path: Path) -> None:
     """Registered, but unheard: it gets no group, leads no new partition, and clients are not sent to it."""
     with InProcessCluster(tmp_path, brokers=3, config=CONFIG, session_timeout_ms=SESSION_MS) as cluster:
