@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
+from kit.topics import put_topic
 from raylog.coordination import configs, paths, snapshot
 from raylog.coordination.controller_events import (
     ConfigChanged,
@@ -20,6 +21,7 @@ from raylog.coordination.controller_events import (
     Write,
     Written,
 )
+from raylog.coordination.trees import delete_tree
 from raylog.protocol.errors import (
     NotController,
     RequestTimedOut,
@@ -27,7 +29,7 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import BrokerId, MonotonicMs, TopicId, TopicName
 
-FLIGHTS = TopicName("flights")
+FLIGHTS, MADE, REMOVED = TopicName("flights"), TopicName("made"), TopicName("removed")
 
 
 @pytest.fixture
@@ -134,14 +136,22 @@ def test_a_reading_from_before_a_write_is_not_believed(cluster: ControlledCluste
 
 
 def test_topics_that_another_program_made_or_deletes_are_strange(cluster: ControlledCluster) -> None:
-    created(cluster, topic("flights"))
+    """What it did is told of each."""
+    created(cluster, topic("flights"), topic("removed"))
     state = cluster.controller.state
-    assert not snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    assert not snapshot.strange_topics(cluster.store, state, Nowhere())
     cluster.store.create(paths.delete_topic(FLIGHTS))
-    assert snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    assert snapshot.strange_topics(cluster.store, state, Nowhere()) == ((), (), (FLIGHTS,))
+    delete_tree(cluster.store, paths.topic(REMOVED))
+    put_topic(cluster.store, MADE)
+    strange = snapshot.strange_topics(cluster.store, state, Nowhere())
+    assert strange == ((MADE,), (REMOVED,), (FLIGHTS,))
+    told = dict(strange.told())
+    assert [*told.values()] == [(MADE,), (REMOVED,), (FLIGHTS,)]
+    assert all("another program" in text for text in told)
     cluster.feed(Loaded(*snapshot.load(cluster.store)))
-    assert cluster.controller.state.topics == {}
-    assert not snapshot.shows_strange_topics(cluster.store, cluster.controller.state, Nowhere())
+    assert {*cluster.controller.state.topics} == {MADE}
+    assert not snapshot.strange_topics(cluster.store, cluster.controller.state, Nowhere())
 
 
 def test_a_new_broker_gets_everything_and_takes_new_partitions(cluster: ControlledCluster) -> None:

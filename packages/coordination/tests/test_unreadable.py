@@ -12,7 +12,7 @@ import pytest
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from kit.stores import Closed, close_node
 from kit.topics import put_topic, stored_configs
-from raylog.coordination import configs, election, group_paths, paths, snapshot, unreadable
+from raylog.coordination import configs, election, group_nodes, group_paths, paths, snapshot, unreadable
 from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.memory_store import MemoryStore
@@ -244,7 +244,7 @@ def test_unreadable_topic_is_kept_refused_and_deletable(cluster: ControlledClust
     reload(cluster)
     state = cluster.controller.state
     assert (FLIGHTS in state.topics, state.unreadable) == (False, {FLIGHTS})
-    assert not snapshot.shows_strange_topics(cluster.store, state, Nowhere())
+    assert not snapshot.strange_topics(cluster.store, state, Nowhere())
     assert all(broker.receiver.state.unreadable == {FLIGHTS} for broker in cluster.brokers.values())
     refused = cluster.create(topic("flights"))
     assert isinstance(cluster.replies[refused][0], TopicAlreadyExists)
@@ -510,6 +510,50 @@ def test_epoch_that_its_broker_was_not_told_does_not_come_twice(cluster: Control
     elect_anew(cluster, next(broker for broker in (1, 2, 3) if broker != told.leader))
     assert partition(cluster).leader_epoch == before.leader_epoch + 1
     assert_agreement(cluster)
+
+
+def test_deleted_state_is_told_with_its_epoch_and_what_to_do(cluster: ControlledCluster) -> None:
+    """A topic that is being deleted loses its states first, which is nothing strange."""
+    before = with_epoch(cluster)
+    cluster.store.delete(paths.partition_state(TP))
+    cluster.store.delete(paths.partition_state(TP._replace(topic=OTHER)))
+    cluster.store.create(paths.delete_topic(OTHER))
+    with unreadable.collecting() as found:
+        snapshot.load(cluster.store)
+    [(path, what)] = found.known.items()
+    assert path == paths.partition_state(TP)
+    assert f"leader epoch {before.leader_epoch}" in what
+    assert "written anew" in unreadable.advice_for(path, what)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "advice"),
+    [
+        ("/brokers/topics/no topic", b"{}", "delete the node: no topic can have this name"),
+        ("/admin/delete_topics/no topic", b"", "delete the node: no topic can have this name"),
+        ("/brokers/topics/flights", b"?", "raylog topics delete"),
+        ("/brokers/topics/flights/partitions/0/state", b"?", "leader_epoch above all"),
+        ("/brokers/ids/abc", b"{}", "which program registered it"),
+        ("/raylog/topic_ids/odd", b"", "delete the node: it is no topic's id"),
+        ("/consumers/%", b"", "delete the node: no group can have this name"),
+    ],
+)
+def test_each_strange_node_is_told_with_what_to_do(
+    cluster: ControlledCluster, path: str, value: bytes, advice: str
+) -> None:
+    plant(cluster, path, value)
+    with unreadable.collecting() as found:
+        snapshot.load(cluster.store)
+        group_nodes.group_ids(cluster.store)
+    assert advice in unreadable.advice_for(path, found.known[path])
+
+
+def test_copy_of_a_topic_is_told_to_be_deleted_alone(cluster: ControlledCluster) -> None:
+    plant_copy(cluster)
+    with unreadable.collecting() as found:
+        snapshot.load(cluster.store)
+    path = paths.topic(COPY)
+    assert "`raylog topics delete` deletes the copy alone" in unreadable.advice_for(path, found.known[path])
 
 
 def test_deleted_state_of_a_partition_without_leader_is_kept(cluster: ControlledCluster) -> None:

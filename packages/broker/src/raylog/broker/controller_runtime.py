@@ -297,8 +297,10 @@ class ControllerRuntime:
             for change in told.changes:
                 self._feed(core.ConfigChanged(change.configs, topic=change.topic, broker=change.broker))
             self._feed(core.NoticesRead(told.notices))
-        elif snapshot.shows_strange_topics(self._store, self._machine.state, self._queue):
-            self._feed(self._load())  # an older tool made or deleted topics behind our back
+        elif strange := snapshot.strange_topics(self._store, self._machine.state, self._queue):
+            for text, topics in strange.told():
+                logger.warning(text, topics=", ".join(topics))
+            self._feed(self._load())
 
     def _load(self) -> core.Loaded:
         found = snapshot.load(self._store, self._queue)

@@ -114,7 +114,7 @@ def _file_limit(name: str, limit: int) -> Finding:
 def unreadable(nodes: Mapping[str, str]) -> Iterator[Finding]:
     """Nodes that cannot be understood, and what is wrong with each."""
     for path, what in sorted(nodes.items()):
-        yield Finding("metadata", path, State.WARN, what, advice_for(path))
+        yield Finding("metadata", path, State.WARN, what, advice_for(path, what))
     if not nodes:
         yield Finding("metadata", "all nodes", State.OK, "can be read")
 

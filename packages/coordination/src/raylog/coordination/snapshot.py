@@ -10,7 +10,7 @@ What cannot be understood is left out and told (``unreadable``): a broker is tak
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def load(store: MetadataReader, watch: EventSink | None = None) -> Snapshot:
     """
     deleting = frozenset(_topics_below(store, paths.DELETE_TOPICS, watch))
     brokers = load_brokers(store, watch)
-    topics = _load_topics(store, _topics_below(store, paths.BROKER_TOPICS, watch))
+    topics = _load_topics(store, _topics_below(store, paths.BROKER_TOPICS, watch), deleting)
     state = ClusterState(
         cluster_id=_cluster_id(store),
         brokers=brokers,
@@ -95,15 +95,37 @@ def _cluster_id(store: MetadataReader) -> str:
     return ""
 
 
-def shows_strange_topics(store: MetadataReader, state: ClusterState, watch: EventSink) -> bool:
-    """True when the store's topics are not those of ``state``, or some wait to be deleted; watches on.
+class StrangeTopics(NamedTuple):
+    """What another program did to topics; nothing strange is False."""
+
+    made: tuple[TopicName, ...]
+    removed: tuple[TopicName, ...]
+    to_delete: tuple[TopicName, ...]
+
+    def __bool__(self) -> bool:
+        return any(tuple(self))
+
+    def told(self) -> Iterator[tuple[str, tuple[TopicName, ...]]]:
+        """What that means and what to do, with the topics that it is about."""
+        texts = (
+            "another program made topics, which are led as they stand there: make them with `raylog topics create`, "
+            "which checks names and replicas",
+            "another program removed topics' nodes, so their logs are deleted: find it, and delete topics with "
+            "`raylog topics delete`",
+            "another program asked for topics to be deleted, and they are",
+        )
+        yield from ((text, names) for text, names in zip(texts, self, strict=True) if names)
+
+
+def strange_topics(store: MetadataReader, state: ClusterState, watch: EventSink) -> StrangeTopics:
+    """How the store's topics differ from those of ``state``, and which wait to be deleted; watches on.
 
     For the events of the watches that :func:`load` left: most are about the controller's own writes, which need no
     new reading.
     """
-    names = _topics_below(store, paths.BROKER_TOPICS, watch)
+    there, known = {*_topics_below(store, paths.BROKER_TOPICS, watch)}, {*state.topics, *state.unreadable}
     deleting = _topics_below(store, paths.DELETE_TOPICS, watch)
-    return bool(deleting) or {*names} != {*state.topics, *state.unreadable}
+    return StrangeTopics(tuple(sorted(there - known)), tuple(sorted(known - there)), tuple(deleting))
 
 
 def _topics_below(store: MetadataReader, path: str, watch: EventSink | None) -> list[TopicName]:
@@ -141,7 +163,7 @@ def load_brokers(store: MetadataReader, watch: EventSink | None = None) -> Mappi
     return brokers
 
 
-def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
+def _load_topics(store: MetadataReader, names: list[TopicName], deleting: Container[TopicName]) -> _Topics:
     """The topics of these names, those that exist. Two rounds of pipelined reads, however many topics there are."""
     found = store.get_each([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
     assignments, unreadable = {}, {name for name, node in zip(names, found[::2], strict=True) if node is not None}
@@ -164,7 +186,8 @@ def _load_topics(store: MetadataReader, names: list[TopicName]) -> _Topics:
     ]
     states = store.get_each([paths.partition_state(tp) for tp in tps])
     closed = _closed(store, zip(tps, states, strict=True))
-    epochs = _next_epochs(store, [tp for tp, found in zip(tps, states, strict=True) if found is None])
+    stateless = (tp for tp, found in zip(tps, states, strict=True) if found is None)
+    epochs = _next_epochs(store, [tp for tp in stateless if tp.topic not in deleting])
     nodes = zip(tps, states, strict=True)
     decoded: dict[bytes, PartitionState] = {}
     topics = {}
@@ -184,7 +207,7 @@ def _closed(store: MetadataReader, states: Iterable[_State]) -> Mapping[TopicPar
 
 
 def _next_epochs(store: MetadataReader, stateless: Sequence[TopicPartition]) -> Mapping[TopicPartition, LeaderEpoch]:
-    """The next leader epochs of those that had states."""
+    """The next leader epochs of those that had states, which is told."""
     epochs = {}
     nodes = store.get_each([paths.partition(tp) for tp in stateless]) if stateless else ()
     for tp, found in zip(stateless, nodes, strict=True):
@@ -192,6 +215,8 @@ def _next_epochs(store: MetadataReader, stateless: Sequence[TopicPartition]) -> 
             latest = None if (node := readable(found)) is None else paths.decode_latest_leader_epoch(tp, node.data)
             if latest is not None:
                 epochs[tp] = LeaderEpoch(latest + 1)
+                what = f"is missing, and had leader epoch {latest}: another program deleted it"
+                tell(paths.CorruptMetadata(paths.partition_state(tp), what))
     return epochs
 
 

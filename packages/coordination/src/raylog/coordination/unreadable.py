@@ -10,6 +10,7 @@ the process's, and so is this list; ``collecting`` gives the calling thread one 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +30,22 @@ T = TypeVar("T")
 MOST = 1_000
 """More are not told."""
 
+_ADVICE_FOR = (
+    ("as no topic can be", "delete the node: no topic can have this name"),
+    ("as no group can be", "delete the node: no group can have this name"),
+    ("as no member can be", "delete the node: no member can have this name"),
+    ("a copy of its node", "`raylog topics delete` deletes the copy alone"),
+    ("another program deleted it", "find that program; the state is written anew, in the next leader epoch"),
+    ("is persistent, so it", "delete the node: a registration ends with its session"),
+    ("kept by a session", "end the program that keeps it, or delete the node"),
+    ("names broker", "nothing: that broker replaces the claim when the group is asked for"),
+)
+"""By what is wrong; else by the path."""
 _ADVICE = (
     ("/brokers/ids", "see which program registered it; a broker's node is a number, and ends with its session"),
     ("/raylog/brokers", "restart that broker: it writes its node anew"),
+    ("/raylog/topic_ids", "delete the node: it is no topic's id"),
+    ("/raylog/empty_groups", "delete the node: the time since when the group is empty begins anew"),
     ("/brokers/topics", "write the value back; or, where no such topic is wanted, `raylog topics delete`"),
     ("/admin/delete_topics", "delete the node: no topic can have this name"),
     ("/config/changes", "set the config again; the notice is removed"),
@@ -46,8 +60,16 @@ _ADVICE = (
 )
 
 
-def advice_for(path: str) -> str:
-    """What to do about an unreadable node."""
+_STATE = re.compile(r"/brokers/topics/[^/]+/partitions/[^/]+/state")
+
+
+def advice_for(path: str, what: str) -> str:
+    """What to do about a node, given what is wrong with it (:attr:`CorruptMetadata.what`)."""
+    for phrase, advice in _ADVICE_FOR:
+        if phrase in what:
+            return advice
+    if _STATE.fullmatch(path):
+        return "write the value back, with a leader_epoch above all that `raylog log dump` shows of it; or delete it"
     return next((advice for start, advice in _ADVICE if path.startswith(start)), "write its value back, or delete it")
 
 
@@ -66,7 +88,7 @@ class UnreadableNodes:
                 return
             self._known[error.path] = error.what
         if self._logs:
-            log.warning("skipped what cannot be understood: %s; %s", error, advice_for(error.path))
+            log.warning("skipped what cannot be understood: %s; %s", error, advice_for(error.path, error.what))
 
     @property
     def known(self) -> Mapping[str, str]:
