@@ -159,14 +159,6 @@ def codec_of(attributes: int) -> Codec:
 _CODECS = tuple(Codec)
 
 
-def batch_size(buf: Buffer, pos: int = 0) -> int:
-    """How many bytes the batch at ``pos`` says that it has; HEADER_SIZE where not even that is there to be read."""
-    if len(buf) - pos < LOG_OVERHEAD:
-        return HEADER_SIZE
-    size: int = LOG_OVERHEAD + _LENGTH.unpack_from(buf, pos + LENGTH_POSITION)[0]
-    return size
-
-
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header at ``pos``. The batch itself may reach beyond the buffer: compare its ``size``.
 

@@ -97,8 +97,11 @@ def _refused(ctx: RequestContext, request: FetchRequest, code: ErrorCode) -> Rep
 
 def _once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
     """Each partition once, as it is asked for last, and no topic without any."""
-    if len(topics) == 1 and len(topics[0].partitions) == 1:
-        return topics
+    distinct = len(topics) == 1 or len({name or topic_id.int for name, topic_id, _ in topics}) == len(topics)
+    if distinct and all(
+        len(parts) == 1 or (parts and len({part.partition for part in parts}) == len(parts)) for _, _, parts in topics
+    ):
+        return topics  # as nearly always, and in a fraction of the time
     asked = {(name, topic_id, part.partition): part for name, topic_id, parts in topics for part in parts}
     by_topic = groupby(asked.items(), key=lambda item: item[0][:2])
     return [FetchTopic(name, topic_id, [part for _, part in parts]) for (name, topic_id), parts in by_topic]

@@ -22,6 +22,8 @@ metadata again, as with Kafka.
 
 from __future__ import annotations
 
+import struct
+
 from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import (
@@ -37,7 +39,14 @@ from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS, ACKS_ALL
-from raylog.protocol.batch_header import HEADER_SIZE, MAGIC, MAGIC_POSITION, batch_size, read_header
+from raylog.protocol.batch_header import (
+    HEADER_SIZE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    read_header,
+)
 from raylog.protocol.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,
@@ -68,6 +77,7 @@ from raylog.protocol.wire import FIRST_TOPIC_ID
 
 FIRST_WITH_ZSTD = 7
 
+_LENGTH_AND_MAGIC = struct.Struct(">i4xb")
 _WITHOUT_START = (CorruptMessage, MessageTooLarge, NotLeaderOrFollower, RecordListTooLarge, StorageError)
 """What an append may fail with that is answered without the log's start, as by Kafka."""
 
@@ -212,21 +222,22 @@ def _one_batch(ctx: RequestContext, tp: TopicPartition, part: PartitionRecords) 
     records = part.records
     if not isinstance(records, memoryview) or not records:
         raise InvalidRecord(f"the request has no record batch for {tp}")
-    magic = records[MAGIC_POSITION] if len(records) > MAGIC_POSITION else MAGIC
+    length, magic = _LENGTH_AND_MAGIC.unpack_from(records, LENGTH_POSITION) if len(records) > MAGIC_POSITION else (0, 0)
+    size = LOG_OVERHEAD + length
+    if magic == MAGIC and size == len(records) and ctx.version >= FIRST_WITH_ZSTD:
+        return records
+    if magic < 0 or magic > MAGIC or (magic == MAGIC and size < HEADER_SIZE):
+        return records  # damaged
+    if size > len(records) or len(records) <= MAGIC_POSITION:
+        raise InvalidRecord(f"the batch for {tp} is cut short: {len(records)} bytes are there")
     if magic < MAGIC:
+        raise InvalidRecord(f"the batch for {tp} is in message format {magic} (before Kafka 0.11): it is not supported")
+    if size < len(records):
         raise InvalidRecord(
-            f"the batch for {tp} is in message format {magic} (before Kafka 0.11), which is not supported"
+            f"{len(records) - size} bytes follow the batch for {tp}: a request has exactly one batch per partition"
         )
-    if magic == MAGIC:
-        size = batch_size(records)
-        if size > len(records):
-            raise InvalidRecord(f"the batch for {tp} is cut short: {len(records)} bytes of {size}")
-        if HEADER_SIZE <= size < len(records):
-            raise InvalidRecord(
-                f"{len(records) - size} bytes follow the batch for {tp}: a request has exactly one batch per partition"
-            )
-        if ctx.version < FIRST_WITH_ZSTD and size >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD:
-            raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
+    if read_header(records).codec is Codec.ZSTD:
+        raise UnsupportedCompressionType(f"{tp}: version {ctx.version} of Produce must not carry zstd")
     return records
 
 
