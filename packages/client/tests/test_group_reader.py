@@ -378,3 +378,38 @@ def test_interrupt_in_any_line_of_taking_up_changes_loses_none(before: tuple[Cha
         if not interrupted:
             break
     assert nth > 30
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "committed"),
+    [(Ceased(B), "revoked", Offset(7)), (Dropped(B), "lost", None)],
+    ids=["ceased", "lost"],
+)
+def test_interrupt_before_the_listener_is_called_is_no_error_of_its(
+    change: Change, what: str, committed: Offset | None
+) -> None:
+    """It hears at the next poll, and what was handed out is committed when partitions are given up."""
+    for nth in count():
+        world = World()
+        world.member.tell(Began(B, CommittedOffset(Offset(3))))
+        world.attend()
+        world.subscription[B].seek(7)
+        world.member.tell(change)
+        interrupted = False
+        try:
+            with Interrupt(
+                nth, change_queue, group_consumer, group_consumer_core, but=[group_consumer.Telling.__call__]
+            ):
+                world.attend()
+        except KeyboardInterrupt:
+            interrupted = True
+        where = f"interrupted at line {nth}"
+        was_called = (what, (B,)) in world.listener.heard
+        world.attend()
+        assert (what, (B,)) in world.listener.heard, where
+        assert B not in world.subscription, where
+        if what == "revoked" and not was_called:
+            assert world.member.quieted[-1] == (B, committed), where
+        if not interrupted:
+            break
+    assert nth > 10

@@ -221,7 +221,7 @@ class GroupReader:
         try:
             yield from self._take_up(leaving=True)
             if owned := self._core.owned():
-                yield from self._tell(self._listener.on_revoked, owned)
+                yield from self._tell(Telling(self._listener.on_revoked, owned))
             if commit and self._core.auto_commit:
                 positions = _stamped(self._core.positions())
         finally:
@@ -259,7 +259,7 @@ class GroupReader:
             case Assigned(partitions):
                 log.info("group %s: assigned %s", self._group, _names(partitions))
                 self._metadata.want({tp.topic for tp in partitions})
-                yield from self._tell(self._listener.on_assigned, partitions)
+                yield from self._tell(Telling(self._listener.on_assigned, partitions))
                 self._core.done()
             case Revoked(partitions):
                 yield from self._revoke(partitions)
@@ -269,10 +269,12 @@ class GroupReader:
                     self._group,
                     _names(partitions),
                 )
+                telling = Telling(self._listener.on_lost, partitions)
                 try:
-                    yield from self._tell(self._listener.on_lost, partitions)
+                    yield from self._tell(telling)
                 finally:
-                    self._forget(partitions)
+                    if telling.has_begun:
+                        self._forget(partitions)
 
     def _look_for_topics(self) -> None:
         """Tell of topics that are not there: the group reads them as soon as they are."""
@@ -292,14 +294,16 @@ class GroupReader:
     def _revoke(self, partitions: Sequence[TopicPartition]) -> Calls[None]:
         log.info("group %s: giving up %s", self._group, _names(partitions))
         positions: Offsets = {}
+        telling = Telling(self._listener.on_revoked, partitions)
         try:
-            yield from self._tell(self._listener.on_revoked, partitions)
+            yield from self._tell(telling)
             if self._core.auto_commit:
                 positions = _stamped(self._core.positions(partitions))
         finally:
-            for tp in partitions:
-                self.member.quiet(tp, positions.get(tp))
-            self._forget(partitions)
+            if telling.has_begun:
+                for tp in partitions:
+                    self.member.quiet(tp, positions.get(tp))
+                self._forget(partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._core.done()
@@ -307,12 +311,10 @@ class GroupReader:
             for _, offsets in self._committing:
                 offsets.pop(tp, None)
 
-    def _tell(
-        self, method: Callable[[Sequence[TopicPartition]], object], partitions: Sequence[TopicPartition]
-    ) -> Calls[None]:
-        telling = _made(Call(partial(method, partitions), waits=False))
-        self._telling = ref(telling)
-        yield from telling
+    def _tell(self, telling: Telling) -> Calls[None]:
+        made = _made(Call(telling, waits=False))
+        self._telling = ref(made)
+        yield from made
 
     def _wanted(self, offsets: Offsets | None) -> dict[TopicPartition, CommittedOffset]:
         if offsets is None:
@@ -339,6 +341,22 @@ class GroupReader:
     def _tell_failure(self, future: Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             log.warning("group %s: positions not committed, which is tried again: %s", self._group, error)
+
+
+class Telling:
+    """A call of the listener's. Where an interrupt comes before it, the listener has heard nothing, and is told at the
+    next poll."""
+
+    def __init__(
+        self, method: Callable[[Sequence[TopicPartition]], object], partitions: Sequence[TopicPartition]
+    ) -> None:
+        self.has_begun = False
+        self._call = (method, partitions)
+
+    def __call__(self) -> object:
+        method, partitions = self._call
+        self.has_begun = True
+        return method(partitions)
 
 
 def _made(call: Call) -> Calls[None]:
