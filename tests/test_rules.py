@@ -227,8 +227,14 @@ def test_no_file_names_a_machine() -> None:
     ] == []
 
 
+COPIES_ITEMS = re.compile(r"\b(?:list|tuple)\([\w.]+\.items\(\)\)|[\[(]\*[\w.]+\.items\(\),?[\])]")
+
+
 def test_a_shared_dict_is_copied_whole() -> None:
     """``list(d.items())`` makes a tuple for each item, the garbage collector may run then, and with it another thread
-    that changes ``d``: RuntimeError. ``d.copy().items()`` is whole."""
-    found = [path for path in SOURCES if re.search(r"\blist\([\w.]+\.items\(\)\)", path.read_text())]
-    assert [module_of(path) for path in found] == []
+    that changes ``d``: RuntimeError. ``d.copy().items()`` is whole. So does every other way to write it."""
+    for copies in ("list(d.items())", "tuple(self.d.items())", "[*d.items()]", "(*d.items(),)"):
+        assert COPIES_ITEMS.search(copies)
+    for fine in ("d.copy().items()", "sorted(d.items())", "[*d.copy().items()]", "[*d.values()]"):
+        assert not COPIES_ITEMS.search(fine)
+    assert [module_of(path) for path in SOURCES if COPIES_ITEMS.search(path.read_text())] == []

@@ -137,7 +137,7 @@ def list_actors(store: MetadataStore, groups: Sequence[GroupId]) -> dict[GroupId
     members = {group: _named(group, names[group]) for group in assigned}
     newcomers = {group: members[group] - shares.members.keys() for group, shares in assigned.items()}
     registered = _read_members(store, [(group, member) for group, each in newcomers.items() for member in each])
-    for group, shares in tuple(assigned.items()):
+    for group, shares in assigned.copy().items():
         is_new = any((group, member) in registered for member in newcomers[group])
         known = members[group] & shares.members.keys()
         states[group] = GroupState.PREPARING_REBALANCE if known or is_new else GroupState.EMPTY
