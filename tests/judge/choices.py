@@ -186,7 +186,33 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "An unknown operation of an IncrementalAlterConfigs is INVALID_REQUEST; Kafka answers UNKNOWN_SERVER_ERROR.",
         "It is not the broker's fault.",
-        "IncrementalAlterConfigs * resources.configs.config_operation=*",
+        path="responses[[]].error_code",
+        ours="invalid_request",
+        kafka="unknown_server_error",
+    ),
+    *(
+        Choice(
+            "acks=all with more min.insync.replicas than replicas is NOT_ENOUGH_REPLICAS; Kafka lowers the minimum.",
+            "What is acknowledged has the copies that were asked for.",
+            "topic *",
+            f"responses[[]].partition_responses[[]].{field}",
+            ours=ours,
+        )
+        for field, ours in (("error_code", "not_enough_replicas"), ("base_offset", "-1"))
+    ),
+    *(
+        Choice(
+            "ListOffsets of the newest timestamp (-3) tells of records that are there; Kafka also of deleted ones.",
+            "They cannot be read.",
+            "topic *",
+            path,
+            kafka=theirs,
+        )
+        for path, theirs in (
+            ("topics[[]].partitions[[]].offset", "0"),
+            ("topics[[]].partitions[[]].leader_epoch", "0"),
+            ("topics[[]].partitions[[]].timestamp", "1700000000000"),
+        )
     ),
     *(
         Choice(

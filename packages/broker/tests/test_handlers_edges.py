@@ -160,6 +160,13 @@ def test_settings_need_values_before_they_need_be_lists(node: Node, operation: i
     assert result.error_code is ErrorCode.invalid_request
 
 
+def test_create_topics_looks_at_numbers_before_assignments(node: Node) -> None:
+    twice = [{"partition_index": 0, "broker_ids": [BROKER]}] * 2
+    wanted = {"name": "n", "num_partitions": 1, "replication_factor": 1, "assignments": twice}
+    [result] = ask(node, "CreateTopics", 7, topics=[wanted]).topics
+    assert result.error_code is ErrorCode.invalid_request
+
+
 # --- the same twice, and nothing
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kit.node import Node
+from kit.node import BROKER, Node
 from kit.partitions import append
 from kit.wire import request
 from raylog.broker.config import BROKER_SETTINGS, RETENTION_MS, SEGMENT_MS, topic_settings
@@ -142,6 +142,27 @@ def test_hours_stand_behind_a_retention_in_ms(tmp_path: Path) -> None:
         ("log.retention.ms", "-1", 4),
         ("log.retention.hours", "168", 5),
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "synonyms"),
+    [
+        ({}, None, []),
+        ({"log.retention.hours": "24"}, None, []),
+        ({"log.retention.ms": "-1"}, "-1", [("log.retention.ms", "-1", 4), ("log.retention.hours", "168", 5)]),
+    ],
+)
+def test_unset_settings_of_brokers_are_null(
+    tmp_path: Path, given: dict[str, str], value: str | None, synonyms: list[tuple[str, str, int]]
+) -> None:
+    with Node(tmp_path, config=given) as node:
+        asked = {"resource_type": 4, "resource_name": str(BROKER), "configuration_keys": None}
+        [result] = ask(node, "DescribeConfigs", 4, resources=[asked], include_synonyms=True).results
+    told = {config.name: config for config in result.configs}
+    retention = told["log.retention.ms"]
+    assert (retention.value, [(each.name, each.value, each.source) for each in retention.synonyms]) == (value, synonyms)
+    for name in ("broker.rack", "advertised.listeners", "replica.selector.class", "log.roll.ms"):
+        assert (told[name].value, told[name].synonyms, told[name].config_source) == (None, (), 5), name
 
 
 @pytest.mark.parametrize(

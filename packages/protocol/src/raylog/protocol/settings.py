@@ -57,8 +57,8 @@ class Setting(Generic[T]):
     broker_default: str = ""
     """For a topic's setting: the broker setting that gives its default (``log.segment.bytes``)."""
     coarser: tuple[tuple[str, int], ...] = ()
-    """The broker settings that give it where that one is unset (None), the strongest first, each with the size of its
-    unit in units of this one: log.retention.hours, 3,600,000."""
+    """Of a broker's setting and its topic's row: the broker settings that count where the broker's is unset (None), the
+    strongest first, each with the size of its unit in units of this one: log.retention.hours, 3,600,000."""
 
     def parse(self, text: str) -> T:
         """The value that ``text`` stands for.

@@ -247,19 +247,13 @@ BROKER_SETTINGS = SettingsTable(
 )
 
 
-_HOUR_MS = 60 * 60 * 1000
+_WEEK_MS = 7 * 24 * 60 * 60 * 1000
 
 CLEANUP_POLICY: Setting[tuple[str, ...]] = topic_row("cleanup.policy", LOG_CLEANUP_POLICY)
-RETENTION_MS: Setting[int] = topic_row(
-    "retention.ms",
-    LOG_RETENTION_MS,
-    7 * 24 * _HOUR_MS,
-    (LOG_RETENTION_MINUTES, 60_000),
-    (LOG_RETENTION_HOURS, _HOUR_MS),
-)
+RETENTION_MS: Setting[int] = topic_row("retention.ms", LOG_RETENTION_MS, _WEEK_MS)
 RETENTION_BYTES: Setting[int] = topic_row("retention.bytes", LOG_RETENTION_BYTES)
 SEGMENT_BYTES: Setting[int] = topic_row("segment.bytes", LOG_SEGMENT_BYTES)
-SEGMENT_MS: Setting[int] = topic_row("segment.ms", LOG_ROLL_MS, 7 * 24 * _HOUR_MS, (LOG_ROLL_HOURS, _HOUR_MS))
+SEGMENT_MS: Setting[int] = topic_row("segment.ms", LOG_ROLL_MS, _WEEK_MS)
 SEGMENT_INDEX_BYTES: Setting[int] = topic_row("segment.index.bytes", LOG_INDEX_SIZE_MAX_BYTES)
 INDEX_INTERVAL_BYTES: Setting[int] = topic_row("index.interval.bytes", LOG_INDEX_INTERVAL_BYTES)
 MAX_MESSAGE_BYTES: Setting[int] = topic_row("max.message.bytes", MESSAGE_MAX_BYTES)

@@ -9,7 +9,8 @@ from raylog.protocol.settings import Scope, Setting, ValueType, at_least, one_of
 FOREVER = 2**63 - 1
 """Kafka's way to say «never» or «no limit» in a long."""
 
-_DAY_MS = 24 * 60 * 60 * 1000
+_HOUR_MS = 60 * 60 * 1000
+_DAY_MS = 24 * _HOUR_MS
 
 
 def _only_delete(policies: tuple[str, ...]) -> str | None:
@@ -22,7 +23,7 @@ def _only_producer(codec: str) -> str | None:
     return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
 
 
-def topic_row(name: str, broker: Setting[Any], unset: Any = None, *coarser: tuple[Setting[Any], int]) -> Setting[Any]:
+def topic_row(name: str, broker: Setting[Any], unset: Any = None) -> Setting[Any]:
     """The topic's row of a broker's setting: same type, unit, check and meaning, and its default, or else ``unset``."""
     return Setting(
         name,
@@ -33,7 +34,7 @@ def topic_row(name: str, broker: Setting[Any], unset: Any = None, *coarser: tupl
         unit=broker.unit,
         check=broker.check,
         broker_default=broker.name,
-        coarser=tuple((each.name, factor) for each, factor in coarser),
+        coarser=broker.coarser,
     )
 
 
@@ -61,6 +62,7 @@ LOG_ROLL_MS: Setting[int | None] = Setting(
     "A segment whose first record is older than this is closed at the next append. Unset: log.roll.hours.",
     unit="ms",
     check=at_least(1),
+    coarser=(("log.roll.hours", _HOUR_MS),),
 )
 LOG_ROLL_HOURS = Setting(
     "log.roll.hours",
@@ -106,6 +108,7 @@ LOG_RETENTION_MS: Setting[int | None] = Setting(
     "log.retention.hours.",
     unit="ms",
     check=at_least(-1),
+    coarser=(("log.retention.minutes", 60_000), ("log.retention.hours", _HOUR_MS)),
 )
 LOG_RETENTION_MINUTES: Setting[int | None] = Setting(
     "log.retention.minutes",

@@ -48,7 +48,8 @@ class Synonym(NamedTuple):
 def synonyms(row: Setting[Any], settings: Settings) -> list[Synonym]:
     """Every setting that could give the value, strongest first: the first one does (KIP-226)."""
     if row.scope is not Scope.TOPIC:
-        return _of_broker([row], settings)
+        found = _of_broker([row, *(settings.table[name] for name, _ in row.coarser)], settings)
+        return found if found and found[0].name == row.name else []  # what is unset has none, as in Kafka
     own = [_synonym(row, layer[row.name], DYNAMIC_TOPIC) for layer in settings.layers if row.name in layer]
     parent = settings.parent
     if parent is None or not row.broker_default:
@@ -66,9 +67,9 @@ def _of_broker(rows: Sequence[Setting[Any]], settings: Settings) -> list[Synonym
         for row in rows
         if row.name in layer
     ]
-    if not found and rows[0].default is None:
+    if not found and value_text(rows[0], rows[0].default) is None:
         return []
-    return found + [_synonym(row, row.default, DEFAULT) for row in rows if row.default is not None]
+    return found + [_synonym(row, row.default, DEFAULT) for row in rows if value_text(row, row.default) is not None]
 
 
 def _synonym(row: Setting[Any], value: Any, source: int) -> Synonym:
@@ -76,8 +77,9 @@ def _synonym(row: Setting[Any], value: Any, source: int) -> Synonym:
 
 
 def value_text(row: Setting[Any], value: Any) -> str | None:
-    """None when it is unset, or sensitive."""
-    return None if row.sensitive or value is None else row.format(value)
+    """None when it is sensitive or unset: an empty default of a broker's is none."""
+    is_unset = value is None or (value == row.default and value in ("", ()) and row.scope is not Scope.TOPIC)
+    return None if row.sensitive or is_unset else row.format(value)
 
 
 def config_source(found: Sequence[Synonym]) -> int:

@@ -83,6 +83,10 @@ def _may_create(ctx: RequestContext, ports: Ports, name: TopicName) -> bool:
 
 
 def _new_topic(topic: Any) -> NewTopic:
+    if topic.assignments and (topic.num_partitions != -1 or topic.replication_factor != -1):
+        raise InvalidRequest(
+            f"topic {topic.name}: replicas assigned by hand need -1 as partitions and replication factor"
+        )
     assignments: dict[int, tuple[BrokerId, ...]] = {}
     for assignment in topic.assignments:
         if assignment.partition_index in assignments:
@@ -90,10 +94,6 @@ def _new_topic(topic: Any) -> NewTopic:
                 f"topic {topic.name}: partition {assignment.partition_index} is assigned twice"
             )
         assignments[assignment.partition_index] = tuple(assignment.broker_ids)
-    if assignments and (topic.num_partitions != -1 or topic.replication_factor != -1):
-        raise InvalidRequest(
-            f"topic {topic.name}: replicas assigned by hand need -1 as partitions and replication factor"
-        )
     if nulls := [config.name for config in topic.configs if config.value is None]:
         raise InvalidConfig(
             f"topic {topic.name}: {', '.join(nulls)} without a value; leave out what is to be as always"
