@@ -8,6 +8,8 @@ from pathlib import Path
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
+from raylog.coordination import paths
+from raylog.protocol.errors import NotController, TopicAlreadyExists
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("flights"), PartitionIndex(0))
@@ -66,6 +68,28 @@ def test_a_controller_that_reaches_nobody_makes_way(tmp_path: Path) -> None:
         )
         cluster.create_topic("flights")
         assert cluster.leader("flights", 0)
+
+
+def test_cluster_goes_on_though_the_controller_epoch_is_deleted(tmp_path: Path) -> None:
+    """Brokers refuse a controller of an epoch below one that they have seen."""
+    with InProcessCluster(tmp_path, brokers=3, config=CONFIG, session_timeout_ms=SESSION_MS) as cluster:
+        cluster.create_topic("flights")
+        for name in ("in-office", "elected-next"):
+            before = cluster.controller
+            epoch = before.partitions.state().controller_epoch
+            cluster.stores[before.broker_id].delete(paths.CONTROLLER_EPOCH)
+            if name == "elected-next":
+                cluster.restart(before.broker_id)
+
+            def is_created(name: str = name) -> bool:
+                try:
+                    cluster.create_topic(name)
+                except (NotController, TopicAlreadyExists):
+                    pass
+                return all(TopicName(name) in broker.partitions.state().topics for broker in cluster.brokers.values())
+
+            wait_until(is_created, WAIT_S, "all brokers hear of a topic")
+            assert all(b.partitions.state().controller_epoch > epoch for b in cluster.brokers.values())
 
 
 def test_controller_whose_broker_hangs_makes_way(tmp_path: Path) -> None:

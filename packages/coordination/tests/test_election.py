@@ -137,6 +137,28 @@ def test_epoch_only_grows_whatever_another_program_writes_over_it() -> None:
     assert mandate.epoch > last
 
 
+def test_epoch_whose_node_is_deleted_goes_on_above_what_is_known() -> None:
+    """Its version, too: what a controller of before writes is refused for ever."""
+    brokers = Candidates()
+    for dead, broker in ((ONE, TWO), (TWO, THREE), (THREE, ONE)):
+        assert brokers.take_over(broker, dead)
+    before = brokers.campaign(ONE)
+    assert before == Mandate(ControllerEpoch(4), 4)
+    brokers.stores[TWO].delete(paths.CONTROLLER_EPOCH)
+    resumed = campaign(brokers.stores[ONE], ONE, NOW, brokers.events, before.epoch)
+    assert resumed is not None
+    assert resumed.epoch > before.epoch
+    assert resumed.epoch_version > before.epoch_version
+    assert campaign(brokers.stores[ONE], ONE, NOW, brokers.events, resumed.epoch) == resumed
+    resign(brokers.stores[ONE])
+    brokers.stores[TWO].delete(paths.CONTROLLER_EPOCH)
+    ensure_cluster(brokers.stores[TWO])  # a broker that starts makes it anew
+    last = campaign(brokers.stores[TWO], TWO, NOW, brokers.events, resumed.epoch)
+    assert last is not None
+    assert last.epoch > resumed.epoch
+    assert last.epoch_version > resumed.epoch_version
+
+
 def test_foreign_controller_is_removed_without_its_successor() -> None:
     """Before the broker that saw it removes it, another one has done that and won."""
     brokers = Candidates()

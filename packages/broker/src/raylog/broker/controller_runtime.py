@@ -32,7 +32,7 @@ from raylog.coordination.clocks import monotonic_ms, wall_ms
 from raylog.coordination.controller import Controller
 from raylog.coordination.leadership import ElectionRules
 from raylog.coordination.loops import Loops
-from raylog.coordination.model import ClusterState
+from raylog.coordination.model import NO_CONTROLLER_EPOCH, ClusterState
 from raylog.coordination.peer_control import PeerControl, UpdateState
 from raylog.coordination.store import (
     MetadataStore,
@@ -99,6 +99,8 @@ class ControllerRuntime:
         self._peer_control = peer_control
         self._silence_ms = silence_ms
         self._told = told
+        self._heard = NO_CONTROLLER_EPOCH
+        """Of other controllers, the latest epoch that a broker refused ours for."""
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._new_sender = sender
         self._new_machine = partial(
@@ -224,7 +226,8 @@ class ControllerRuntime:
             return
         self._campaign_at = None
         now = self._wall_ms()
-        mandate = election.campaign(self._store, self._broker_id, now, self._queue)
+        known = max(self._heard, self._told().controller_epoch)
+        mandate = election.campaign(self._store, self._broker_id, now, self._queue, known)
         if mandate == self._mandate:
             return
         self._depose(campaign_in_ms=None)
@@ -235,8 +238,8 @@ class ControllerRuntime:
         logger.info("controller elected", controller=self._broker_id, controller_epoch=mandate.epoch)
         self._mandate = mandate
         self._reconcile_at = self._now_ms() + RECONCILE_MS
-        known = self._told()
-        self._feed(core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids, known))
+        held = self._told()
+        self._feed(core.Elected(self._broker_id, *mandate, found.state, found.deleting, told.notices, found.ids, held))
         for broker_id, (epoch, told_at) in self._gone.items():  # of which the controller before us may not have known
             if self._now_ms() - told_at < HINT_HOLDS_MS:
                 self._feed(core.Fence(broker_id, epoch))
@@ -333,7 +336,8 @@ class ControllerRuntime:
                 logger.warning(effect.text, **effect.fields)
             case core.Reload():
                 return self._load()
-            case core.StepDown():
+            case core.StepDown(heard):
+                self._heard = max(self._heard, heard)
                 logger.warning("controller deposed: another was elected", controller=self._broker_id)
                 self._leave_office()
                 self._campaign_at = self._now_ms() + RETRY_MS

@@ -69,7 +69,7 @@ from raylog.coordination.peer_control import Ack
 from raylog.coordination.proposals import Drain, ProposeIsr, ReplicasDamaged, ReplicasOffline, Verdict
 from raylog.coordination.store import NoNode, NotEmpty, StoreError
 from raylog.protocol.errors import RaylogError, RequestTimedOut
-from raylog.protocol.ids import MonotonicMs, TopicId, TopicName
+from raylog.protocol.ids import ControllerEpoch, MonotonicMs, TopicId, TopicName
 
 __all__ = ["Controller", "CreatedTopic", "Effect", "Event", "NewPartitions", "NewTopic", "TopicDefaults"]
 
@@ -251,15 +251,15 @@ class Controller:
 
     def _take_ack(self, ack: Ack) -> None:
         if ack.controller_epoch > self.state.controller_epoch:
-            self._step_down()
+            self._step_down(ack.controller_epoch)
         elif ack.controller_epoch < self.state.controller_epoch:
             pass  # it answers our last mandate's message
         elif self._office.handovers.acked(ack):
             self._jobs.append(_Queued(self._leaders.aware(ack.broker_id)))
 
-    def _step_down(self) -> None:
+    def _step_down(self, heard: ControllerEpoch = NO_CONTROLLER_EPOCH) -> None:
         self._end()
-        self._effects.append(StepDown())
+        self._effects.append(StepDown(heard))
 
     # --- jobs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raylog.coordination.model import BrokerInfo, ClusterState
+from raylog.coordination.model import NO_CONTROLLER_EPOCH, BrokerInfo, ClusterState
 from raylog.coordination.peer_control import Ack, UpdateState
 from raylog.coordination.proposals import Proposal, ProposalAnswer
 from raylog.coordination.store import Op, StoreError
@@ -327,6 +327,9 @@ class Reload:
 @dataclass(frozen=True, slots=True)
 class StepDown:
     """A write was fenced: this controller is deposed. Wait for the next election."""
+
+    heard: ControllerEpoch = NO_CONTROLLER_EPOCH
+    """The epoch of another controller that a broker has heard of."""
 
 
 @dataclass(frozen=True, slots=True)

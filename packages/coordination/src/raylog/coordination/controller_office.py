@@ -125,7 +125,7 @@ class Office:
 
     def _done(self, effect: Wanted, expected: tuple[type[StoreError], ...], *, may_be_refused: bool) -> WriteOutcome:
         error = yield effect
-        is_fenced = isinstance(error, BadVersion) and error.path == paths.CONTROLLER_EPOCH
+        is_fenced = isinstance(error, BadVersion | NoNode) and error.path == paths.CONTROLLER_EPOCH
         if error is None or (isinstance(error, expected) and not is_fenced) or (may_be_refused and is_refusal(error)):
             return error
         if is_fenced:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from raylog.coordination import paths
+from raylog.coordination.model import NO_CONTROLLER_EPOCH
 from raylog.coordination.store import (
     BadVersion,
     Check,
@@ -21,6 +22,9 @@ from raylog.coordination.trees import delete_tree
 from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
 
+_MOST_WRITES = 5_000
+"""In one multi: each raises the version by one."""
+
 
 class Mandate(NamedTuple):
     """What the winner holds: its epoch and the version of /controller_epoch that its writes check."""
@@ -29,19 +33,28 @@ class Mandate(NamedTuple):
     epoch_version: int
 
 
-def campaign(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, watch: EventSink) -> Mandate | None:
+def campaign(
+    store: MetadataStore,
+    broker_id: BrokerId,
+    now_ms: TimestampMs,
+    watch: EventSink,
+    known: ControllerEpoch = NO_CONTROLLER_EPOCH,
+) -> Mandate | None:
     """Try to become the controller: the mandate, or None when another is.
 
     Leaves a watch on /controller either way; it also reports our own win, and campaigning again then
-    answers the same mandate. So does campaigning after StoreUnavailable, when a win was not heard of. Needs
-    ``registration.ensure_cluster`` once before. Where another program wrote over our epoch, brokers would refuse what
-    we say in a lower one, and states would bear one that the store does not know: a higher one is written first.
+    answers the same mandate. So does campaigning after StoreUnavailable, when a win was not heard of. Where another
+    program wrote over our epoch, brokers would refuse what we say in a lower one, and states would bear one that the
+    store does not know: a higher one is written first. So it is where the node was deleted, and perhaps made anew at 0:
+    it goes on above ``known``, the latest epoch that brokers have heard of.
     """
     while True:
         found = store.get(paths.CONTROLLER_EPOCH)  # before the holder, or it might be our successor's
-        if found is None:
-            raise NoNode(f"{paths.CONTROLLER_EPOCH} is missing", paths.CONTROLLER_EPOCH)
         holder = store.exists(paths.CONTROLLER, watch)
+        is_others = holder is not None and holder.ephemeral_owner not in (0, store.session.id)
+        if found is None or (_epoch(found) < known and not is_others):
+            _restore(store, found, known)
+            continue
         epoch = _epoch(found)
         if holder is not None and not holder.ephemeral_owner:
             tell(paths.CorruptMetadata(paths.CONTROLLER, "names no controller: no session keeps it; it is removed"))
@@ -116,6 +129,21 @@ def current_controller(store: MetadataStore, watch: EventSink | None = None) -> 
         with skipping():
             return paths.decode_controller(found.data)
     return None
+
+
+def _restore(store: MetadataStore, found: Versioned | None, known: ControllerEpoch) -> None:
+    """Raise epoch and version above ``known``: a controller of before, that was stopped, might find the version that
+    its writes check.
+    """
+    epoch = known + 1
+    first = Create(paths.CONTROLLER_EPOCH) if found is None else Check(paths.CONTROLLER_EPOCH, found.version)
+    version = 0 if found is None else found.version
+    writes = min(max(epoch - version, 1), _MOST_WRITES)
+    raised = [Set(paths.CONTROLLER_EPOCH, paths.encode_number(epoch))] * writes
+    try:
+        store.multi([first, *raised])
+    except (BadVersion, NoNode, NodeExists):
+        pass  # another was faster: look again
 
 
 def _epoch(found: Versioned) -> ControllerEpoch:
