@@ -29,7 +29,7 @@ client/config* client/metadata client/partitioner client/accumulator client/prod
 client/fetch_session client/fetch_plan client/offset_queries client/subscription client/serde client/admin_requests
 client/connection_config client/arguments client/record_values client/batch_bytes client/read_errors
 client/read_replicas client/row_partitions client/epoch_checks client/metrics client/complaints client/seldom
-client/group_changes client/group_consumer_core
+client/group_changes client/group_consumer_core client/producer_partitions
 client/group_batches client/group_calls client/group_handler client/group_handler_config client/data_plan
 client/offset_ranges client/column* client/numpy_*
 spark/columns spark/options spark/values spark/session_plan spark/write_options spark/export_plan

@@ -22,6 +22,8 @@ from kit.reading import all_records
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Delivery, Producer
 from raylog.client.columns import HEADERS
+from raylog.client.metadata import ClusterView
+from raylog.client.results import PartitionDescription, TopicDescription
 from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidRecord,
@@ -30,6 +32,7 @@ from raylog.protocol.errors import (
     RaylogError,
     RequestTimedOut,
 )
+from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName
 
 PRODUCE, METADATA = 0, 3
 
@@ -348,6 +351,30 @@ def test_what_is_not_delivered_at_the_end_of_close_fails(tmp_path: Path) -> None
             stuck.result(0)
         with pytest.raises(RaylogError, match="is closed"):
             producer.send("t", b"late")
+
+
+def test_partition_that_was_forgotten_goes_on_without_loss(cluster: InProcessCluster) -> None:
+    """Under its former sequences its first records would count as duplicates of those that it sent first."""
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(12):
+            producer.send("t", b"%02d" % number, partition=number % 2)
+            if number % 3 == 2:
+                producer.flush(10)
+                with producer._lock:
+                    producer._sender._states.forget(lambda _: False, ())
+                    assert len(producer._sender._states) == 0
+    assert values(cluster.bootstrap_servers) == [b"%02d" % n for n in (*range(0, 12, 2), *range(1, 12, 2))]
+
+
+def test_routes_of_topics_that_are_forgotten_go() -> None:
+    with Producer("127.0.0.1:1") as producer:
+        for number in range(1_000):
+            led = {f"t{n}": (0,) for n in range(max(0, number - 9), number + 1)}
+            partition = PartitionDescription(PartitionIndex(0), BrokerId(1), LeaderEpoch(0), (), ())
+            topics = {name: TopicDescription(TopicName(name), NO_TOPIC_ID, (partition,)) for name in led}
+            producer._network.metadata.view = ClusterView(topics=topics, led=led, version=number + 1)
+            assert producer.partitions_for(f"t{number}") == 1
+            assert len(producer._routes) <= 21
 
 
 def test_a_callback_may_send_again_and_close(cluster: InProcessCluster) -> None:

@@ -169,6 +169,23 @@ def test_a_producer_forgets_topics_that_it_does_not_use() -> None:
     assert named(metadata.request(6_000)) == ["t"]
 
 
+def test_stream_of_new_topics_leaves_only_those_of_late() -> None:
+    """Somebody waits for a topic at each moment, so that each request could be about that one alone."""
+    metadata = Metadata(max_age_ms=1_000, max_idle_ms=5_000, allow_auto_create=True)
+    most = 0
+    for number in range(2_000):
+        now_ms = 10 * number
+        metadata.want([f"t{number}"], now_ms)
+        names = named(metadata.request(now_ms))
+        metadata.want([f"t{number + 1}"], now_ms)
+        topics = tuple(topic for name in names for topic in answer_of(name, (1, 0)).topics)
+        metadata.on_response(dataclasses.replace(answer(), topics=topics), now_ms)
+        most = max(most, len(metadata.view.topics), len(metadata._ids._told))
+    assert 500 <= most < 700, "those of six seconds"
+    assert metadata.is_kept("t1999")
+    assert not metadata.is_kept("t0")
+
+
 def test_views_are_replaced_and_counted() -> None:
     metadata = Metadata(["t"].copy)
     before = metadata.view

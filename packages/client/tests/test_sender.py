@@ -122,6 +122,24 @@ def test_after_a_step_that_failed_what_was_under_way_is_sent_again() -> None:
     assert network.requests == 1
 
 
+def test_partitions_of_topics_that_are_idle_are_forgotten() -> None:
+    network, kept = SilentNetwork(), {TP.topic}
+    network.metadata.whole_answers, network.metadata.is_kept = 1, kept.__contains__
+    sender, accumulator = sender_over(network, acks=0)
+    outcome = one_batch(accumulator, monotonic_ms())
+
+    def asked_again() -> None:
+        network.metadata.view.version += 1
+        network.metadata.whole_answers += 1
+
+    network.fail = asked_again
+    sender.step()
+    assert (outcome.done, len(sender._states)) == (True, 1)
+    kept.clear()
+    sender.step()
+    assert len(sender._states) == 0
+
+
 def test_brokers_of_another_version_are_told_to_those_that_wait(caplog: pytest.LogCaptureFixture) -> None:
     network = SilentNetwork()
     sender, accumulator = sender_over(network)

@@ -40,11 +40,10 @@ def _identity(response: InitProducerIdResponse) -> Identity:
 
 
 class IdentityKeeper:
-    """The id to give to partitions that have none; ``context`` marks the replies that are for :meth:`take`."""
+    """Asks for an id for partitions that have none; ``context`` marks the replies that are for :meth:`take`."""
 
     def __init__(self, network: Network, backoff: tuple[int, int]) -> None:
         self.context = object()
-        self.identity: Identity | None = None
         self._network = network
         self._backoff = backoff
         self._asked = False
@@ -80,5 +79,4 @@ class IdentityKeeper:
             self._again_at_ms = monotonic_ms() + backoff_ms(self._failures, *self._backoff)
             return None
         self._failures = 0
-        self.identity = identity
         return identity

@@ -88,6 +88,8 @@ class Metadata:
         allow_auto_create: bool = False,
     ) -> None:
         self.view = ClusterView()
+        self.whole_answers = 0
+        """How many answers about all topics that are kept have come."""
         self._ids = TopicIds()
         self._read = read
         self._used: dict[str, int] = {}
@@ -145,7 +147,8 @@ class Metadata:
         """The request to send now."""
         self._asked = True
         awaited, kept = set(self._awaited), self._kept(now_ms)
-        may_create = self._allow_auto_create and bool(awaited) and not (self._needed and self._asked_alone)
+        is_due = self._needed or now_ms >= self._whole_ms + self._max_age_ms
+        may_create = self._allow_auto_create and bool(awaited) and not (is_due and self._asked_alone)
         if may_create and not kept <= awaited:
             self._asked_alone = frozenset(awaited)
         else:
@@ -190,6 +193,7 @@ class Metadata:
         errors: dict[str, RaylogError] = {}
         if self._asked_alone is None:
             self._whole_ms = now_ms
+            self.whole_answers += 1
         else:
             topics = {name: topic for name, topic in before.topics.items() if name not in self._asked_alone}
             errors = {name: error for name, error in before.errors.items() if name not in self._asked_alone}
@@ -225,11 +229,17 @@ class Metadata:
             errors=errors,
             version=before.version + 1,
         )
+        if self._asked_alone is None:
+            self._ids.keep({*topics, *read, *list(self._used)})
         for name in topics:
             self._awaited.pop(name, None)
         self._failures = self._failures + 1 if incomplete or is_gone else 0
         if incomplete:
             self._needed = True
+
+    def is_kept(self, topic: str) -> bool:
+        """Whether it was used of late."""
+        return topic in self._used
 
     def refused(self, topic: str, topic_id: TopicId) -> None:
         """A broker that was asked for the topic of that id knows none: the id may be a former one."""

@@ -339,6 +339,9 @@ class ProducerCore:
             sticky = before.sticky if before else StickyPartitioner(random.randrange, self._batch_size)
             route = _Route(topic, len(view.topics[topic].partitions), view.led[topic], sticky, view.version)
             self._routes[topic] = route
+            if len(self._routes) > 2 * len(view.topics):
+                for name in self._routes.keys() - view.topics.keys():  # they were forgotten since
+                    del self._routes[name]
             return route
 
     def _knows(self, topic: str, partition: int) -> bool:

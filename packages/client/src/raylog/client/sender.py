@@ -29,6 +29,7 @@ from raylog.client.delivery import BatchOutcome
 from raylog.client.identity import IdentityKeeper
 from raylog.client.metrics import SendCounts
 from raylog.client.network import CONNECT_POLL_MS, Network
+from raylog.client.producer_partitions import ProducerPartitions
 from raylog.client.producer_state import NO_IDENTITY, Continuation, PartitionState, RetryPolicy
 from raylog.coordination.clocks import monotonic_ms
 from raylog.protocol.errors import (
@@ -102,9 +103,14 @@ class Sender:
         self._delivery_timeout_ms = settings[DELIVERY_TIMEOUT_MS]
         self._request_timeout_ms = min(settings[REQUEST_TIMEOUT_MS], self._delivery_timeout_ms)
         self._backoff = (settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
-        self._policy = RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight)
-        self._states: dict[TopicPartition, PartitionState] = {}
+        self._states = ProducerPartitions(
+            idempotent=self._idempotent,
+            policy=RetryPolicy(settings[RETRIES], *self._backoff, window=self._max_in_flight),
+            continues=continues,
+        )
         self._continues = continues
+        self._looked_through = 0
+        """How often all topics had been asked for when those that are idle were forgotten last."""
         self._log = network.pool.log
         self._identities = IdentityKeeper(network, self._backoff)
         self.fatal: RaylogError | None = None
@@ -147,9 +153,16 @@ class Sender:
                 self._take_produced(reply)
         if self._network.metadata.view.version != version:
             with self._lock:
+                self._forget_idle()
                 self._tell_news()
             return 0
         return 0 if replies else self._network.wait_ms(due_ms)
+
+    def _forget_idle(self) -> None:
+        metadata = self._network.metadata
+        if metadata.whole_answers != self._looked_through:
+            self._looked_through = metadata.whole_answers
+            self._states.forget(metadata.is_kept, self._accumulator.waiting)
 
     def mend(self) -> None:
         """After a step that raised: nobody knows what it left half done, so all connections are made anew, and the
@@ -159,7 +172,7 @@ class Sender:
         self._identities.reset()
         lost = NetworkException("the sender failed, as the log says")
         with self._lock:
-            under_way = [batch for state in self._states.values() for batch in state.in_flight()]
+            under_way = self._states.in_flight()
         self._settle([(batch, lost) for batch in under_way])
 
     def finish(self, error: RaylogError) -> None:
@@ -220,18 +233,7 @@ class Sender:
 
     def _candidates(self) -> Iterable[PartitionState]:
         """Partitions with something to send or to send again."""
-        if self.fatal is not None:
-            return ()
-        for tp in self._accumulator.waiting:
-            if tp not in self._states:
-                state = PartitionState(tp, idempotent=self._idempotent, policy=self._policy, continues=self._continues)
-                if self._idempotent and self._continues is None and self._identities.identity is not None:
-                    state.identify(self._identities.identity)
-                self._states[tp] = state
-        waiting = [self._states[tp] for tp in self._accumulator.waiting]
-        return waiting + [
-            state for state in self._states.values() if state.retrying and state.tp not in self._accumulator.waiting
-        ]
+        return () if self.fatal is not None else self._states.candidates(self._accumulator.waiting)
 
     def _wait_ms(self, state: PartitionState, fresh: Batch[BatchOutcome] | None, now_ms: int) -> int:
         """How long until this partition, which has nothing to send now, may have."""
@@ -395,6 +397,4 @@ class Sender:
             return
         if identity is not None:
             with self._lock:
-                for state in self._states.values():
-                    if state.identity is None:
-                        state.identify(identity)
+                self._states.identify(identity)

@@ -7,6 +7,8 @@ gone: so a former id is taken where brokers go on telling it, or where one of th
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from raylog.protocol.ids import TopicId
 
 __all__ = ["TopicIds"]
@@ -18,7 +20,7 @@ _INSISTING = 5
 
 
 class TopicIds:
-    """Of all topics that a client was told of, by name."""
+    """Of the topics that a client keeps, by name."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[TopicId]] = {}
@@ -40,6 +42,12 @@ class TopicIds:
             told.append(topic_id)
             del told[:-_REMEMBERED]
         return True
+
+    def keep(self, topics: Container[str]) -> None:
+        """Forget all others."""
+        for by_topic in (self._told, self._former):
+            for name in [name for name in by_topic if name not in topics]:
+                del by_topic[name]
 
     def refused(self, topic: str, topic_id: TopicId) -> None:
         """A broker knows no topic of that id: if it is the one that is held, any other may be the right one."""
