@@ -49,6 +49,7 @@ def leader(
         BrokerId(1),
         state(*isr, elr=elr),
         end=Offset(end),
+        log_start=Offset(0),
         start_offset=Offset(start),
         high_watermark=Offset(hw),
         now_ms=MonotonicMs(0),
@@ -319,8 +320,8 @@ def test_a_member_in_a_new_life_is_named_by_it_only_when_it_has_everything() -> 
 
 def test_a_leader_without_followers_asks_for_nothing() -> None:
     leadership = Leadership(
-        TP, BrokerId(1), state(1, replicas=(1,)), end=Offset(3), start_offset=Offset(3), high_watermark=Offset(3),
-        now_ms=MonotonicMs(0), min_isr=1, lag_ms=LAG_MS,
+        TP, BrokerId(1), state(1, replicas=(1,)), end=Offset(3), log_start=Offset(0), start_offset=Offset(3),
+        high_watermark=Offset(3), now_ms=MonotonicMs(0), min_isr=1, lag_ms=LAG_MS,
     )  # fmt: skip
     assert leadership.is_alone
     assert propose(leadership, 10 * LAG_MS) is None

@@ -125,6 +125,7 @@ class Replica:
                 state.leader,
                 _in_sync(state),
                 end=offsets.end.offset,
+                log_start=offsets.start,
                 start_offset=log.epochs.latest_start,
                 high_watermark=offsets.high_watermark.offset,
                 now_ms=now_ms,
@@ -208,15 +209,9 @@ class Replica:
 
     @property
     def low_watermark(self) -> Offset:
-        """The lowest log start among the in-sync and eligible replicas (KIP-107, KIP-966): whoever may lead next keeps
-        nothing before it. -1 while one has not told its own. Raises NotLeaderOrFollower.
-        """
+        """See Leadership.low_watermark. Raises NotLeaderOrFollower."""
         with self.log.lock:
-            return self._low_watermark(self._leading())
-
-    def _low_watermark(self, leadership: Leadership) -> Offset:
-        followers = [leadership.followers.get(member) for member in (*leadership.isr, *leadership.elr)]
-        return min([self.log.offsets.start, *(each.log_start for each in followers if each is not None)])
+            return self._leading().low_watermark(self.log.offsets.start)
 
     def readable_replicas(self, offset: Offset) -> list[tuple[BrokerId, Offset]]:
         """The in-sync followers that a consumer at ``offset`` can read from, each with its log end as the leader knows
@@ -255,7 +250,7 @@ class Replica:
             if fetched.hw_moved:
                 readable = self._follow_leadership()
             if start_moved:
-                low_watermark = self._low_watermark(leadership)
+                low_watermark = leadership.low_watermark(self.log.offsets.start)
         if fetched.hw_moved:
             self._tell_advance(readable)
         if low_watermark is not None and self.on_low_watermark is not None:

@@ -79,6 +79,7 @@ class Replica:
         self.epoch = UNKNOWN_EPOCH
         """Its incarnation that fetched last."""
         self.log_start = NO_OFFSET
+        """Where it said that its log begins, for good; -1 before."""
         self.caught_up_ms: MonotonicMs | None = None
         """When it had all that the leader had at the time (Kafka's lastCaughtUpTimeMs); None: never."""
         self.fetch_ms = MonotonicMs(0)
@@ -106,13 +107,15 @@ class Leadership:
         state: InSync,
         *,
         end: Offset,
+        log_start: Offset,
         start_offset: Offset,
         high_watermark: Offset,
         now_ms: MonotonicMs,
         min_isr: int,
         lag_ms: int,
     ) -> None:
-        """``end``: the log end offset now; ``start_offset``: where the leader epoch begins in it; ``min_isr``:
+        """``end``: the log end offset now; ``log_start``: where the log begins now; ``start_offset``: where the leader
+        epoch begins in it; ``min_isr``:
         min.insync.replicas; ``lag_ms``: replica.lag.time.max.ms.
         """
         self.tp = tp
@@ -124,6 +127,8 @@ class Leadership:
         self.lag_ms = lag_ms
         self.end = end
         """Our own log end offset, as far as it is durable where flush.messages asks for that."""
+        self._deleted_before = log_start
+        """A low watermark that was told, by us or by the leader before, is at most this."""
         self._state = state
         self._pending: Proposal | None = None
         """Sent, and not answered yet."""
@@ -168,6 +173,17 @@ class Leadership:
             if replica is not None and replica.log_start <= offset <= replica.end:
                 found.append((member, replica.end))
         return found
+
+    def low_watermark(self, log_start: Offset) -> Offset:
+        """The lowest log start among the replicas that may lead next, ``log_start`` being our own (KIP-107, KIP-966):
+        those that may be in the ISR by now, and the eligible ones. -1 while one has not told its own.
+
+        From then on no replica joins the ISR that keeps records before it: they would come back when it leads.
+        """
+        members = (self.followers.get(member) for member in {*self.maximal_isr, *self.elr})
+        lowest = min([log_start, *(replica.log_start for replica in members if replica is not None)])
+        self._deleted_before = max(self._deleted_before, lowest)
+        return lowest
 
     @property
     def is_frozen(self) -> bool:
@@ -341,8 +357,10 @@ class Leadership:
             self._quiet = True
 
     def may_join(self, replica: Replica) -> bool:
-        """Whether it may join the ISR: it has all that is committed, and all from before this leader epoch."""
-        return replica.end >= max(self.high_watermark, self.start_offset)
+        """Whether it may join the ISR: it has all that is committed, all from before this leader epoch, and nothing
+        that was told to be deleted."""
+        has_all = replica.end >= max(self.high_watermark, self.start_offset)
+        return has_all and replica.log_start >= self._deleted_before
 
     def _look(self, now_ms: MonotonicMs) -> None:
         """A follower at the end is caught up without a fetch, and fell behind after it was last seen there."""
