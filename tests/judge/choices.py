@@ -151,6 +151,26 @@ CHOICES: tuple[Choice, ...] = (
         "JoinGroup * protocols*",
     ),
     Choice(
+        "A join that is refused makes no group; in Kafka it leaves an empty one.",
+        "A group is what somebody has joined, or committed for.",
+        "JoinGroup * protocol*",
+        "groups[[]].group_state",
+        "Dead",
+        "Empty",
+    ),
+    Choice(
+        "A rebalance timeout of no time is over at the coordinator's next look, or before it.",
+        "Nobody can join in no time.",
+        "JoinGroup * rebalance_timeout=*",
+        "groups[[]].*",
+    ),
+    Choice(
+        "ListGroups lists no group whose id is refused here.",
+        "A group id that is empty or longer than a node's name can be is INVALID_GROUP_ID.",
+        "ListGroups *",
+        "groups#",
+    ),
+    Choice(
         "A negative offset to commit is INVALID_REQUEST; Kafka stores it.",
         "In the answer to a fetch it means that there is none.",
         "OffsetCommit * topics.partitions.committed_offset=-*",
