@@ -46,7 +46,13 @@ NO_PAIR: Bad = (
 NO_PAIRS: Bad = ("t", b"t", 5, *([pair] for pair in NO_PAIR))
 NO_NAMES: Bad = ("t", b"t", 5, None, [""], [b"t"], [None], [5], ["t", "t"], [LONG], [NO_UNICODE])
 NO_SERVERS: Bad = (b"h:1", 5, True, "", [], "host", "host:x", [None], [b"h:1"], {"h": 1})
-NO_CONVERTER: Bad = (5, "no such", b"json", ["json"])
+
+
+async def later(_: Any) -> Any:
+    """Calling it does nothing yet."""
+
+
+NO_CONVERTER: Bad = (5, "no such", b"json", ["json"], later)
 NO_SETTINGS: Bad = (
     *({"no_such": 1}, {"client_id": b"x"}, {"client_id": True}, {"client_id": LONG}, {"client_id": NO_UNICODE}),
     *({"request_timeout_ms": bad} for bad in (0, 1.5, True, 2**31, nan)),

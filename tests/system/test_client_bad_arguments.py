@@ -40,6 +40,7 @@ from kit.bad_values import (
 from kit.cluster import InProcessCluster
 from raylog.client import Admin, Consumer, NewTopic, Producer, data
 from raylog.client.aio import AsyncConsumer, AsyncProducer
+from raylog.client.group_consumer import RebalanceListener
 from raylog.coordination.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import Offset
@@ -70,6 +71,16 @@ def as_tuple(given: Any) -> tuple[Any, ...]:
 
 class Listens:
     """No RebalanceListener."""
+
+
+LISTENING = ("__init__", "subscribe")
+
+
+class ListensLater(RebalanceListener):
+    """For an AsyncConsumer."""
+
+    async def on_assigned(self, partitions: Any, /) -> None:  # type: ignore[override]
+        return
 
 
 PRODUCER: Mapping[str, Mapping[str, Bad]] = {
@@ -269,7 +280,10 @@ DATA: Mapping[Callable[..., Any], Mapping[str, Bad]] = {
 DOORS: Mapping[type, Mapping[str, Mapping[str, Bad]]] = {
     Producer: PRODUCER,
     AsyncProducer: {**PRODUCER, "__init__": {k: v for k, v in PRODUCER["__init__"].items() if k != "continues"}},
-    Consumer: CONSUMER,
+    Consumer: {
+        **CONSUMER,
+        **{name: {**CONSUMER[name], "listener": (*CONSUMER[name]["listener"], ListensLater())} for name in LISTENING},
+    },
     AsyncConsumer: ASYNC_CONSUMER,
     Admin: ADMIN,
 }

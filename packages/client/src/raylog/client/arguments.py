@@ -6,6 +6,7 @@ Raises InvalidRequest with the argument's name, unless a call says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from math import isfinite
 from numbers import Real
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicName, 
 from raylog.protocol.texts import safe_text
 
 T = TypeVar("T")
+
+_LISTENS = ("on_assigned", "on_revoked", "on_lost")
 
 
 def to_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
@@ -196,9 +199,21 @@ def broker_ids(name: str, given: Iterable[int]) -> list[int]:
     return found
 
 
+def does_nothing_yet(function: object) -> bool:
+    """Whether a call of it only makes a coroutine or a generator: nobody here waits for that."""
+    return iscoroutinefunction(function) or isgeneratorfunction(function) or isasyncgenfunction(function)
+
+
+def check_called_listener(given: object) -> None:
+    """A RebalanceListener whose methods are called, and not awaited."""
+    for name in _LISTENS:
+        if does_nothing_yet(getattr(given, name, None)):
+            raise InvalidRequest(f"listener: {name} is a coroutine or a generator, which only an AsyncConsumer awaits")
+
+
 def check_listener(given: object) -> None:
     """A RebalanceListener, or None."""
-    lacking = [name for name in ("on_assigned", "on_revoked", "on_lost") if not hasattr(given, name)]
+    lacking = [name for name in _LISTENS if not hasattr(given, name)]
     if given is not None and lacking:
         raise InvalidRequest(f"listener: a {type(given).__name__} has no {lacking[0]}; see RebalanceListener")
 

@@ -78,6 +78,7 @@ class Consumer(ConsumerInGroup):
         if group_id is not None:
             config["group_id"] = given.group_id(group_id)
         given.check_listener(listener)
+        given.check_called_listener(listener)
         servers = client.connect().bootstrap_servers if bootstrap_servers is None else bootstrap_servers
         super().__init__(servers, key_deserializer, value_deserializer, config, stats_cb, interceptors)
         self._admin: Admin | None = None
@@ -100,6 +101,7 @@ class Consumer(ConsumerInGroup):
         """
         self._check()
         self._check_listener(listener or self._listener)
+        given.check_called_listener(listener)
         if not self._has_group_id:
             names = list(named(topics))
             self._network.metadata.want(names)  # all at once: one at a time would ask for those before it, too

@@ -59,6 +59,9 @@ def check_columns(schema: pa.Schema) -> None:
             f"a dataset with the columns {', '.join(schema.names)} cannot be written to a topic: it needs value and "
             f"may have {', '.join(_COLUMNS[1:])}; use select_columns, or rename_columns"
         )
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise ValueError(f"a dataset with the column {twice[0]} twice cannot be written to a topic: use select_columns")
     for name in ("value", "key"):
         if name in schema.names and not _is_bytes(schema.field(name).type):
             raise ValueError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from inspect import isasyncgen, isasyncgenfunction, isawaitable, iscoroutinefunction, isgenerator, isgeneratorfunction
+from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Any
 
-from raylog.client.arguments import offsets
+from raylog.client.arguments import does_nothing_yet, offsets
 from raylog.client.group_batches import HandlerBatch
 from raylog.client.group_handler_config import Guarantee, HandlerOptions
 from raylog.protocol.errors import InvalidConfig
@@ -66,8 +66,10 @@ def check_handler(handler: Any, options: HandlerOptions) -> None:
     kind = _kind(handler)
     of_class = kind if isinstance(kind, type) else type(kind)
     for function in (kind, *(getattr(of_class, name, None) for name in ("__call__", *_METHODS))):
-        if iscoroutinefunction(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
-            raise InvalidConfig(f"handler: {function.__qualname__} is a coroutine or a generator; {_WAIT_FOR_IT}")
+        if does_nothing_yet(function):
+            raise InvalidConfig(
+                f"handler: {getattr(function, '__qualname__', function)} is a coroutine or a generator; {_WAIT_FOR_IT}"
+            )
     if isinstance(kind, type) and not any("__call__" in base.__dict__ for base in kind.__mro__):
         raise InvalidConfig(f"handler: class {kind.__name__} has no __call__(records)")
     if not callable(handler):

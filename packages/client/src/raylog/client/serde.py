@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
+from raylog.client.arguments import does_nothing_yet
 from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidRecord
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _bytes(value: Any) -> bytes:
@@ -86,6 +88,12 @@ DESERIALIZERS: Mapping[str, Deserializer | None] = {
 }
 
 
+def _called(choice: F, argument: str) -> F:
+    if does_nothing_yet(choice):
+        raise InvalidConfig(f"{argument}: {choice!r} is a coroutine or a generator, for which nothing waits here")
+    return choice
+
+
 def serializer(choice: str | Serializer | None, argument: str = "serializer") -> Serializer:
     """The serializer called ``choice``, ``choice`` itself when it is callable, the default for None.
 
@@ -94,7 +102,7 @@ def serializer(choice: str | Serializer | None, argument: str = "serializer") ->
     if choice is None:
         return _default
     if callable(choice):
-        return choice
+        return _called(choice, argument)
     if not isinstance(choice, str) or choice not in SERIALIZERS:
         raise InvalidConfig(f"{argument}: unknown serializer {choice!r}; give {', '.join(SERIALIZERS)} or a function")
     return SERIALIZERS[choice]
@@ -103,8 +111,10 @@ def serializer(choice: str | Serializer | None, argument: str = "serializer") ->
 def deserializer(choice: str | Deserializer | None, argument: str = "deserializer") -> Deserializer | None:
     """The deserializer called ``choice``, or ``choice`` itself; None for plain bytes. Null stays None. Raises as
     :func:`serializer`."""
-    if choice is None or callable(choice):
-        return choice
+    if choice is None:
+        return None
+    if callable(choice):
+        return _called(choice, argument)
     if not isinstance(choice, str) or choice not in DESERIALIZERS:
         raise InvalidConfig(
             f"{argument}: unknown deserializer {choice!r}; give {', '.join(DESERIALIZERS)} or a function"
