@@ -212,6 +212,33 @@ CHOICES: tuple[Choice, ...] = (
     ),
     *(
         Choice(
+            "cleanup.policy is delete or empty, compression.type is producer, some settings take their default alone.",
+            "The rest is not built yet.",
+            where,
+            path,
+            "invalid_config",
+            theirs,
+        )
+        for where, path, theirs in (
+            ("topic *", "topics[[]].error_code", "none"),
+            ("topic *", "responses[[]].error_code", "none"),
+            ("topic *", "responses[[]].error_code", "unknown_topic_or_partition"),
+            ("settings *", "responses[[]].error_code", "none"),
+        )
+    ),
+    *(
+        Choice(
+            "segment.bytes may be as small as 14, and an empty item that is appended to a list is left out.",
+            "A topic of few records can give old ones up; an empty item says nothing.",
+            where,
+            "responses[[]].error_code",
+            "none",
+            "invalid_config",
+        )
+        for where in ("topic *", "settings *")
+    ),
+    *(
+        Choice(
             "acks=all with more min.insync.replicas than replicas is NOT_ENOUGH_REPLICAS; Kafka lowers the minimum.",
             "What is acknowledged has the copies that were asked for.",
             "topic *",

@@ -145,9 +145,16 @@ def test_create_topics_refuses_a_setting_without_a_value(node: Node, version: in
     assert "n" not in node.table.state().topics
 
 
-@pytest.mark.parametrize("api", ["AlterConfigs", "IncrementalAlterConfigs"])
-def test_settings_are_checked_before_topics(node: Node, api: str) -> None:
-    resource = {"resource_type": 2, "resource_name": "none", "configs": [{"name": "retention.ms", "value": "x"}]}
+@pytest.mark.parametrize(
+    ("api", "entry"),
+    [
+        ("AlterConfigs", {"name": "retention.ms", "value": "x"}),
+        ("IncrementalAlterConfigs", {"name": "retention.ms", "value": "x", "config_operation": 0}),
+        ("IncrementalAlterConfigs", {"name": "cleanup.policy", "value": "x", "config_operation": 2}),
+    ],
+)
+def test_settings_are_checked_before_topics(node: Node, api: str, entry: dict[str, Any]) -> None:
+    resource = {"resource_type": 2, "resource_name": "none", "configs": [entry]}
     [result] = ask(node, api, 1, resources=[resource]).responses
     assert result.error_code is ErrorCode.invalid_config
 

@@ -46,10 +46,10 @@ def _change(resource: Any, target: Target) -> Change:
             target.row(entry.name)  # raises
         if op is not Op.DELETE:
             text_of(entry)
-        if op is Op.SET:
-            target.check({entry.name: entry.value})  # before anybody looks whether there is such a topic, as in Kafka
-        elif op is not Op.DELETE and target.row(entry.name).type is not ValueType.LIST:
+        if op in (Op.APPEND, Op.SUBTRACT) and target.row(entry.name).type is not ValueType.LIST:
             raise not_a_list(entry.name)
+        if op in (Op.SET, Op.APPEND):
+            target.check({entry.name: entry.value})  # before anybody looks whether there is such a topic, as in Kafka
 
     def change(overrides: Mapping[str, str]) -> Mapping[str, str]:
         changed = dict(overrides)
