@@ -13,8 +13,10 @@ BUG    ?=
 JOBS   ?= 1
 ENTRIES ?= 100000
 SECONDS ?= 1800
+API    ?=
+JUDGE  := cd tests && ../$(BIN)/python -m judge
 
-.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance churn cost fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance judge judge-record judge-replay judge-open churn cost fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +65,18 @@ test-fast: setup ## unit, contract-free and property tests
 
 conformance: setup ## only the clients that others wrote
 	$(BIN)/pytest -q tests/conformance
+
+judge: setup     ## everything that can be asked, of Apache Kafka and of ours (java, Maven): each difference is chosen, or a fault
+	$(JUDGE)
+
+judge-record: setup ## keep Kafka's answers for the tests that have no Java
+	$(JUDGE) --record
+
+judge-replay: setup ## ours against the answers that were kept; API=Fetch for one
+	$(JUDGE) --replay $(if $(API),--api $(API))
+
+judge-open: setup ## list in tests/judge/open.txt what differs now; API=Fetch for one
+	$(JUDGE) --replay --open $(if $(API),--api $(API))
 
 cost: setup      ## what a request of each API costs with ENTRIES things in it: linear in time
 	RAYLOG_COST_ENTRIES=$(ENTRIES) $(BIN)/pytest -q --timeout=600 packages/broker/tests/test_handlers_cost.py -k linear

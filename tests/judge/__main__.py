@@ -1,9 +1,14 @@
-"""Ask Kafka and raylog everything, and tell every difference that nobody chose: ``make judge``.
+"""Ask Kafka and raylog the same, and tell every difference that nobody chose.
 
-    PYTHONPATH=tests .venv/bin/python -m judge [--seeds 1 2 3] [--lives 35] [--only NAME*] [--record]
+    cd tests && ../.venv/bin/python -m judge            both, everything: make judge
+    … -m judge --replay [--api NAME] [--only NAMES]     ours, compared with what Kafka answered when it was recorded
+    … -m judge --record                                 ask Kafka, and keep its answers: make judge-record
+    … -m judge --replay --open [--api NAME]             list what differs now, of these APIs: make judge-open
+    … -m judge --again                                  ask Kafka, and compare with what it answered before
+    … -m judge --shortest NAME                          the fewest steps of a sequence that still differ
 
-``--record`` keeps Kafka's answers for the tests that have no Java. Ends with 1 where a difference is not explained, or
-an explanation explains nothing.
+Ends with 1 where a difference is neither chosen nor listed, or a choice or a line of the list explains nothing any
+more.
 """
 
 from __future__ import annotations
@@ -11,75 +16,88 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from judge import recorded
-from judge.asker import Asker
-from judge.brokers import Address, kafka, raylog
-from judge.cases import edge_cases
-from judge.choices import CHOICES, Choice, chosen, unexplained
-from judge.lives import lives
+from judge.choices import CHOICES
+from judge.judgement import Judgement, judge, known_open, reopen
+from judge.running import kafka_answers, raylog_answers, side_by_side
 from judge.steps import Sequence
-from judge.verdict import Difference, differences
+from judge.verdict import NAMES, differences, shortest
 from kit.kafka_broker import KAFKA_VERSION
-
-Answers = list[Any]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="judge")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
-    parser.add_argument("--lives", type=int, default=35, help="sequences of each kind under each seed")
-    parser.add_argument("--only", default="*", help="names of sequences")
-    parser.add_argument("--record", action="store_true", help="keep Kafka's answers for the tests")
+    parser.add_argument("--replay", action="store_true", help="compare with the answers that were recorded")
+    parser.add_argument("--record", action="store_true", help="ask Kafka, and keep its answers")
+    parser.add_argument("--open", action="store_true", help="list what differs now")
+    parser.add_argument("--api", nargs="*", default=[], help="sequences with these APIs, differences of them")
+    parser.add_argument("--only", default="*", help="sequences of these names")
+    parser.add_argument("--again", action="store_true", help="compare Kafka with itself")
+    parser.add_argument("--shortest", metavar="NAME", help="shrink a sequence")
     given = parser.parse_args()
-    wanted = [
-        each
-        for each in (*edge_cases(), *(life for seed in given.seeds for life in lives(seed, given.lives)))
-        if fnmatchcase(each.name, given.only)
-    ]
-    ours, theirs = ask_all(raylog, wanted), ask_all(kafka, wanted)
+    everything = list(recorded.recorded_sequences())
+    if given.shortest:
+        return _shrink(next(each for each in everything if each.name == given.shortest))
+    wanted = [each for each in everything if fnmatchcase(each.name, given.only) and _asks(each, given.api)]
+    if given.again:
+        return _compare_itself(wanted)
+    begun = time.monotonic()
+    theirs = recorded.load(wanted)[1] if given.replay else kafka_answers(wanted)
+    wanted = [each for each in wanted if each.name in theirs]
     if given.record:
-        recorded.save(KAFKA_VERSION, zip(wanted, theirs, strict=True))
-    found = [
-        (sequence.name, list(differences(one, other)))
-        for sequence, one, other in zip(wanted, ours, theirs, strict=True)
-    ]
-    return tell(found, whole=given.only == "*")
+        recorded.save(KAFKA_VERSION, everything, theirs)
+        return 0
+    asked = time.monotonic()
+    found = judge(wanted, raylog_answers(wanted, theirs), theirs)
+    print(f"{len(wanted)} sequences: Kafka {asked - begun:.0f} s, raylog {time.monotonic() - asked:.0f} s", flush=True)
+    return _tell(found, given.api, whole=len(wanted) == len(everything), reopens=given.open)
 
 
-def ask_all(broker: Callable[[Path], AbstractContextManager[Address]], wanted: Iterable[Sequence]) -> list[Answers]:
-    """The answers of a new broker."""
-    with TemporaryDirectory() as root, broker(Path(root)) as address, Asker(address) as asker:
-        asker.prepare()
-        begun = time.monotonic()
-        found = [asker.run(number, sequence) for number, sequence in enumerate(wanted)]
-        print(f"{broker.__name__}: {len(found)} sequences in {time.monotonic() - begun:.0f} s", flush=True)
-    return found
+def _asks(sequence: Sequence, apis: list[str]) -> bool:
+    return not apis or any(NAMES[step.api] in apis for step in sequence.steps)
 
 
-def tell(found: list[tuple[str, list[Difference]]], *, whole: bool) -> int:
+def _tell(found: Judgement, apis: list[str], *, whole: bool, reopens: bool) -> int:
     """One line for each kind of difference that nobody chose."""
-    open_: dict[tuple[str, str, str, str], list[str]] = {}
-    used: set[Choice] = set()
-    for name, each in found:
-        used |= chosen(name, each)
-        for difference in unexplained(name, each):
-            api, _, rest = name.partition(" ")
-            kind = (api, difference.path, str(difference.ours)[:60], str(difference.kafka)[:60])
-            open_.setdefault(kind, []).append(rest)
-    for (api, path, our, their), names in sorted(open_.items()):
-        print(f"{api}: {path}: {our!r}, Kafka {their!r}: {len(names)} times, {', '.join(names[:3])}")
-    idle = [choice for choice in CHOICES if choice not in used] if whole else []
-    for choice in idle:
-        print(f"a choice explains nothing any more: {choice.difference}")
-    print(f"{len(found)} sequences, {sum(bool(each) for _, each in found)} differ, {len(open_)} kinds unexplained")
-    return 1 if open_ or idle else 0
+    listed = known_open()
+    unexplained = {kind: names for kind, names in found.unexplained.items() if not apis or kind.api in apis}
+    for kind, names in sorted(unexplained.items()):
+        print(f"{'open' if kind in listed else 'NEW'}: {kind}: {len(names)} times, as {'; '.join(names[:3])}")
+    gone = {kind for kind in listed - set(unexplained) if kind.api in apis} if apis else listed - set(unexplained)
+    idle = [choice for choice in CHOICES if choice not in found.used]
+    if not (whole or apis):
+        gone, idle = set(), []
+    for kind in sorted(gone):
+        print(f"GONE, but listed: {kind}")
+    if whole:
+        for choice in idle:
+            print(f"a choice explains nothing any more: {choice.difference}")
+    if reopens:
+        reopen(unexplained, gone=gone)
+    new = set(unexplained) - listed
+    print(f"{len(unexplained)} kinds of differences, {len(new)} new; {len(gone)} listed that are gone")
+    return 1 if new or gone or (whole and idle) else 0
+
+
+def _compare_itself(wanted: list[Sequence]) -> int:
+    """What hangs on chance or on a clock must not be compared at all."""
+    before, now = recorded.load(wanted)[1], kafka_answers(wanted)
+    found = [(each.name, one) for each in wanted for one in differences(each, now[each.name], before[each.name])]
+    for name, one in found:
+        print(f"{name}, step {one.step}: {one.api} | {one.path} | {one.ours} | before: {one.kafka}")
+    print(f"{len(wanted)} sequences, {len({name for name, _ in found})} were answered in another way than before")
+    return 1 if found else 0
+
+
+def _shrink(sequence: Sequence) -> int:
+    with side_by_side() as both:
+        found = shortest(sequence, lambda shorter: bool(judge([shorter], *both(shorter)).unexplained))
+        ours, theirs = both(found)
+    for step, one, other in zip(found.steps, ours[found.name], theirs[found.name], strict=True):
+        print(f"{step.client}: {NAMES[step.api]} v{step.version} {step.tree}\n  ours  {one}\n  Kafka {other}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,70 +1,69 @@
-"""Asks one broker, and tells its answers as plain values that can be compared and kept.
+"""Asks one broker, sequence after sequence.
 
-An answer is a tree as a request's is, without what a broker is free in (``VOLATILE``), and with what it chooses as
-``{"$": "topic id t"}``. In its place stands ``closed`` where the broker ended the connection, ``nothing`` where it
-answered the next request instead, ``waits`` where it answered nothing in ANSWER_S, ``unreadable`` where kio cannot read
-it.
+In the place of an answer stands ``closed`` where the broker ended the connection, ``nothing`` where it answered the
+next request instead, ``waits`` where it had not answered when the client gave up, ``unreadable`` where kio cannot read
+it. ``["late", answer]`` came after later requests of other clients.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import select
-import socket
-import struct
-from copy import deepcopy
-from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
-from enum import Enum
+import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from judge.bases import BATCH, GROUP, PARTITION_0, TIMEOUT_MS, TOPICS, ask, make
-from judge.steps import Batch, Ref, RefKind, Sequence, Step, Tree, encode
+from judge.bases import BATCH, GROUP, TIMEOUT_MS, TOPICS, ask, make
+from judge.steps import NOT_UTF8, NOT_UTF8_BYTES, Batch, Ref, RefKind, Sequence, Step, Tree
+from judge.told import MARKER, Known, told
+from judge.wire import ANSWER_S, Wire
 from kit.waiting import wait_until
-from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TimestampMs
-from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
 
-__all__ = ["VOLATILE", "Asker"]
+__all__ = ["Answers", "Asker"]
 
-ANSWER_S = 5.0
-AT_ONCE_S = 0.05
+AT_ONCE_S = 0.1
+"""What does not come by then waits for others, where nobody has told before; on a busy machine ROUNDS times as long as
+another request takes."""
+ROUNDS = 4
+SURELY_S = 1.0
+"""For an answer that came at once from Kafka."""
 SETTLE_S = 20.0
-VOLATILE = {
-    "throttle_time", "error_message", "message", "cluster_id", "host", "port", "log_dir", "client_host",
-    "documentation", "total_bytes", "usable_bytes", "last_timestamp", "append_time", "log_append_time",
-}  # fmt: skip
-"""Fields of answers that are not compared: times, texts for people, and what machines have."""
-API_VERSIONS, METADATA, PRODUCE, OFFSET_COMMIT, ALTER_CONFIGS, DESCRIBE_CONFIGS = 18, 3, 0, 8, 44, 32
-FIND_COORDINATOR, DESCRIBE_GROUPS, JOIN_GROUP, LEAVE_GROUP = 10, 15, 11, 13
-UNORDERED = {
-    "topics", "brokers", "groups", "members", "configs", "synonyms", "results", "responses", "partitions", "isr_nodes",
-    "api_keys", "partition_indexes", "eligible_leader_replicas", "coordinators",
-}  # fmt: skip
-"""Arrays whose order says nothing."""
-MARKER = "settled"
+CLEAR_EACH = 100
+METADATA, PRODUCE, OFFSET_COMMIT, INCREMENTAL, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 0, 8, 44, 32, 19
+LIST_GROUPS, FIND_COORDINATOR, DESCRIBE_GROUPS, JOIN_GROUP, LEAVE_GROUP, DELETE_GROUPS, DELETE_TOPICS = (
+    16,
+    10,
+    15,
+    11,
+    13,
+    42,
+    20,
+)
 FIRST_NUMBER = 10_000
 """So that no other number in an answer is that of a sequence."""
 NOW = TimestampMs(1_700_000_000_000)
 NOBODY = UUID(int=7)
-Answer = Any
+Answers = list[Any]
 
 
 class Asker:
-    """Asks the broker at ``address``, which nobody asked yet; sequence after sequence."""
+    """Asks the broker at ``address``. Several may ask it side by side, in lanes, once one has prepared it."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], lane: int = 0) -> None:
         self._address = address
-        self._markers = itertools.count(60_000)
-        self._plain = _Wire(address)
-        self._topic_ids: dict[str, UUID] = {"absent": NOBODY}
+        self._marker = f"{MARKER}{lane}"
+        self._marks = itertools.count(60_000)
+        self._plain = Wire(address)
+        self._topic_ids = {"absent": NOBODY}
+        self._topics: list[str] = []
+        """That sequences made, and nobody needs any more."""
         self._number = 0
-        self._known: dict[Ref, Any] = {}
-        self._clients: dict[str, _Wire] = {}
+        self._known = Known({})
+        self._expected: Answers | None = None
+        self._clients: dict[str, Wire] = {}
         self._waiting: dict[str, tuple[int, Step]] = {}
 
     def __enter__(self) -> Self:
@@ -76,97 +75,105 @@ class Asker:
         self._hang_up()
         self._plain.close()
 
-    def prepare(self) -> None:
-        """Make what every sequence finds."""
-        for name, count in {**TOPICS, MARKER: 1}.items():
+    def prepare(self, lanes: int = 1) -> None:
+        """Make what every sequence finds, at a broker that nobody has asked yet."""
+        for name, count in {**TOPICS, **{f"{MARKER}{lane}": 1 for lane in range(lanes)}}.items():
             self._plain.answer_to(make(name, count))
+        wait_until(lambda: self._leads(self._marker, 1), SETTLE_S, "topics have leaders")
+        self._settle()
         for name, count in TOPICS.items():
-            wait_until(lambda name=name, count=count: self._leads(name, count), SETTLE_S, f"{name} has leaders")  # type: ignore[misc]
             data = [{"index": index, "records": BATCH} for index in range(count)]
             produced = ask(PRODUCE, 9, acks=-1, timeout=TIMEOUT_MS, topic_data=[{"name": name, "partition_data": data}])
-            self._plain.answer_to(produced)
-        wait_until(self._coordinates, SETTLE_S, "the broker coordinates groups")
-        part = {**PARTITION_0, "committed_offset": 2, "committed_metadata": ""}
-        self._plain.answer_to(
-            ask(
-                OFFSET_COMMIT,
-                8,
-                group_id=GROUP,
-                generation_id_or_member_epoch=-1,
-                topics=[{"name": "t", "partitions": [part]}],
-            )
-        )
+            [written] = self._plain.answer_to(produced).responses
+            assert not any(part.error_code.value for part in written.partition_responses), written
+        wait_until(self._coordinates, SETTLE_S, "a coordinator")
+        self._commit(2, GROUP)
         self._settle()
 
-    def run(self, number: int, sequence: Sequence) -> list[Answer]:
-        """The answers to the steps, in order. ``number`` is what ``#`` stands for."""
-        self._number, self._known = FIRST_NUMBER + number, {}
-        answers: list[Answer] = [None] * len(sequence.steps)
+    def look(self) -> None:
+        """Learn what every sequence finds."""
+        for name, count in TOPICS.items():
+            assert self._leads(name, count)
+
+    def run(self, number: int, sequence: Sequence, expected: Answers | None = None) -> Answers:
+        """The answers to the steps, in order. ``number`` is what ``#`` stands for; ``expected``: what Kafka answered,
+        which tells how long to wait."""
+        self._number, self._known, self._expected = FIRST_NUMBER + number, Known(self._topic_ids), expected
+        found: Answers = [None] * len(sequence.steps)
+        late: set[int] = set()
         try:
             for index, step in enumerate(sequence.steps):
-                self._collect(step.client, answers)
-                wire = self._client(step.client)
-                try:
-                    wire.send(step, self._meant(step.tree))
-                except OSError:
-                    answers[index] = "closed"
-                    self._drop(step.client)
-                    continue
+                self._collect(step.client, found)
                 self._waiting[step.client] = index, step
-                if not step.waits or wire.has_answer():
-                    self._collect(step.client, answers)
-                    if step.settles:
-                        self._settle()
+                if step.api in (DESCRIBE_GROUPS, LIST_GROUPS):
+                    self._commit(0, self._marker)
+                try:
+                    self._client(step.client).send(step, self._meant(step.tree))
+                except OSError:
+                    self._answered(step.client, "closed", found)
+                    continue
+                if step.waits and not self._comes(step.client, "late"):
+                    late.add(index)
+                    continue
+                self._collect(step.client, found)
+                if step.settles:
+                    self._settle()
             for client in tuple(self._waiting):
-                self._collect(client, answers)
+                self._collect(client, found)
         finally:
             self._hang_up()
-            self._leave(sequence, answers)
-        return [self._told(answer) for answer in answers]
-
-    def _leave(self, sequence: Sequence, answers: list[Answer]) -> None:
-        """Members of this sequence keep nobody waiting who joins a group of the same name later."""
-        for step, answer in zip(sequence.steps, answers, strict=True):
-            if step.api == JOIN_GROUP and getattr(answer, "member_id", ""):
-                group = self._meant(step.tree["group_id"])
-                self._plain.answer_to(ask(LEAVE_GROUP, 2, group_id=group, member_id=answer.member_id))
+        answers = [told(answer, self._number, self._known) for answer in found]
+        self._clear(sequence.steps, found)
+        return [
+            ["late", answer] if index in late and answer != "waits" else answer for index, answer in enumerate(answers)
+        ]
 
     # --- connections
 
-    def _client(self, name: str) -> _Wire:
+    def _client(self, name: str) -> Wire:
         if name not in self._clients:
-            self._clients[name] = _Wire(self._address)
+            self._clients[name] = Wire(self._address)
         return self._clients[name]
 
-    def _drop(self, client: str) -> None:
-        self._clients.pop(client).close()
+    def _comes(self, client: str, wait: str) -> bool:
+        """Whether the answer that the client waits for comes now; ``wait``: what an answer of Kafka's is called that
+        did not."""
+        index, step = self._waiting[client]
+        wire = self._clients[client]
+        if self._expected is not None:
+            theirs = self._expected[index]
+            if theirs != "waits" and not (wait == "late" and isinstance(theirs, list)):
+                return wire.has_answer(SURELY_S)
+        begun = time.monotonic()
+        described = ask(DESCRIBE_GROUPS, 5, groups=[self._meant(step.tree["group_id"])])
+        for _ in range(2):  # the broker reads the second after all that came before the first
+            self._plain.answer_to(described)
+        took_s = time.monotonic() - begun
+        return wire.has_answer(max(AT_ONCE_S if self._expected is None else 0.01, took_s * ROUNDS))
 
-    def _collect(self, client: str, answers: list[Answer]) -> None:
+    def _collect(self, client: str, found: Answers) -> None:
         if client not in self._waiting:
             return
-        index, step = self._waiting.pop(client)
-        answer = answers[index] = self._clients[client].receive(step)
+        index, step = self._waiting[client]
+        if step.waits and not self._comes(client, "waits"):
+            self._answered(client, "waits", found)
+            return
+        patience_s = SURELY_S if self._expected and self._expected[index] == "waits" else ANSWER_S
+        self._answered(client, self._clients[client].receive(step, patience_s), found)
+
+    def _answered(self, client: str, answer: Any, found: Answers) -> None:
+        index, _ = self._waiting.pop(client)
+        found[index] = answer
         if isinstance(answer, str) and answer != "nothing":
-            self._drop(client)
-        self._learn(client, step, answer)
+            self._clients.pop(client).close()
+        self._known.learn(client, answer)
 
     def _hang_up(self) -> None:
         for wire in self._clients.values():
             wire.close()
         self._clients, self._waiting = {}, {}
 
-    # --- what the broker chose
-
-    def _learn(self, client: str, step: Step, answer: Answer) -> None:
-        if member := getattr(answer, "member_id", ""):
-            self._known[Ref(RefKind.MEMBER_ID, client)] = member
-        if getattr(answer, "producer_id", -1) >= 0 and hasattr(answer, "producer_epoch"):
-            self._known[Ref(RefKind.PRODUCER_ID, client)] = answer.producer_id
-            self._known[Ref(RefKind.PRODUCER_EPOCH, client)] = answer.producer_epoch
-        if getattr(answer, "session_id", 0):
-            self._known[Ref(RefKind.SESSION_ID, client)] = answer.session_id
-        if getattr(answer, "generation_id", -1) >= 0:
-            self._known[Ref(RefKind.GENERATION, client)] = answer.generation_id
+    # --- requests
 
     def _meant(self, value: Tree) -> Tree:
         """A request's value as this broker is to get it."""
@@ -174,8 +181,8 @@ class Asker:
             case Ref(RefKind.TOPIC_ID, name):
                 return self._topic_id(self._numbered(name))
             case Ref():
-                known = self._known.get(value._replace(plus=0), "" if value.kind is RefKind.MEMBER_ID else -1)
-                return known + value.plus if value.plus else known
+                given = self._known.last.get(value._replace(plus=0), "" if value.kind is RefKind.MEMBER_ID else -1)
+                return given + value.plus if value.plus else given
             case Batch():
                 return self._bytes_of(value)
             case dict():
@@ -187,13 +194,14 @@ class Asker:
         return value
 
     def _bytes_of(self, batch: Batch) -> bytes:
-        records = [Record(b"v%d" % (batch.sequence + n), timestamp=NOW) for n in range(batch.count)]
+        records = [Record(b"v%d" % (batch.sequence + n), timestamp=NOW) for n in range(batch.records)]
         if not batch.producer:
             return encode_batch(records)
+        last = self._known.last
         return encode_batch(
             records,
-            producer_id=self._known.get(Ref(RefKind.PRODUCER_ID, batch.producer), 1_000_000),
-            producer_epoch=self._known.get(Ref(RefKind.PRODUCER_EPOCH, batch.producer), 0) + batch.epoch_plus,
+            producer_id=last.get(Ref(RefKind.PRODUCER_ID, batch.producer), 1_000_000),
+            producer_epoch=last.get(Ref(RefKind.PRODUCER_EPOCH, batch.producer), 0) + batch.epoch_plus,
             base_sequence=batch.sequence,
             transactional=batch.transactional,
         )
@@ -202,65 +210,64 @@ class Asker:
         return text.replace("#", str(self._number))
 
     def _topic_id(self, name: str) -> UUID:
-        """As the metadata tells it; of nobody for an absent topic. Asked once, unless the topic was made anew."""
-        if name not in self._topic_ids or name.endswith(str(self._number)):
+        """As the metadata tells it, else the last one that it told; of nobody for a topic that never was."""
+        if name not in self._topic_ids:
             answer = self._plain.answer_to(ask(METADATA, 12, topics=[{"name": name, "topic_id": None}]))
-            found = [topic.topic_id for topic in answer.topics if topic.topic_id]
-            if not found:
-                return NOBODY
-            self._topic_ids[name] = found[0]
-        return self._topic_ids[name]
+            self._known.learn("", answer)
+        return self._known.topic_ids.get(name, NOBODY)
 
-    # --- answers
+    # --- that sequences do not meet each other
 
-    def _told(self, value: Any, name: str = "") -> Answer:
-        if is_dataclass(value):
-            return {
-                field.name: self._told(getattr(value, field.name), field.name)
-                for field in fields(value)
-                if field.name not in VOLATILE
-            }
-        match value:
-            case tuple():
-                told = [self._told(each) for each in value if self._is_ours(each)]
-                return sorted(told, key=lambda each: json.dumps(each, sort_keys=True)) if name in UNORDERED else told
-            case bytes() | bytearray() | memoryview():
-                return bytes(value).hex()
-            case Enum():
-                return value.name
-            case timedelta():
-                return value // timedelta(milliseconds=1)
-            case datetime():
-                return "a time"
-            case UUID():
-                return {"$": f"topic id {self._name_of(value)}"}
-            case str() if str(self._number) in value:
-                return value.replace(str(self._number), "#")
-        for ref, known in self._known.items():
-            if value == known and type(value) is type(known) and (value or name == "producer_id") and _fits(ref, name):
-                return {"$": f"{ref.kind.value} {ref.name}"}
-        return value
+    def _clear(self, steps: Iterable[Step], found: Answers) -> None:
+        """What a sequence made under a name that is not its own goes at once, its other topics in bulk."""
+        groups, topics = set(), set()
+        for step, answer in zip(steps, found, strict=True):
+            values = self._meant(step.tree)
+            if step.api == CREATE_TOPICS:
+                topics |= {_read(topic["name"]) for topic in values["topics"]}
+            if step.api == JOIN_GROUP and (member := getattr(answer, "member_id", "")):
+                self._try(LEAVE_GROUP, 2, group_id=_read(values["group_id"]), member_id=member)
+            if step.api in (JOIN_GROUP, OFFSET_COMMIT):
+                groups.add(_read(values["group_id"]))
+        if others := [name for name in groups if not self._is_own(name)]:
+            self._try(DELETE_GROUPS, 1, groups_names=others)
+        if others := [name for name in topics if not self._is_own(name)]:
+            self._try(DELETE_TOPICS, 5, topic_names=others, timeout=TIMEOUT_MS)
+            self._settle()
+        self._topics += (name for name in topics if self._is_own(name))
+        if len(self._topics) >= CLEAR_EACH:
+            self._try(DELETE_TOPICS, 5, topic_names=self._topics, timeout=TIMEOUT_MS)
+            self._topics = []
 
-    def _name_of(self, topic_id: UUID) -> str:
-        return next((name for name, known in self._topic_ids.items() if known == topic_id), "of another topic")
+    def _is_own(self, name: str) -> bool:
+        return str(self._number) in name
 
-    def _is_ours(self, each: Any) -> bool:
-        """Not what other sequences left, nor what Kafka keeps for itself, in lists of all."""
-        match type(each).__name__:
-            case "ListedGroup":
-                return _ours(each.group_id, self._number)
-            case "MetadataResponseTopic":
-                return each.name is None or _ours(each.name, self._number)
-        return True
+    def _try(self, api: int, version: int, **values: Tree) -> None:
+        step = ask(api, version, **values)
+        self._plain.send(step, step.tree)
+        if self._plain.receive(step) == "closed":
+            self._plain.close()
+            self._plain = Wire(self._address)
 
     # --- that all is known everywhere
 
     def _settle(self) -> None:
-        """What was changed before is told after: metadata are one log, or one state, of which this is the last."""
-        mark = str(next(self._markers))
+        """What was changed before is told and done after: metadata are one log, or one state, of which these are the
+        last. Kafka tells what it is about to do; what it has told before the last change it has done."""
+        self._mark()
+        self._mark()
+
+    def _commit(self, offset: int, group: str) -> None:
+        """Kafka tells of groups as they were when something of some group was last stored."""
+        part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        topics = [{"name": "t", "partitions": [part]}]
+        self._plain.answer_to(ask(OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics))
+
+    def _mark(self) -> None:
+        mark = str(next(self._marks))
         entry = {"name": "retention.ms", "value": mark, "config_operation": 0}
-        marker = {"resource_type": 2, "resource_name": MARKER}
-        self._plain.answer_to(ask(ALTER_CONFIGS, 1, resources=[{**marker, "configs": [entry]}]))
+        marker = {"resource_type": 2, "resource_name": self._marker}
+        self._plain.answer_to(ask(INCREMENTAL, 1, resources=[{**marker, "configs": [entry]}]))
         asked = ask(DESCRIBE_CONFIGS, 4, resources=[{**marker, "configuration_keys": ["retention.ms"]}])
 
         def is_told() -> bool:
@@ -281,86 +288,6 @@ class Asker:
         return not found.error_code.value and not described.error_code.value
 
 
-def _fits(ref: Ref, name: str) -> bool:
-    match ref.kind:
-        case RefKind.MEMBER_ID:
-            return name in ("member_id", "leader")
-        case RefKind.PRODUCER_ID:
-            return name == "producer_id"
-        case RefKind.SESSION_ID:
-            return name == "session_id"
-    return False
-
-
-def _ours(name: str, number: int) -> bool:
-    if name.startswith("__") or name == MARKER:
-        return False
-    digits = name.lstrip("abcdefghijklmnopqrstuvwxyz")
-    return not digits.isdigit() or digits == str(number)
-
-
-class _Wire:
-    """One connection. Behind each request goes one that is always answered, so that one sees at once when there is no
-    answer to the first."""
-
-    PROBE = ask(API_VERSIONS, 0)
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._sock = socket.create_connection(address, ANSWER_S)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._numbers = itertools.count(1)
-        self._sent = 0
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def answer_to(self, step: Step) -> Any:
-        self.send(step, deepcopy(step.tree))
-        answer = self.receive(step)
-        assert not isinstance(answer, str), f"API {step.api}: {answer}"
-        return answer
-
-    def send(self, step: Step, tree: Tree) -> None:
-        self._sent = next(self._numbers)
-        self._sock.sendall(encode(step, tree, self._sent) + encode(self.PROBE, self.PROBE.tree, next(self._numbers)))
-
-    def has_answer(self) -> bool:
-        """Whether an answer comes at once, or the request waits for others."""
-        return bool(select.select([self._sock], [], [], AT_ONCE_S)[0])
-
-    def receive(self, step: Step) -> Any:
-        try:
-            frame = self._frame()
-            if _correlation(frame) != self._sent:
-                return "nothing"
-            self._frame()  # of the probe
-        except TimeoutError:
-            return "waits"
-        except OSError:
-            return "closed"
-        try:
-            return decode_response(step.api, _version_of(step, frame), frame)[1]
-        except (RaylogError, ValueError) as error:
-            return f"unreadable: {error}"
-
-    def _frame(self) -> bytes:
-        (length,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(length)
-
-    def _exactly(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            more = self._sock.recv(count - len(data))
-            if not more:
-                raise ConnectionResetError("the broker ended the connection")
-            data += more
-        return bytes(data)
-
-
-def _correlation(frame: bytes) -> int:
-    return int.from_bytes(frame[:4], "big")
-
-
-def _version_of(step: Step, frame: bytes) -> int:
-    """ApiVersions is answered at version 0 where its version is not known (KIP-511)."""
-    return 0 if step.api == API_VERSIONS and frame[4:6] == b"\0\x23" else step.version
+def _read(name: Any) -> str:
+    """A name as a broker reads it."""
+    return NOT_UTF8_BYTES.decode(errors="replace") if name == NOT_UTF8 else name or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from judge.steps import Ref, RefKind, Step, Tree, filled
@@ -36,7 +37,10 @@ def ask(
     api: int, version: int, client: str = "a", *, settles: bool = False, waits: bool = False, **values: Tree
 ) -> Step:
     """A step whose fields without a value have their defaults."""
-    return Step(api, version, filled(request_type(api, version), values), client, waits, settles)
+    return Step(api, version, filled(_type(api, version), values), client, waits, settles)
+
+
+_type = cache(request_type)
 
 
 def base_of(base: Base, api: int, version: int) -> Step:

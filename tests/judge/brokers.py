@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from kit.cluster import InProcessCluster
 from kit.kafka_broker import running_kafka
+from kit.waiting import wait_until
+from kit.wire import WireClient
 
 __all__ = ["kafka", "raylog"]
 
@@ -22,10 +25,30 @@ FEATURES = {"eligible.leader.replicas.version": 0}
 Address = tuple[str, int]
 
 
+ONE_THREAD = {
+    "num.network.threads": "1",
+    "num.io.threads": "1",
+    "group.coordinator.append.linger.ms": "0",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+"""Of Kafka alone: requests are taken in as they come, and nothing is held back to be written with others."""
+
+
 @contextmanager
 def kafka(root: Path) -> Iterator[Address]:
-    with running_kafka(root, CONFIG, broker_id=0, features=FEATURES) as address:
+    with running_kafka(root, {**CONFIG, **ONE_THREAD}, broker_id=0, features=FEATURES) as address:
+        with WireClient(address) as client:
+            wait_until(lambda: _has_transactions(client), 60.0, "Kafka coordinates transactions")
         yield address
+
+
+def _has_transactions(client: WireClient) -> bool:
+    """It makes the topic for them when the first one is asked for."""
+    client.ask(10, 4, key_type=1, coordinator_keys=["warm"])
+    asked = {"transactional_id": "warm", "transaction_timeout": timedelta(minutes=1)}
+    return not client.ask(22, 4, **asked, producer_id=-1, producer_epoch=-1).error_code.value
 
 
 @contextmanager

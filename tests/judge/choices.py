@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from judge.verdict import Difference
 
-__all__ = ["CHOICES", "Choice", "chosen", "unexplained"]
+__all__ = ["CHOICES", "Choice"]
 
 
 class Choice(NamedTuple):
-    """``where``: names of sequences, ``path``: what differs in an answer, ``ours`` and ``kafka``: what it is; all with
-    ``*``.
+    """``where``: names of sequences, ``path``: what differs in an answer, ``ours`` and ``kafka``: what it is, ``api``:
+    the API that is answered; all with ``*``.
     """
 
     difference: str
@@ -22,13 +21,15 @@ class Choice(NamedTuple):
     path: str = "*"
     ours: str = "*"
     kafka: str = "*"
+    api: str = "*"
 
     def explains(self, name: str, found: Difference) -> bool:
         return (
             fnmatchcase(name, self.where)
             and fnmatchcase(found.path, self.path)
-            and fnmatchcase(str(found.ours), self.ours)
-            and fnmatchcase(str(found.kafka), self.kafka)
+            and fnmatchcase(found.ours, self.ours)
+            and fnmatchcase(found.kafka, self.kafka)
+            and fnmatchcase(found.api, self.api)
         )
 
 
@@ -92,7 +93,7 @@ CHOICES: tuple[Choice, ...] = (
     ),
     *(
         Choice(
-            "A group id that is empty or longer than a node's name can be is INVALID_GROUP_ID; Kafka takes both.",
+            "A group id of no byte, or of over 1,024 as a node's name, is INVALID_GROUP_ID; Kafka takes both.",
             "It is the name of a node.",
             where,
         )
@@ -275,12 +276,3 @@ CHOICES: tuple[Choice, ...] = (
         "* timeout=[12]",
     ),
 )
-
-
-def chosen(name: str, found: Iterable[Difference]) -> set[Choice]:
-    """Those that explain something."""
-    return {choice for each in found for choice in CHOICES if choice.explains(name, each)}
-
-
-def unexplained(name: str, found: Iterable[Difference]) -> Sequence[Difference]:
-    return [each for each in found if not any(choice.explains(name, each) for choice in CHOICES)]

@@ -13,7 +13,9 @@ __all__ = ["Edge", "edges"]
 
 LONG = 255
 VERY_LONG = 32_000
-BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "timedelta_i32": 32, "timedelta_i64": 63}
+KEPT = ("transactional_id",)
+"""Texts that Kafka keeps for ever, each in this sequence alone."""
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "timedelta_i32": 32, "timedelta_i64": 57}
 
 
 class Edge(NamedTuple):
@@ -41,7 +43,8 @@ def _of_field(field: Field[Any], value: Tree) -> Iterator[tuple[str, Tree]]:
         if value is not None:
             yield from ((f".{edge.name}", edge.tree) for edge in edges(type_, value))
     else:
-        yield from _of_primitive(kind_of(field), value)
+        for name, changed in _of_primitive(kind_of(field), value):
+            yield name, f"{changed}#" if field.name in KEPT and changed else changed
 
 
 def _of_array(field: Field[Any], type_: Any, value: list[Tree] | None) -> Iterator[tuple[str, Tree]]:

@@ -31,7 +31,7 @@ def lives(seed: int, count: int) -> Iterator[Sequence]:
     for name, life in LIVES.items():
         for number in range(count):
             random = Random(f"{name} {seed} {number}")
-            yield Sequence(f"{name} {seed}.{number}", tuple(life(random)))
+            yield Sequence(f"{name} {seed}.{number}", tuple(life(random)), is_life=True)
 
 
 def _some(random: Random, actions: dict[Callable[[], list[Step]], int]) -> Iterator[Step]:
@@ -80,7 +80,7 @@ def group_life(random: Random) -> Iterator[Step]:
     def sync() -> list[Step]:
         client = who()
         shares = [{"member_id": member(each), "assignment": b"share of " + each.encode()} for each in CLIENTS]
-        values = {
+        values: dict[str, Tree] = {
             "group_id": GROUP,
             "generation_id": generation(client),
             "member_id": id_of(client),
@@ -104,7 +104,7 @@ def group_life(random: Random) -> Iterator[Step]:
             "committed_offset": random.choice([0, 1, 2, 100]),
             "committed_metadata": random.choice(["", "m", None]),
         }
-        values = {
+        values: dict[str, Tree] = {
             "group_id": GROUP,
             "generation_id_or_member_epoch": NOWHERE if outside else generation(client),
             "member_id": "" if outside else id_of(client),
@@ -313,7 +313,7 @@ def topic_life(random: Random) -> Iterator[Step]:
     yield seen(NAME)
 
 
-VALUES = {
+VALUES: dict[str, list[str | None]] = {
     "retention.ms": ["-1", "0", "60000", "-2", "x", "", None, "9223372036854775808", " 5 ", "1e3"],
     "retention.bytes": ["-1", "1000", "-7"],
     "cleanup.policy": ["delete", "compact", "compact,delete", "delete, compact", "nonsense", ""],

@@ -17,11 +17,15 @@ from kio.schema.errors import ErrorCode
 
 from raylog.protocol.messages import encode_request, request_type
 
-__all__ = ["NOT_UTF8", "Batch", "Ref", "RefKind", "Sequence", "Step", "Tree", "encode", "filled", "kind_of", "parts_of"]
+__all__ = [
+    "NOT_UTF8", "NOT_UTF8_BYTES", "Batch", "Ref", "RefKind", "Sequence", "Step", "Tree", "encode", "filled", "kind_of",
+    "parts_of",
+]  # fmt: skip
 
 Tree = Any
 NOT_UTF8 = "\x01not\x01utf8\x01"
 """Stands for bytes that are no UTF-8, of the same length."""
+NOT_UTF8_BYTES = b"\xff\xfe\xc0" + b"\x80" * (len(NOT_UTF8) - 3)
 CLIENT_ID = "judge"
 
 
@@ -52,7 +56,7 @@ class Batch(NamedTuple):
     producer: str
     """The client that was given the id; empty: none."""
     sequence: int
-    count: int = 1
+    records: int = 1
     epoch_plus: int = 0
     transactional: bool = False
 
@@ -77,6 +81,8 @@ class Sequence(NamedTuple):
 
     name: str
     steps: tuple[Step, ...]
+    is_life: bool = False
+    """Each step may hang on those before: behind the first difference the others say nothing."""
 
 
 def parts_of(field: Field[Any]) -> tuple[Any, bool, bool]:
@@ -134,8 +140,7 @@ def encode(step: Step, tree: Tree, correlation_id: int) -> bytes:
     """The frame of a request whose references are resolved. Raises what kio raises for a value that has no bytes."""
     kind: Any = request_type(step.api, step.version)
     frame = encode_request(_entity(kind, tree), correlation_id, CLIENT_ID)
-    marker = NOT_UTF8.encode()
-    return frame.replace(marker, b"\xff\xfe\xc0" + b"\x80" * (len(marker) - 3)) if marker in frame else frame
+    return frame.replace(NOT_UTF8.encode(), NOT_UTF8_BYTES)
 
 
 def _entity(kind: Any, tree: Tree) -> Any:
