@@ -58,7 +58,7 @@ class GroupListing:
         for group in bases.keys() - true:
             self._holder.forget_if_idle(group)
         others = self._keeper.maybe_here((group for group in names if group not in true), cluster)
-        stored = list_stored(self._store, others, me.broker, cluster)
+        stored = list_stored(self._store, others, me.broker, cluster) if others else []
         return sorted([*(known[group][1] for group in true), *stored])
 
 
