@@ -170,8 +170,9 @@ def test_produce_with_transactional_id_may_carry_a_plain_batch(node: Node) -> No
         (encode_batch([Record(b"late", timestamp=1 << 60)]), 1),
         (BATCH[:-1] + b"?", -1),
         (BATCH * 2, -1),
+        (TRANSACTIONAL, -1),
     ],
-    ids=["base offset", "future", "flipped", "two"],
+    ids=["base offset", "future", "flipped", "two", "transactional"],
 )
 def test_produce_refused_by_the_log_tells_its_start(node: Node, batch: bytes, start: int) -> None:
     produce(node)

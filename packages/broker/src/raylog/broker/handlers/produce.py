@@ -58,6 +58,7 @@ from raylog.protocol.errors import (
     RecordListTooLarge,
     StorageError,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnsupportedCompressionType,
     code_of,
@@ -78,7 +79,14 @@ from raylog.protocol.wire import FIRST_TOPIC_ID
 FIRST_WITH_ZSTD = 7
 
 _LENGTH_AND_MAGIC = struct.Struct(">i4xb")
-_WITHOUT_START = (CorruptMessage, MessageTooLarge, NotLeaderOrFollower, RecordListTooLarge, StorageError)
+_WITHOUT_START = (
+    CorruptMessage,
+    MessageTooLarge,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    StorageError,
+    TransactionalIdAuthorizationFailed,
+)
 """What an append may fail with that is answered without the log's start, as by Kafka."""
 
 
