@@ -159,6 +159,14 @@ def test_settings_are_checked_before_topics(node: Node, api: str, entry: dict[st
     assert result.error_code is ErrorCode.invalid_config
 
 
+def test_the_first_wrong_setting_is_told(node: Node) -> None:
+    entries = [{"name": "segment.bytes", "value": "1", "config_operation": op} for op in (2, 4)]
+    entries[1]["name"] = "flush.ms"
+    resource = {"resource_type": 2, "resource_name": "t", "configs": entries}
+    [result] = ask(node, "IncrementalAlterConfigs", 1, resources=[resource]).responses
+    assert result.error_code is ErrorCode.invalid_config
+
+
 @pytest.mark.parametrize("operation", [0, 2, 3])
 def test_settings_need_values_before_they_need_be_lists(node: Node, operation: int) -> None:
     entry = {"name": "retention.ms", "value": None, "config_operation": operation}

@@ -40,8 +40,10 @@ def _change(resource: Any, target: Target) -> Change:
     """Only what the request touches is checked, and the size of all: an override of another release must not be in the
     way.
     """
-    edits = [(entry, _op(entry)) for entry in resource.configs]
-    for entry, op in edits:
+    edits: list[tuple[Any, Op]] = []
+    for entry in resource.configs:
+        op = _op(entry)
+        edits.append((entry, op))
         if not entry.name:
             target.row(entry.name)  # raises
         if op is not Op.DELETE:
