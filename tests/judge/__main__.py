@@ -19,7 +19,7 @@ import time
 from fnmatch import fnmatchcase
 
 from judge import recorded
-from judge.choices import CHOICES
+from judge.choices import CHOICES, Choice
 from judge.judgement import Judgement, judge, known_open, reopen
 from judge.running import kafka_answers, raylog_answers, side_by_side
 from judge.steps import Sequence
@@ -52,33 +52,37 @@ def main() -> int:
     asked = time.monotonic()
     found = judge(wanted, raylog_answers(wanted, theirs), theirs)
     print(f"{len(wanted)} sequences: Kafka {asked - begun:.0f} s, raylog {time.monotonic() - asked:.0f} s", flush=True)
-    return _tell(found, given.api, whole=len(wanted) == len(everything), reopens=given.open)
+    return _tell(
+        found,
+        given.api,
+        whole=given.only == "*" and not given.api,
+        idle=[each for each in CHOICES if each not in found.used] if len(wanted) == len(everything) else [],
+        reopens=given.open,
+    )
 
 
 def _asks(sequence: Sequence, apis: list[str]) -> bool:
     return not apis or any(NAMES[step.api] in apis for step in sequence.steps)
 
 
-def _tell(found: Judgement, apis: list[str], *, whole: bool, reopens: bool) -> int:
+def _tell(found: Judgement, apis: list[str], *, whole: bool, idle: list[Choice], reopens: bool) -> int:
     """One line for each kind of difference that nobody chose."""
     listed = known_open()
     unexplained = {kind: names for kind, names in found.unexplained.items() if not apis or kind.api in apis}
     for kind, names in sorted(unexplained.items()):
         print(f"{'open' if kind in listed else 'NEW'}: {kind}: {len(names)} times, as {'; '.join(names[:3])}")
     gone = {kind for kind in listed - set(unexplained) if kind.api in apis} if apis else listed - set(unexplained)
-    idle = [choice for choice in CHOICES if choice not in found.used]
     if not (whole or apis):
-        gone, idle = set(), []
+        gone = set()
     for kind in sorted(gone):
         print(f"GONE, but listed: {kind}")
-    if whole:
-        for choice in idle:
-            print(f"a choice explains nothing any more: {choice.difference}")
+    for choice in idle:
+        print(f"a choice explains nothing any more: {choice.difference}")
     if reopens:
         reopen(unexplained, gone=gone)
     new = set(unexplained) - listed
     print(f"{len(unexplained)} kinds of differences, {len(new)} new; {len(gone)} listed that are gone")
-    return 1 if new or gone or (whole and idle) else 0
+    return 1 if new or gone or idle else 0
 
 
 def _compare_itself(wanted: list[Sequence]) -> int:

@@ -160,18 +160,6 @@ CHOICES: tuple[Choice, ...] = (
         "Empty",
     ),
     Choice(
-        "A rebalance timeout of no time is over at the coordinator's next look, or before it.",
-        "Nobody can join in no time.",
-        "JoinGroup * rebalance_timeout=*",
-        "groups[[]].*",
-    ),
-    Choice(
-        "ListGroups lists no group whose id is refused here.",
-        "A group id that is empty or longer than a node's name can be is INVALID_GROUP_ID.",
-        "ListGroups *",
-        "groups#",
-    ),
-    Choice(
         "A negative offset to commit is INVALID_REQUEST; Kafka stores it.",
         "In the answer to a fetch it means that there is none.",
         "OffsetCommit * topics.partitions.committed_offset=-*",
@@ -269,10 +257,5 @@ CHOICES: tuple[Choice, ...] = (
             where,
         )
         for where in ("Metadata * topics.name=null", "DescribeTopicPartitions * topics.name=empty")
-    ),
-    Choice(
-        "A time of 1 or 2 ms may be over once the controller has begun; Kafka's counts only until it begins.",
-        "The answer waits until all brokers know what was done.",
-        "* timeout=[12]",
     ),
 )

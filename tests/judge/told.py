@@ -147,7 +147,7 @@ def _batches(data: bytes, known: Known) -> Iterator[Any]:
         values["crc"] = "right" if values["crc"] == crc32c(data[at + CRC_END : end]) else "wrong"
         name = known.name_of("producer_id", values["producer_id"])
         values["producer_id"] = {"$": name} if name else values["producer_id"]
-        yield {**values, "records": data[at + HEADER.size : end].hex()}
+        yield {**values, "bytes": data[at + HEADER.size : end].hex()}
         at = end
     if at < len(data):
         yield data[at:].hex()
