@@ -3,7 +3,7 @@
 A partition is forgotten with its topic, once nothing of it is under way. Its sequences go with it, and a broker would
 take sequence 0 of the same epoch for a duplicate of the first batch. So partitions that come, or come back, begin in an
 epoch above those of all that were forgotten, which a broker takes with sequence 0 (KIP-360); when the epochs of the
-producer's id are used up, they wait for another id. Java's client forgets no partition.
+producer's id are used up, they wait for another id.
 
 A producer that goes on as another one forgets none: its numbers are given.
 """
