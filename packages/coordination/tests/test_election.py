@@ -159,6 +159,15 @@ def test_epoch_whose_node_is_deleted_goes_on_above_what_is_known() -> None:
     assert last.epoch_version > resumed.epoch_version
 
 
+def test_epoch_that_is_far_above_the_version_is_restored() -> None:
+    """The version rises by one with each write, and the store takes a number of them at once."""
+    brokers, known = Candidates(), ControllerEpoch(1_000_000)
+    brokers.stores[TWO].delete(paths.CONTROLLER_EPOCH)
+    mandate = campaign(brokers.stores[ONE], ONE, NOW, brokers.events, known)
+    assert mandate is not None
+    assert mandate.epoch > known
+
+
 def test_foreign_controller_is_removed_without_its_successor() -> None:
     """Before the broker that saw it removes it, another one has done that and won."""
     brokers = Candidates()

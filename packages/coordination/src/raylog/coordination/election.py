@@ -22,8 +22,8 @@ from raylog.coordination.trees import delete_tree
 from raylog.coordination.unreadable import skipping, tell
 from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
 
-_MOST_WRITES = 5_000
-"""In one multi: each raises the version by one."""
+_MOST_WRITES = 4_000
+"""In one multi, of some 220 bytes each (see MAX_WRITE_BYTES): each raises the version by one."""
 
 
 class Mandate(NamedTuple):
@@ -132,8 +132,8 @@ def current_controller(store: MetadataStore, watch: EventSink | None = None) -> 
 
 
 def _restore(store: MetadataStore, found: Versioned | None, known: ControllerEpoch) -> None:
-    """Raise epoch and version above ``known``: a controller of before, that was stopped, might find the version that
-    its writes check.
+    """Raise epoch and version above ``known``, the version as far as one multi takes: a controller of before, that was
+    stopped, might find the version that its writes check.
     """
     epoch = known + 1
     first = Create(paths.CONTROLLER_EPOCH) if found is None else Check(paths.CONTROLLER_EPOCH, found.version)
