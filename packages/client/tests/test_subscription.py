@@ -23,6 +23,42 @@ def test_partitions_that_stay_keep_their_positions() -> None:
     assert A not in subscription
 
 
+def test_kept_partition_is_there_throughout_assign() -> None:
+    """Another thread looks at what changed while an assignment is made: it never takes a kept partition for gone."""
+    seen: list[bool] = []
+
+    def reset() -> int:
+        subscription.changed.clear()
+        seen.append(A in subscription)
+        return EARLIEST
+
+    subscription = Subscription(reset)
+    subscription.assign([A])
+    seen.clear()
+    subscription.assign([B, A])
+    assert seen == [True]
+    assert subscription.changed.keys() == {A, B}
+
+
+def test_interrupted_assign_leaves_assignment_before() -> None:
+    interrupts = [False]
+
+    def reset() -> int:
+        if interrupts[0]:
+            raise KeyboardInterrupt
+        return EARLIEST
+
+    subscription = Subscription(reset)
+    subscription.assign([A])
+    subscription[A].seek(7)
+    place, generation = subscription[A], subscription[A].generation
+    interrupts[0] = True
+    with pytest.raises(KeyboardInterrupt):
+        subscription.assign([B, A])
+    assert [*subscription] == [place]
+    assert (place.position, place.generation) == (7, generation)
+
+
 def test_a_place_finds_its_position() -> None:
     place = Place(A)
     place.seek_to(LATEST)

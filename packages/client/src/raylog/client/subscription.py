@@ -210,25 +210,30 @@ class Subscription:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions; those that stay keep their positions."""
-        before = self._places
-        partitions = list(partitions)
-        self.changed.update(dict.fromkeys([*before, *partitions]))
-        self._places = {}
+        before, places = self._places, dict[TopicPartition, Place]()
         for tp in partitions:
-            if tp in before:
-                self._places[tp] = before.pop(tp)
-            elif tp not in self._places:
-                self.add(tp)
-        for place in before.values():
-            self._end(place)
+            if tp not in places:
+                places[tp] = before.get(tp) or self._new(tp)
+        changed = dict.fromkeys([*before, *places])
+        self.changed.update(changed)  # an interrupt may come between
+        self._places = places
+        self.changed.update(changed)  # another thread may have looked already
+        for tp, place in before.items():
+            if tp not in places:
+                self._end(place)
 
     def add(self, tp: TopicPartition) -> Place:
         """This partition, too, from where ``reset`` says."""
+        place = self._new(tp)
         self.changed[tp] = None
-        place = self._places[tp] = Place(tp, self.changed)
+        self._places[tp] = place
+        self.changed[tp] = None
+        return place
+
+    def _new(self, tp: TopicPartition) -> Place:
+        place = Place(tp, self.changed)
         if (reset := self.reset) is not None:
             place.seek_to(reset)
-        self.changed[tp] = None
         return place
 
     def remove(self, tp: TopicPartition) -> None:
