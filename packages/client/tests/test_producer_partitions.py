@@ -114,3 +114,21 @@ def test_partition_of_a_former_id_raises_no_epoch_of_the_present() -> None:
     made.identify(Identity(8, 0))
     forget(made)
     assert deliver(made, tp_of(0)) == (8, 0, 0)
+
+
+def test_partition_forgotten_without_epochs_waits_for_new_id() -> None:
+    """The epochs of the id that is here are used up for it: a broker would take its first record for a duplicate."""
+    made = partitions()
+    deliver(made, tp_of(0))
+    state = made[tp_of(0)]
+    for number in range(MAX_EPOCH + 1):
+        state.turn_to(TopicId(UUID(int=number + 1)))
+        deliver(made, tp_of(0))
+    state.turn_to(TopicId(UUID(int=MAX_EPOCH + 2)))
+    assert state.identity is None
+    forget(made)
+    (fresh,) = made.candidates([tp_of(0)])
+    assert fresh is not state
+    assert fresh.identity is None
+    made.identify(Identity(8, 0))
+    assert deliver(made, tp_of(0)) == (8, 0, 0)

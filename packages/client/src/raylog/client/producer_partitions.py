@@ -77,9 +77,11 @@ class ProducerPartitions:
 
     def _begin_above(self, forgotten: Identity | None) -> None:
         ours = self._identity
-        if ours is None or forgotten is None or forgotten.producer_id != ours.producer_id:
+        if forgotten is None:
+            self._identity = None  # its epochs are used up, and it waits for another id
+        elif ours is None or forgotten.producer_id != ours.producer_id:
             return
-        if forgotten.epoch >= MAX_EPOCH:
+        elif forgotten.epoch >= MAX_EPOCH:
             self._identity = None
         elif forgotten.epoch >= ours.epoch:
             self._identity = Identity(ours.producer_id, forgotten.epoch + 1)
