@@ -127,7 +127,8 @@ def deserialized(
 ) -> ConsumerRecord:
     """``record``, read as bytes, with what the deserializers make of its key and value. Raises
     RecordDeserializationError, whatever a deserializer raises."""
-    origin, key, value = "key", record.key, record.value
+    topic, partition, offset, timestamp, timestamp_type, key, value, headers = record
+    origin = "key"
     try:
         if key is not None and key_deserializer is not None:
             key = key_deserializer(key)
@@ -136,4 +137,5 @@ def deserialized(
             value = value_deserializer(value)
     except Exception as error:
         raise RecordDeserializationError(record, origin, error) from error
-    return record._replace(key=key, value=value)
+    new = (topic, partition, offset, timestamp, timestamp_type, key, value, headers)
+    return tuple.__new__(ConsumerRecord, new)
