@@ -38,6 +38,7 @@ from raylog.protocol.records import decode_batches
 
 BROKERS = (1, 2, 3)
 START = MonotonicMs(0)
+LIVE = {BrokerId(broker): BrokerEpoch(0) for broker in BROKERS}
 
 
 class Group:
@@ -201,7 +202,7 @@ def test_appends_wake_followers_and_commits_wake_consumers_with_their_bytes(grou
 
 def test_nothing_is_asked_of_the_controller_without_need(group: Group) -> None:
     group.replicate()
-    assert group.leader.proposal(START, {BrokerId(broker): BrokerEpoch(0) for broker in BROKERS}) is None
+    assert group.leader.proposal(START, LIVE) is None
 
 
 def test_follower_wakes_its_consumers_when_more_is_committed(group: Group) -> None:
@@ -690,36 +691,34 @@ def test_same_word_again_leaves_what_is_known_of_followers(tmp_path: Path) -> No
     assert group.leader.readable_replicas(Offset(0)) == [(2, 0)]
 
 
-def test_no_replica_joins_that_keeps_what_was_told_to_be_deleted(group: Group) -> None:
-    """It may lead next, and what was deleted would come back with it."""
+def beside_the_isr(group: Group) -> None:
+    """Replica 2 has all of three records, and is not in sync as far as the controller has decided."""
     for value in (b"a", b"b", b"c"):
         append(group.leader, value)
     before = group.state
     group.state = replace(before, isr=(BrokerId(1),), version=before.version + 1)
     group.leader.update(group.state, START)
-    live = {BrokerId(broker): BrokerEpoch(0) for broker in BROKERS}
     group.fetch(2)
     group.fetch(2)
+
+
+def test_no_replica_joins_that_keeps_what_was_told_to_be_deleted(group: Group) -> None:
+    """It may lead next, and what was deleted would come back with it."""
+    beside_the_isr(group)
     group.leader.delete_records(Offset(2))
     assert group.leader.low_watermark == 2, "all that are in sync have deleted them"
-    assert group.leader.proposal(START, live) is None, "replica 2 has all records, and begins at 0"
+    assert group.leader.proposal(START, LIVE) is None, "replica 2 has all records, and begins at 0"
     group.fetch(2)  # with the answer it learns where the log begins
     group.fetch(2)
-    change = group.leader.proposal(START, live)
+    change = group.leader.proposal(START, LIVE)
     assert change is not None
     assert [member for member, _ in change.isr] == [1, 2]
 
 
 def test_records_are_deleted_once_replicas_that_may_be_in_sync_know_it(group: Group) -> None:
     """The controller may have taken the proposal in already."""
-    for value in (b"a", b"b", b"c"):
-        append(group.leader, value)
-    before = group.state
-    group.state = replace(before, isr=(BrokerId(1),), version=before.version + 1)
-    group.leader.update(group.state, START)
-    group.fetch(2)
-    group.fetch(2)
-    assert group.leader.proposal(START, {BrokerId(broker): BrokerEpoch(0) for broker in BROKERS}) is not None
+    beside_the_isr(group)
+    assert group.leader.proposal(START, LIVE) is not None
     group.leader.delete_records(Offset(2))
     assert group.leader.low_watermark == 0
     group.fetch(2)
