@@ -119,6 +119,8 @@ class GroupChecker:
         self.committed: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         self.worked: dict[tuple[GroupId, TopicPartition], int] = defaultdict(int)
         """How far somebody has come in each partition, without a gap."""
+        self.handed: Counter[tuple[GroupId, TopicPartition]] = Counter()
+        """How many records were handed out, those among them that were handed out before."""
         self.commits: Counter[GroupId] = Counter()
         self.life = 0
         """How often the topic was made anew."""
@@ -342,6 +344,7 @@ class GroupChecker:
         if position > self.worked[group, tp]:
             raise Violation(NOTHING_SKIPPED, f"{tp} goes on at {position}, {self.worked[group, tp]} are worked on")
         self.worked[group, tp] = max(self.worked[group, tp], position + 1)
+        self.handed[group, tp] += 1
 
     def asks(self, group: GroupId, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """An offset is about to be read: a mark for :meth:`reads`."""

@@ -39,7 +39,7 @@ class Waits:
         self._since: dict[Hashable, int] = {}
         """From when on each reader's time counts."""
         self._seen: dict[Hashable, int] = {}
-        """How far each reader was at the last look."""
+        """How far each reader was at the last look: a consumer's position, or how many records a group was handed."""
         self._thread = Thread(Process("waits"))
         self._engine.at(LOOK_MS, self._thread, self._look)
 
@@ -60,20 +60,22 @@ class Waits:
         for tp in groups.partitions:
             owner = checker.owner_session(tp)
             excused = some_is if owner is None else owner not in owners or self._is_member_hindered(owners[owner])
-            self._reads((ACTORS, tp), checker.worked[ACTORS, tp], excused=excused or not is_there)
+            self._reads((ACTORS, tp), checker.handed[ACTORS, tp], excused=excused or not is_there)
         excused = is_hindered or not is_there or any(map(self._is_client_hindered, groups.clients))
         for tp in PARTITIONS:
-            self._reads((CLIENTS, tp), checker.worked[CLIENTS, tp], excused=excused)
+            self._reads((CLIENTS, tp), checker.handed[CLIENTS, tp], excused=excused)
 
-    def _reads(self, who: tuple[Hashable, TopicPartition], position: int, *, excused: bool) -> None:
+    def _reads(self, who: tuple[Hashable, TopicPartition], read: int, *, excused: bool) -> None:
         now = self._engine.now
-        if excused or self._seen.get(who) != position:
-            self._since[who], self._seen[who] = now, position
+        if excused or self._seen.get(who) != read:
+            self._since[who], self._seen[who] = now, read
             return
         waited = now - self._since[who]
         if waited > LONGEST_MS:
             reader, tp = who
-            raise Violation(IN_TIME, f"{reader} is at {position} of {tp} for {waited} ms, though nothing is hindered")
+            raise Violation(
+                IN_TIME, f"{reader} has read {read} of {tp}, and no more for {waited} ms, though nothing is hindered"
+            )
 
     # --- what is hindered
 
