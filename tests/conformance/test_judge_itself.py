@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from judge.bases import ask
+from judge.choices import CHOICES
 from judge.edges import edges
+from judge.judgement import idle_choices
+from judge.recorded import load
 from judge.steps import Sequence
 from judge.verdict import differences, shortest
 from raylog.protocol.messages import request_type
@@ -62,3 +65,19 @@ def test_each_field_is_tried_at_its_edges() -> None:
     assert {"generation_id=-2147483648", "generation_id=2147483647", "generation_id=-1"} <= names
     assert "group_instance_id=null" in names
     assert "group_id=null" not in names
+
+
+def test_load_refuses_what_was_never_asked() -> None:
+    with pytest.raises(ValueError, match=r"1 sequences, as 'unheard of'.*judge-record"):
+        load([Sequence("unheard of", (ask(HEARTBEAT, 0),))])
+
+
+def test_load_leaves_out_only_what_is_unrecorded() -> None:
+    assert load([Sequence("settings 1.0", (ask(HEARTBEAT, 0),))])[1] == {}
+
+
+def test_choice_is_idle_unless_an_unrecorded_sequence_may_need_it() -> None:
+    idle = idle_choices(set(), ["settings 1.0"])
+    assert {"producer *", "topic *"} <= {each.where for each in idle}
+    assert not any(each.covers("settings 1.0") for each in idle)
+    assert idle_choices(set(CHOICES), []) == []

@@ -19,8 +19,8 @@ import time
 from fnmatch import fnmatchcase
 
 from judge import recorded
-from judge.choices import CHOICES, Choice
-from judge.judgement import Judgement, judge, known_open, reopen
+from judge.choices import Choice
+from judge.judgement import Judgement, idle_choices, judge, known_open, reopen
 from judge.running import kafka_answers, raylog_answers, side_by_side
 from judge.steps import Sequence
 from judge.verdict import NAMES, differences, shortest
@@ -45,6 +45,7 @@ def main() -> int:
         return _compare_itself(wanted)
     begun = time.monotonic()
     theirs = recorded.load(wanted)[1] if given.replay else kafka_answers(wanted)
+    unrecorded = [each.name for each in wanted if each.name not in theirs]
     wanted = [each for each in wanted if each.name in theirs]
     if given.record:
         recorded.save(KAFKA_VERSION, everything, theirs)
@@ -52,13 +53,11 @@ def main() -> int:
     asked = time.monotonic()
     found = judge(wanted, raylog_answers(wanted, theirs), theirs)
     print(f"{len(wanted)} sequences: Kafka {asked - begun:.0f} s, raylog {time.monotonic() - asked:.0f} s", flush=True)
-    return _tell(
-        found,
-        given.api,
-        whole=given.only == "*" and not given.api,
-        idle=[each for each in CHOICES if each not in found.used] if len(wanted) == len(everything) else [],
-        reopens=given.open,
-    )
+    whole = given.only == "*" and not given.api
+    idle = idle_choices(found.used, unrecorded) if whole else []
+    if unrecorded:
+        print(f"{len(unrecorded)} sequences are not judged, as {unrecorded[0]}: Kafka's answers are not recorded yet")
+    return _tell(found, given.api, whole=whole, idle=idle, reopens=given.open)
 
 
 def _asks(sequence: Sequence, apis: list[str]) -> bool:
@@ -87,7 +86,9 @@ def _tell(found: Judgement, apis: list[str], *, whole: bool, idle: list[Choice],
 
 def _compare_itself(wanted: list[Sequence]) -> int:
     """What hangs on chance or on a clock must not be compared at all."""
-    before, now = recorded.load(wanted)[1], kafka_answers(wanted)
+    before = recorded.load(wanted)[1]
+    wanted = [each for each in wanted if each.name in before]
+    now = kafka_answers(wanted)
     found = [(each.name, one) for each in wanted for one in differences(each, now[each.name], before[each.name])]
     for name, one in found:
         print(f"{name}, step {one.step}: {one.api} | {one.path} | {one.ours} | before: {one.kafka}")

@@ -23,9 +23,13 @@ class Choice(NamedTuple):
     kafka: str = "*"
     api: str = "*"
 
+    def covers(self, name: str) -> bool:
+        """Whether it may explain differences of the sequence of this name."""
+        return fnmatchcase(name, self.where)
+
     def explains(self, name: str, found: Difference) -> bool:
         return (
-            fnmatchcase(name, self.where)
+            self.covers(name)
             and fnmatchcase(found.path, self.path)
             and fnmatchcase(found.ours, self.ours)
             and fnmatchcase(found.kafka, self.kafka)

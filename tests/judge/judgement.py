@@ -12,7 +12,7 @@ from judge.choices import CHOICES, Choice
 from judge.steps import Sequence
 from judge.verdict import Difference, differences
 
-__all__ = ["Judgement", "Kind", "judge", "known_open", "reopen"]
+__all__ = ["Judgement", "Kind", "idle_choices", "judge", "known_open", "reopen"]
 
 OPEN = Path(__file__).with_name("open.txt")
 HEADER = (
@@ -65,6 +65,12 @@ def judge(wanted: Iterable[Sequence], ours: Mapping[str, Answers], kafka: Mappin
 def _decides(found: Difference) -> bool:
     """Whether the rest of the answer hangs on it, and in a life all that comes later."""
     return found.path in ("", "late") or found.path.endswith(("error_code", "group_state"))
+
+
+def idle_choices(used: Collection[Choice], unrecorded: Iterable[str]) -> list[Choice]:
+    """The choices that explain nothing in all that is recorded, and nothing in the ``unrecorded`` sequences either."""
+    names = list(unrecorded)
+    return [each for each in CHOICES if each not in used and not any(each.covers(name) for name in names)]
 
 
 def known_open() -> set[Kind]:
