@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import cramjam
 import lz4.frame
 import pytest
 import zstandard
 
-from raylog.protocol.compression import Codec, compress, decompress
+from raylog.protocol.compression import Codec, compress, decompress, decompress_pieces
 from raylog.protocol.errors import CorruptMessage, UnsupportedCompressionType
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -78,6 +80,78 @@ def test_zstd_without_a_content_size_is_read() -> None:
     packer = zstandard.ZstdCompressor().compressobj()
     packed = packer.compress(TEXT) + packer.flush()
     assert decompress(Codec.ZSTD, packed) == TEXT
+
+
+PIECE = 1 << 20
+
+
+def streamed(data: bytes, **how: int | bool) -> bytes:
+    """A zstd frame that does not say how much it stands for, as a stream's."""
+    packer = zstandard.ZstdCompressor(**how).compressobj()
+    return (
+        packer.compress(data[:1])
+        + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        + packer.compress(data[1:])
+        + packer.flush()
+    )
+
+
+@pytest.mark.parametrize("pack", [zstandard.ZstdCompressor().compress, streamed])
+def test_zstd_of_noise_comes_in_whole_pieces(pack: Callable[[bytes], bytes]) -> None:
+    noise = random.Random(1).randbytes(PIECE)
+    pieces = list(decompress_pieces(Codec.ZSTD, pack(noise), PIECE))
+    assert b"".join(pieces) == noise
+    assert len(pieces) <= 2
+
+
+@pytest.mark.parametrize("pack", [zstandard.ZstdCompressor().compress, streamed])
+def test_zstd_pieces_are_no_larger_than_was_asked(pack: Callable[[bytes], bytes]) -> None:
+    sizes = [len(piece) for piece in decompress_pieces(Codec.ZSTD, pack(bytes(20 * PIECE)), PIECE)]
+    assert sum(sizes) == 20 * PIECE
+    assert max(sizes) <= PIECE
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_zstd_stream_cut_anywhere_is_refused(checksum: bool) -> None:
+    whole = zstandard.ZstdCompressor(write_checksum=checksum).compress(TEXT[:100])
+    for frame in (streamed(TEXT[:100], write_checksum=checksum), streamed(bytes(1 << 18), write_checksum=checksum)):
+        assert zstandard.frame_content_size(frame) == -1
+        decompress(Codec.ZSTD, frame)
+        for end in range(1, len(frame)):
+            for packed in (frame[:end], whole + frame[:end], frame + frame[:end]):
+                with pytest.raises(CorruptMessage):
+                    decompress(Codec.ZSTD, packed)
+
+
+def test_zstd_bytes_behind_the_frame_are_refused() -> None:
+    for frame in (zstandard.ZstdCompressor().compress(TEXT), streamed(TEXT)):
+        for behind in (b"\0", b"garbage, and some of it"):
+            with pytest.raises(CorruptMessage):
+                decompress(Codec.ZSTD, frame + behind)
+
+
+def test_zstd_skippable_frames_are_skipped() -> None:
+    note = b"\x50\x2a\x4d\x18\x04\0\0\0note"
+    frame = zstandard.ZstdCompressor().compress(TEXT)
+    assert decompress(Codec.ZSTD, note + frame + note) == TEXT
+    with pytest.raises(CorruptMessage):
+        decompress(Codec.ZSTD, frame + note[:-1])
+
+
+@pytest.mark.parametrize("claim", [0, len(TEXT) - 1, len(TEXT) + 1])
+def test_zstd_content_size_that_is_wrong_is_refused(claim: int) -> None:
+    frame = bytearray(zstandard.ZstdCompressor().compress(TEXT))
+    assert struct.unpack_from("<I", frame, 5) == (len(TEXT),)
+    struct.pack_into("<I", frame, 5, claim)
+    with pytest.raises(CorruptMessage):
+        decompress(Codec.ZSTD, frame)
+
+
+@pytest.mark.parametrize("behind", [b"x", b"garbage" * 9, lz4.frame.compress(b"more")])
+def test_lz4_bytes_behind_the_frame_are_refused(behind: bytes) -> None:
+    """Java's reader ends with the first frame: what follows would be lost."""
+    with pytest.raises(CorruptMessage, match=f"{len(behind)} bytes follow"):
+        decompress(Codec.LZ4, compress(Codec.LZ4, TEXT) + behind)
 
 
 @pytest.mark.parametrize("codec", list(Codec))

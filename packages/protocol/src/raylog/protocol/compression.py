@@ -4,7 +4,7 @@ What goes in may be hostile: a kilobyte can stand for gigabytes. :func:`decompre
 than ``max_bytes`` and raises :class:`CorruptMessage` instead, and it raises nothing else whatever the input.
 
 Two formats have a trap for those who write them: Java's clients read snappy only in xerial's framing (blocks
-after a magic), and LZ4 frames only with independent blocks. librdkafka and we read raw snappy as well.
+after a magic), and of LZ4 one frame only, with independent blocks. librdkafka and we read raw snappy as well.
 """
 
 from __future__ import annotations
@@ -233,28 +233,75 @@ def _unlz4(data: Buffer, room: _Room) -> Iterator[bytes]:
             yield part
         elif not unpacker.eof:
             raise CorruptMessage("lz4 data ends too early")
+    if unpacker.unused_data:
+        raise CorruptMessage(
+            f"{len(unpacker.unused_data)} bytes follow the lz4 frame: Kafka's clients do not read them"
+        )
 
 
 # --- zstd -----------------------------------------------------------------------------------------
 
 _ZSTD_BLOCK_BYTES = 128 << 10
-"""What four bytes can stand for. So much goes in at once that what comes out is hardly more than what is allowed."""
+"""What a block stands for at most."""
+_ZSTD_HEADER_BYTES = 18
+"""What a frame's header takes at most."""
+_ZSTD_COMPRESSED, _ZSTD_RUN = 2, 1
+_ZSTD_SKIPPABLE = 0x184D2A50
+_UINT32 = struct.Struct("<I")
+_NO_BOUND = 1 << 62
 
 
 def _unzstd(data: Buffer, room: _Room) -> Iterator[bytes]:
+    """A frame that says that it fits is decompressed at once, another by as many blocks as fit for certain."""
     view = memoryview(data)
     pos = 0
     frames = zstandard.ZstdDecompressor()
     while pos < len(view):  # there may be several frames
+        if (skipped := _zstd_skippable(view, pos)) is not None:
+            pos = skipped
+            continue
+        header = zstandard.get_frame_parameters(view[pos : pos + _ZSTD_HEADER_BYTES])
+        if 0 < header.content_size <= min(room.left, max_decompressed(Codec.ZSTD, len(view) - pos)):
+            (frame,) = _zstd_parts(view, pos, header.has_checksum, _Room(_NO_BOUND))
+            yield frames.decompress(frame)
+            pos += len(frame)
+            continue
         unpacker = frames.decompressobj()
-        while not unpacker.eof:
-            if pos == len(view):
-                raise CorruptMessage("zstd data ends too early")
-            chunk = view[pos : pos + 4 * (room.left // _ZSTD_BLOCK_BYTES + 1)]
-            part = unpacker.decompress(chunk)
-            pos += len(chunk) - len(unpacker.unused_data)
-            if part:
-                yield part
+        for part in _zstd_parts(view, pos, header.has_checksum, room):
+            pos += len(part)
+            if plain := unpacker.decompress(part):
+                yield plain
+        if not unpacker.eof:
+            raise CorruptMessage("zstd data ends too early")
+
+
+def _zstd_skippable(view: memoryview, pos: int) -> int | None:
+    """Where the frame at ``pos`` ends when it is one that holds no data."""
+    if len(view) - pos < 8 or _UINT32.unpack_from(view, pos)[0] & ~15 != _ZSTD_SKIPPABLE:
+        return None
+    end: int = pos + 8 + _UINT32.unpack_from(view, pos + 4)[0]
+    if end > len(view):
+        raise CorruptMessage("zstd data ends too early")
+    return end
+
+
+def _zstd_parts(view: memoryview, pos: int, has_checksum: bool, room: _Room) -> Iterator[memoryview]:
+    """The frame at ``pos``, cut between blocks so that no part but a single block can stand for more than the room.
+
+    The last part is short when the frame is cut. (RFC 8878, 3.1.1: a block's header is three bytes.)
+    """
+    start, end, came, is_last = pos, len(view), 0, False
+    pos += zstandard.frame_header_size(view[pos : pos + _ZSTD_HEADER_BYTES])
+    while not is_last and pos + 3 <= end:
+        block = int.from_bytes(view[pos : pos + 3], "little")
+        is_last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
+        stands_for = _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else size
+        if came and came + stands_for > room.left:
+            yield view[start:pos]
+            start, came = pos, 0
+        came += stands_for
+        pos += 3 + (1 if kind == _ZSTD_RUN else size)
+    yield view[start : pos + 4 * has_checksum]
 
 
 _DECOMPRESSORS: dict[Codec, Callable[[Buffer, _Room], Iterator[bytes]]] = {
