@@ -14,6 +14,7 @@ from raylog.broker.groups import keeper
 from raylog.broker.groups.classic_claims import choose_coordinator
 from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
 from raylog.broker.groups.held import read_claim
+from raylog.broker.groups.table import GroupBusy
 from raylog.coordination import group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.memory_store import MemoryStore
@@ -147,6 +148,45 @@ def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Broker
     brokers.leases[1] = True
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     brokers.await_members_gone(1, group)
+
+
+def test_group_that_could_not_be_held_again_is_not_forgotten(brokers: Brokers) -> None:
+    """As before; and the store does not answer when it is to be held again, and until the next look."""
+    one = brokers.start(1)
+    make(brokers, 1, 1)
+    group = GroupId("many-0")
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    member_of(one, group, session_timeout_ms=100)
+    brokers.lose_lease(1)
+    brokers.leases[1] = True
+    brokers.stores[1].lose_next_answer()
+    brokers.keep(1)
+    assert one.held_count == 0
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    brokers.await_members_gone(1, group)
+
+
+def test_busy_groups_that_were_let_go_of_hold_up_no_other(brokers: Brokers) -> None:
+    one, busy = brokers.start(1), [GroupId(f"busy-{number}") for number in range(keeper.CLAIMS_AT_ONCE)]
+    for group in (*busy, GROUP):
+        member_of(one, group, session_timeout_ms=1_000_000)
+    brokers.keep(1)
+    brokers.lose_lease(1)
+    brokers.leases[1] = True
+    asked = Counter[GroupId]()
+
+    def adopt(group: GroupId) -> bool:
+        asked[group] += 1
+        if group in busy:
+            raise GroupBusy("its write hangs")
+        return adopts(group)
+
+    adopts, one.keeper._groups.adopt = one.keeper._groups.adopt, adopt  # type: ignore[method-assign]
+    brokers.keep(1)
+    brokers.keep(1)
+    assert one.keeper._groups.held_groups() == (GROUP,)
+    assert asked == Counter([*busy, GROUP])
 
 
 def test_group_moves_to_broker_that_comes_and_members_go_on(brokers: Brokers) -> None:

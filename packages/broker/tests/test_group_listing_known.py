@@ -9,8 +9,8 @@ import pytest
 
 from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
 from raylog.broker.groups import keeper
-from raylog.broker.groups.classic_claims import Claim, encode_claim
-from raylog.broker.groups.classic_messages import Leaver
+from raylog.broker.groups.classic_claims import Claim, choose_coordinator, encode_claim
+from raylog.broker.groups.classic_messages import Identity, Leaver
 from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.described import ListedGroup
 from raylog.broker.groups.held import read_claim
@@ -19,13 +19,15 @@ from raylog.coordination import group_nodes, group_paths
 from raylog.coordination.group_kinds import GroupKind, settle_kind
 from raylog.coordination.group_model import Registered
 from raylog.coordination.memory_store import MemoryStore
-from raylog.protocol.errors import NotCoordinator
-from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, MemberId, TimestampMs
+from raylog.coordination.model import BrokerInfo
+from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator
+from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, TimestampMs
 
 IDS = (1, 2, 3)
 MOST_ASKED = 3
 """What has changed that no coordinator did; names in two places."""
 
+NOBODY = Identity(NO_MEMBER, NO_GENERATION)
 LONG_MS = 1_000_000
 """A session that outlasts the test's looks."""
 
@@ -141,6 +143,79 @@ def test_claim_of_later_life_is_listed_though_group_falls_to_another(brokers: Br
     brokers.keep(*IDS)
     assert [each.group for each in listed(brokers)] == sorted(names)
     assert {read_claim(brokers.stores[1], name).claim for name in names} == {(1, 1)}
+
+
+def here_until_two_comes(brokers: Brokers) -> GroupId:
+    """A group that only broker 1 can coordinate at the moment, and that falls to 2 where that is known."""
+    infos = [BrokerInfo(BrokerId(broker), BrokerEpoch(1), ()) for broker in (1, 2)]
+    names = (GroupId(f"g{number}") for number in range(100))
+    group = next(name for name in names if (found := choose_coordinator(name, infos)) and found.id == 2)
+    brokers.kill(3)
+    brokers.all_know(1)
+    brokers.keep(1)
+    return group
+
+
+def test_group_whose_claim_was_not_answered_is_listed_and_moves(brokers: Brokers) -> None:
+    """The claim is stored; other brokers are able before the group is asked for again."""
+    group, store = here_until_two_comes(brokers), brokers.stores[1]
+    settle_kind(store, group, GroupKind.CLIENTS)
+    store.create(group_paths.state(group))
+
+    def lose_the_next() -> None:
+        store.before_answer = None
+        store.lose_next_answer()
+
+    store.before_answer = lose_the_next  # the nodes are read, the claim comes next
+    with pytest.raises(CoordinatorNotAvailable):
+        brokers.coordinators[1].heartbeat(group, NOBODY)
+    assert read_claim(brokers.stores[2], group).claim == (1, 1)
+    brokers.all_know(1, 2)
+    assert [each.group for each in listed(brokers)] == [group]
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    brokers.keep(1, after_ms=keeper.SETTLE_MS)
+    brokers.keep(2, after_ms=keeper.LOOK_MS)
+    assert read_claim(brokers.stores[2], group).claim == (2, 1)
+
+
+def test_group_that_actors_took_before_it_moved_is_listed(brokers: Brokers) -> None:
+    """It cannot be released then: the claim stays this broker's."""
+    group = here_until_two_comes(brokers)
+    one = brokers.coordinators[1]
+    who = member_of(one, group, session_timeout_ms=LONG_MS)
+    brokers.all_know(1, 2)
+    brokers.keep(1)
+    one.leave(group, [Leaver(who.member_id)])
+    with MemoryStore(brokers.tree) as actors:
+        take_by_actors(actors, group)
+        brokers.keep(1, after_ms=keeper.SETTLE_MS)
+        assert [each.group for each in listed(brokers)] == [group]
+
+
+def test_actors_group_with_claim_of_later_life_stays_listed(brokers: Brokers) -> None:
+    """There is nothing to claim of it, with any look."""
+    later = encode_claim(Claim(BrokerId(1), BrokerEpoch(9)))
+    names = [GroupId(f"g{number}") for number in range(10)]
+    for name in names:
+        settle_kind(brokers.stores[1], name, GroupKind.ACTORS)
+        brokers.stores[1].create(group_paths.claim(name), later)
+    for _ in range(3):
+        brokers.keep(*IDS, after_ms=keeper.LOOK_MS)
+        assert [each.group for each in listed(brokers)] == sorted(names)
+
+
+def test_claim_that_its_broker_does_not_know_is_found_in_time(brokers: Brokers) -> None:
+    """Another program wrote it, or wrote it back."""
+    group = here_until_two_comes(brokers)
+    brokers.all_know(1, 2)
+    brokers.keep(1, 2)
+    settle_kind(brokers.stores[1], group, GroupKind.CLIENTS)
+    brokers.stores[1].create(group_paths.state(group))
+    brokers.stores[1].create(group_paths.claim(group), encode_claim(Claim(BrokerId(1), BrokerEpoch(1))))
+    brokers.keep(1, after_ms=keeper.LOOK_MS)
+    assert listed(brokers) == []
+    brokers.keep(1, after_ms=keeper.ALL_CLAIMS_MS)
+    assert [each.group for each in listed(brokers)] == [group]
 
 
 @pytest.mark.parametrize("seed", range(12))

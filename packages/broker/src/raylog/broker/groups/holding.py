@@ -138,7 +138,11 @@ class GroupHolder:
             self.let_go(entry, NotCoordinator(f"group {group} was one of actors meanwhile"))
         if entry.held is None:
             me, cluster, now_ms = self.claimant(), self._cluster(), self._now_ms()
-            entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
+            try:
+                entry.held = claim_group(self._store, group, me, cluster, self._rules, now_ms, make=make)
+            except CoordinatorNotAvailable:
+                entry.claimed_as = entry.claimed_as or me  # the claim may be stored; move finds out where it is not
+                raise
             entry.idle = None
             if entry.held is not None:
                 if entry.claimed_as != me or not entry.held.is_idle:  # idle ones are put out of memory again and again
@@ -229,8 +233,12 @@ class GroupHolder:
         GroupBusy.
         """
         with self.enter(group, wait=False) as entry:
+            try:
+                held = self.hold(entry, group, make=False)
+            except NotCoordinator:
+                entry.was_let_go = False
+                raise
             entry.was_let_go = False
-            held = self.hold(entry, group, make=False)
             if held is not None and held.is_idle:
                 entry.put_out(held)
             return entry.held is not None
@@ -258,8 +266,11 @@ class GroupHolder:
                 finally:
                     self.let_go(entry, moved)  # also where nobody knows whether it was released
                 entry.claimed_as = None
-            except (NotCoordinator, BadVersion):
+            except NotCoordinator:
                 entry.idle = entry.claimed_as = None
+                raise
+            except BadVersion:
+                entry.idle = None  # actors took the group, perhaps, under this broker's claim
                 raise
 
     def lost(self, group: GroupId, *, wait: bool = True) -> None:

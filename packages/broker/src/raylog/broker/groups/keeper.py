@@ -6,10 +6,11 @@ and claims those whose coordinator is gone. And it gives away what is to be anot
 time; a group that rebalances is left alone until that is over.
 
 What a look costs is bounded: the names of all groups, and the claims of those that are to be here, or were claimed
-here, or are held; a broker's first look in each incarnation reads the claims of all. One without members is read once
-for each claim, and after it was held. A look follows each change of the able brokers; another one comes every LOOK_MS,
-for what went wrong meanwhile. What this broker let go of, since it had no lease or the store did not answer, it holds
-again with the next pass. A group that is busy, for its write hangs, holds up no other.
+here, or are held; a broker's first look in each incarnation reads the claims of all, and so does one every
+ALL_CLAIMS_MS. One without members is read once for each claim, and after it was held. A look follows each change of the
+able brokers; another one comes every LOOK_MS, for what went wrong meanwhile. What this broker let go of, since it had
+no lease or the store did not answer, it holds again with the next pass. A group that is busy, for its write hangs,
+holds up no other.
 
 Where the controller does not reach this broker, others claim its groups, though it is registered and has its lease. It
 may hear of no change then, and lets go of them with its next write for each, or with its next look.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
+from contextlib import suppress
 from typing import Protocol
 
 from raylog.broker.events import EventLog
@@ -50,6 +51,8 @@ Found = Versioned | StoreUnauthorized | None
 TURN_S = 1.0
 LOOK_MS = 30_000
 """How often it looks though no broker came or went."""
+ALL_CLAIMS_MS = 600_000
+"""How often it reads the claims of all groups: one that names this broker may be none that it knows of."""
 SETTLE_MS = 10_000
 """For so long no broker must have come or gone before groups are moved: a rolling restart moves each once or twice."""
 CLAIMS_AT_ONCE = 50
@@ -99,12 +102,16 @@ class GroupKeeper:
         """The able ones, in their incarnations, as they were at the last pass."""
         self._changed_ms = self._look_ms = now_ms()
         """When those changed last; when the next look is due."""
+        self._all_claims_ms = now_ms()
+        """When a look at the claims of all groups is due."""
         self._looked_as: Claim | None = None
         """The incarnation that has looked at all groups' claims; later looks are at those that may be its own."""
         self._was_answered = True
         """By the store, in the last pass."""
         self._idle: dict[GroupId, Found] = {}
         """Groups that there is nothing to do for while this is their claim."""
+        self._let_go: deque[GroupId] = deque()
+        """What is left of a round of those that were let go of."""
         self._orphans: deque[tuple[GroupId, Found]] = deque()
         """Groups to be claimed, and their claims as they were at the last look."""
         self._named: frozenset[GroupId] = frozenset()
@@ -137,17 +144,26 @@ class GroupKeeper:
         if brokers != self._brokers:
             self._brokers, self._changed_ms, self._look_ms = brokers, now_ms, now_ms
         if self._look_ms <= now_ms:
-            self._look()
+            self._look(now_ms)
             self._look_ms = MonotonicMs(now_ms + LOOK_MS)
-        for group in islice(self._groups.let_go_groups(), CLAIMS_AT_ONCE):
-            self._adopt(group, None)
+        self._let_go = self._let_go or deque(self._groups.let_go_groups())
+        for _ in range(min(CLAIMS_AT_ONCE, len(self._let_go))):
+            with suppress(GroupBusy):
+                self._adopt(self._let_go.popleft(), None)  # if that fails, the group is in the next round
         for _ in range(min(CLAIMS_AT_ONCE, len(self._orphans))):
-            self._adopt(*self._orphans.popleft())
+            orphan = self._orphans.popleft()
+            try:
+                self._adopt(*orphan)
+            except GroupBusy:
+                self._orphans.append(orphan)
+            except CoordinatorNotAvailable:
+                self._orphans.append(orphan)
+                raise
         if now_ms - self._changed_ms >= SETTLE_MS:
             for _ in range(min(MOVES_AT_ONCE, len(self._strays))):
                 self._move(*self._strays.popleft())
 
-    def _look(self) -> None:
+    def _look(self, now_ms: MonotonicMs) -> None:
         """Find out which groups are to be claimed, and which to be given away."""
         me, cluster = self._me(), self._cluster()
         if me != self._looked_as:
@@ -156,7 +172,8 @@ class GroupKeeper:
         held, claimed = set(self._groups.held_groups()), set(self._groups.claimed_groups())
         stored = self._stored()
         goes_to = self._goes_to(stored, cluster)
-        not_held = [group for group in self._maybe_here(goes_to) if group not in held]
+        all_claims = me != self._looked_as or self._all_claims_ms <= now_ms
+        not_held = [group for group in (goes_to if all_claims else self._maybe_here(goes_to)) if group not in held]
         asked = [*not_held, *held]
         claims = self._store.get_each([group_paths.claim(group) for group in asked])
         found = dict(zip(asked, claims, strict=True))
@@ -164,11 +181,13 @@ class GroupKeeper:
             self._check_held(group, found.pop(group))
         same = {group for group, claim in self._idle.items() if group in found and found[group] == claim}
         self._idle = {group: found[group] for group in same.difference(self._groups.let_go_groups())}
-        is_orphan = lambda group: group not in self._idle and self._is_to_be_here(group, found[group])  # noqa: E731
-        self._orphans = deque((group, found[group]) for group in filter(is_orphan, not_held))
-        self._named = frozenset(group for group, _ in self._orphans if goes_to[group] != me.broker)
+        here = [group for group in not_held if self._is_to_be_here(group, found[group])]
+        self._orphans = deque((group, found[group]) for group in here if group not in self._idle)
+        self._named = frozenset(group for group in here if goes_to[group] != me.broker)
         self._strays = deque((group, to) for group, to in goes_to.items() if group in claimed and to != me.broker)
         self._looked_as = me
+        if all_claims:
+            self._all_claims_ms = MonotonicMs(now_ms + ALL_CLAIMS_MS)
 
     def maybe_here(self, groups: Iterable[GroupId], cluster: ClusterState) -> list[GroupId]:
         """Those of the stored groups that this broker may have to coordinate: their claims tell. Any thread may ask."""
@@ -215,16 +234,13 @@ class GroupKeeper:
         return coordinator is not None and coordinator.id == self._me().broker
 
     def _adopt(self, group: GroupId, claim: Found) -> None:
+        """Raises GroupBusy, CoordinatorNotAvailable."""
         try:
             if self._groups.adopt(group):
                 return
         except NotCoordinator:
             return  # another broker was faster, or is to be it since
-        except GroupBusy:
-            self._orphans.append((group, claim))
-            return
-        except CoordinatorNotAvailable:
-            self._orphans.append((group, claim))
+        except (GroupBusy, CoordinatorNotAvailable):
             raise
         except CorruptMetadata as error:
             tell(error)
