@@ -16,8 +16,10 @@ from raylog.broker.groups.held import read_claim
 from raylog.coordination import group_paths, paths
 from raylog.coordination.group_kinds import GroupKind, mark_deleted, settle_kind
 from raylog.coordination.group_model import Registered
+from raylog.coordination.group_nodes import group_ids
 from raylog.coordination.node_json import CorruptMetadata
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.unreadable import collecting
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -366,6 +368,19 @@ def test_group_marked_as_deleted_is_none_and_is_removed(brokers: Brokers, one: G
     member_of(one)
     with pytest.raises(NonEmptyGroup):
         one.delete(GROUP)
+
+
+def test_deleted_group_that_cannot_be_read_holds_up_no_other(brokers: Brokers, one: GroupCoordinator) -> None:
+    """Else it ends each check of what is not needed any more, on every broker."""
+    store, odd = brokers.stores[1], GroupId("a")
+    for group in (odd, GROUP):
+        settle_kind(store, group, GroupKind.CLIENTS)
+        mark_deleted(store, group, [])
+    store.create(group_paths.claim(odd), b"no JSON")
+    with collecting() as told:
+        one.finish_deletions()
+    assert list(told.known) == [group_paths.claim(odd)]
+    assert group_ids(store) == [odd]
 
 
 def test_a_group_is_described_alike_whether_or_not_it_is_in_memory(brokers: Brokers, one: GroupCoordinator) -> None:

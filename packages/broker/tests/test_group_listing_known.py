@@ -16,7 +16,7 @@ from raylog.broker.groups.described import ListedGroup
 from raylog.broker.groups.held import read_claim
 from raylog.broker.groups.listing import list_stored
 from raylog.coordination import group_nodes, group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.coordination.group_kinds import GroupKind, mark_deleted, settle_kind
 from raylog.coordination.group_model import Registered
 from raylog.coordination.memory_store import MemoryStore
 from raylog.coordination.model import BrokerInfo
@@ -216,6 +216,28 @@ def test_claim_that_its_broker_does_not_know_is_found_in_time(brokers: Brokers) 
     assert listed(brokers) == []
     brokers.keep(1, after_ms=keeper.ALL_CLAIMS_MS)
     assert [each.group for each in listed(brokers)] == [group]
+
+
+def test_group_whose_deletion_was_not_answered_is_not_listed(brokers: Brokers) -> None:
+    """Its coordinator remembers it."""
+    make(brokers, GROUP, empty=True)
+    settle(brokers)
+    with MemoryStore(brokers.tree) as store:
+        mark_deleted(store, GROUP, [])
+    assert listed(brokers) == []
+
+
+def test_forgotten_group_that_is_made_elsewhere_is_listed_once(brokers: Brokers) -> None:
+    """Whether it was forgotten was not answered, so its former coordinator remembers it."""
+    here = make(brokers, GROUP, empty=True)
+    settle(brokers)
+    with MemoryStore(brokers.tree) as store:
+        assert group_nodes.delete_if_bare(store, GROUP, [])
+    others = {*IDS} - {here}
+    brokers.fenced |= {broker: {here} for broker in others}
+    new = brokers.coordinators[others.pop()].find_coordinator(GROUP).id
+    member_of(brokers.coordinators[new], GROUP, session_timeout_ms=LONG_MS)
+    assert [each.group for each in listed(brokers)] == [GROUP]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -38,7 +38,9 @@ from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, No
 from raylog.protocol.ids import GroupId
 
 TOLD = Set(group_paths.GROUPS, b"")
-"""Part of a multi that changes a group which a broker may have claimed, by somebody else than that broker."""
+"""Part of a multi that changes a group which a broker may have claimed, by somebody else than that broker; and of one
+that deletes a group, where that broker may not hear of it, either.
+"""
 
 _ATTEMPTS = 10
 """Another who settles the kind at the same time wins each time, or is done."""
@@ -131,7 +133,8 @@ def mark_deleted(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> 
             return settled
         becomes = _becomes(group, found, GroupKind.DELETED)
         try:
-            store.multi([*guards, *becomes, *_no_members(store, group, read_registry(store, group).others)])
+            nobody = _no_members(store, group, read_registry(store, group).others)
+            store.multi([*guards, *becomes, *nobody, TOLD])
             return SettledKind(GroupKind.DELETED, len(becomes) - 1 if found is None else found.version + len(becomes))
         except (BadVersion, NoNode, NodeExists, NotEmpty) as error:
             if error.index < len(guards):

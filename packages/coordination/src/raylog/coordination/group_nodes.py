@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from raylog.coordination import group_paths
 from raylog.coordination.group_deletion import finish_deletion
-from raylog.coordination.group_kinds import decode_settled, mark_deleted
+from raylog.coordination.group_kinds import TOLD, decode_settled, mark_deleted
 from raylog.coordination.store import Delete, MetadataStore, NoNode, NotEmpty, Op, StoreError
 from raylog.coordination.unreadable import readable, skipping
 from raylog.protocol.ids import GroupId, TopicName
@@ -80,7 +80,8 @@ def delete_if_bare(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -
 def _delete_skeleton(store: MetadataStore, group: GroupId, guards: Sequence[Op]) -> NotEmpty | NoNode | None:
     """All of it at once; answers what was in the way, if anything was."""
     try:
-        store.multi([*guards, *map(Delete, _skeleton(store, group))])
+        store.ensure(group_paths.GROUPS)
+        store.multi([*guards, *map(Delete, _skeleton(store, group)), TOLD])
     except (NotEmpty, NoNode) as error:
         if error.index < len(guards):
             raise

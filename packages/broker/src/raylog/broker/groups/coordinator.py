@@ -37,6 +37,7 @@ from raylog.coordination.model import BrokerInfo, ClusterState
 from raylog.coordination.offset_store import BY_NAME, Topics
 from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
 from raylog.coordination.store import BadVersion, MetadataStore, NoNode, Op
+from raylog.coordination.unreadable import skipping
 from raylog.protocol import consumer_protocol
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
@@ -348,7 +349,7 @@ class GroupCoordinator:
         with store_answers():
             deleted = group_nodes.deleted_groups(self._store)
         for group in deleted:
-            with suppress(NotCoordinator, GroupBusy), self._holder.enter(group, wait=False) as entry:
+            with skipping(), suppress(NotCoordinator, GroupBusy), self._holder.enter(group, wait=False) as entry:
                 self._finish_deletion(entry, group)
 
     def _finish_deletion(self, entry: Entry, group: GroupId) -> None:
