@@ -16,22 +16,16 @@ from typing import Any, NamedTuple, Self
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayError, RuntimeEnvSetupError
 
-from raylog.client.admin import LATEST, Admin
+from raylog.client.admin import Admin
 from raylog.client.arguments import mapping, number, wait, wait_or_none
 from raylog.client.cluster import Cluster, connect
 from raylog.client.consumer_actor import MemberReport, consumer_actor_class
+from raylog.client.group_drain import GroupDrain
 from raylog.client.group_plan import ROWS, GroupPlan
 from raylog.client.group_runner import MemberStatus, State
 from raylog.client.serde import Deserializer
-from raylog.protocol.errors import (
-    BrokerNotAvailable,
-    InvalidConfig,
-    InvalidRequest,
-    RaylogError,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
-from raylog.protocol.ids import Offset, TopicId, TopicName, TopicPartition
+from raylog.protocol.errors import InvalidConfig, InvalidRequest, RaylogError, RequestTimedOut
+from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
 from raylog.protocol.texts import says, told
 
@@ -41,8 +35,6 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 5.0
 POLL_S = 0.05
-LOOK_S = 1.0
-"""How often a drain looks whether the topics are still there."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _UNREACHABLE = "its process is gone or does not answer; Ray starts it again"
 _GONE = "its process is gone, and Ray does not start it again (actor_options: max_restarts, node)"
@@ -133,9 +125,19 @@ class ActorGroup:
         wait_or_none("timeout_s", timeout_s)
         if not self._actors:
             raise RaylogError(f"group {self.name} has no actors that could drain it; scale it up first")
-        with Admin(self._plan.bootstrap_servers) as admin:
-            self._drain(admin, timeout_s)
+        drain = GroupDrain(self.name, self._plan.subscribes, self._open_admin, timeout_s)
+        while True:
+            for actor in self._actors:  # each time, for one that Ray has started again has not heard it
+                actor.drain.remote()
+            status = self.status()
+            _raise_failure(self.name, status.members)
+            if drain.is_done(status.owners, status.positions):
+                break
+            time.sleep(POLL_S)
         self.stop()
+
+    def _open_admin(self, timeout_s: float) -> Admin:
+        return Admin(self._plan.bootstrap_servers, default_api_timeout_ms=max(1, round(timeout_s * 1_000)))
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Have every handler finish its batch, commit, leave the group, and remove the actors. Twice does no harm.
@@ -153,32 +155,6 @@ class ActorGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _drain(self, admin: Admin, timeout_s: float | None) -> None:
-        """Wait until all is handled up to where the topics end now."""
-        begun = time.monotonic()
-        deadline = None if timeout_s is None else begun + timeout_s
-        ends, topic_ids = self._ends(admin)
-        look_at = begun + LOOK_S
-        while True:
-            if time.monotonic() >= look_at:
-                ends = self._still_there(admin, ends, topic_ids)
-                look_at = time.monotonic() + LOOK_S
-            for actor in self._actors:  # each time, for one that Ray has started again has not heard it
-                actor.drain.remote()
-            status = self.status()
-            _raise_failure(self.name, status.members)
-            positions = status.positions
-            if ends.keys() - status.owners.keys():  # of members that others made, if of anybody
-                committed = admin.list_group_offsets(self.name)
-                positions = {tp: offset.offset for tp, offset in committed.items()} | positions
-            left = {tp: end for tp, end in ends.items() if positions.get(tp, 0) < end}
-            if not left:
-                return
-            if deadline is not None and time.monotonic() > deadline:
-                behind = ", ".join(f"{tp} at {positions.get(tp, 'no position')} of {end}" for tp, end in left.items())
-                raise RequestTimedOut(f"group {self.name} is not drained within {timeout_s:g} s: {behind}")
-            time.sleep(POLL_S)
 
     def _wait_joined(self, actors: Sequence[Any], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -209,35 +185,6 @@ class ActorGroup:
                 self.name, len(asked) - ended, len(asked), timeout_s,
             )  # fmt: skip
         _kill(actors)
-
-    def _ends(self, admin: Admin) -> tuple[dict[TopicPartition, Offset], dict[TopicName, TopicId]]:
-        """Where the group's topics end now, and their ids."""
-        topics = [topic for topic in admin.list_topics() if self._plan.subscribes(topic.name)]
-        partitions = [(topic.name, partition.partition) for topic in topics for partition in topic.partitions]
-        found = admin.list_offsets(dict.fromkeys(partitions, LATEST))
-        return {tp: at.offset for tp, at in found.items()}, {topic.name: topic.topic_id for topic in topics}
-
-    def _still_there(
-        self, admin: Admin, ends: dict[TopicPartition, Offset], topic_ids: Mapping[TopicName, TopicId]
-    ) -> dict[TopicPartition, Offset]:
-        """``ends``, no farther than logs go now. Raises UnknownTopicOrPartition for a topic that is gone."""
-        try:
-            ends_now, topic_ids_now = self._ends(admin)
-        except (BrokerNotAvailable, RequestTimedOut) as error:
-            log.warning("group %s: it is not known where its topics end now: %s", self.name, error)
-            return ends
-        for topic, topic_id in topic_ids.items():
-            if topic_ids_now.get(topic) != topic_id:
-                raise UnknownTopicOrPartition(
-                    f"group {self.name}: topic {topic} was deleted while it was drained, and what was left of it "
-                    "is gone; drain again for the others"
-                )
-        shorter = {tp: now for tp, end in ends.items() if (now := ends_now.get(tp, end)) < end}
-        for tp, now in shorter.items():
-            log.warning(
-                "group %s: %s ends at offset %d now, and at %d before: the log was cut", self.name, tp, now, ends[tp]
-            )
-        return {**ends, **shorter}
 
 
 def group(
