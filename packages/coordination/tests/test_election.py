@@ -178,6 +178,31 @@ def test_foreign_controller_is_removed_without_its_successor() -> None:
     assert brokers.controller == ONE
 
 
+def test_resignation_needs_no_controller_epoch() -> None:
+    """Another program deleted it: this session keeps /controller, and no other could be elected."""
+    brokers = Candidates()
+    brokers.stores[TWO].delete(paths.CONTROLLER_EPOCH)
+    resign(brokers.stores[ONE])
+    assert brokers.controller is None
+    assert brokers.campaign(TWO) is not None
+
+
+def test_resignation_without_epoch_does_not_end_a_successor() -> None:
+    """The epoch is there again, and another broker took over, before the resignation is written."""
+    brokers = Candidates()
+
+    def replaced() -> None:
+        ensure_cluster(brokers.stores[TWO])
+        assert brokers.take_over(TWO)
+
+    store = contended(brokers, ONE, lambda: None)
+    assert brokers.campaign(ONE)
+    brokers.stores[TWO].delete(paths.CONTROLLER_EPOCH)
+    store.multis, store.happens = 0, lambda number: replaced() if number == 1 else None
+    resign(store)
+    assert brokers.controller == TWO
+
+
 def test_resignation_does_not_end_a_successor() -> None:
     brokers = Candidates()
     store = contended(brokers, ONE, lambda: None)

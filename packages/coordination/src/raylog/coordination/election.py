@@ -112,14 +112,18 @@ def take_over(store: MetadataStore, broker_id: BrokerId, now_ms: TimestampMs, de
 
 
 def resign(store: MetadataStore) -> None:
-    """Give up /controller when this session holds it."""
-    epoch = store.get(paths.CONTROLLER_EPOCH)  # before the holder: it rises when another takes over
-    holder = store.exists(paths.CONTROLLER)
-    if epoch is not None and holder is not None and holder.ephemeral_owner == store.session.id:
+    """Give up /controller when this session holds it, also where another program deleted /controller_epoch."""
+    missing = (Create(paths.CONTROLLER_EPOCH), Delete(paths.CONTROLLER_EPOCH))  # a broker makes it before it takes over
+    while True:
+        epoch = store.get(paths.CONTROLLER_EPOCH)  # before the holder: it rises when another takes over
+        holder = store.exists(paths.CONTROLLER)
+        if holder is None or holder.ephemeral_owner != store.session.id:
+            return
+        as_read = missing if epoch is None else (Check(paths.CONTROLLER_EPOCH, epoch.version),)
         try:
-            store.multi([Check(paths.CONTROLLER_EPOCH, epoch.version), Delete(paths.CONTROLLER)])
-        except BadVersion:
-            pass  # another took over
+            store.multi([*as_read, Delete(paths.CONTROLLER)])
+        except (BadVersion, NodeExists, NoNode):
+            pass  # another took over, or only wrote there: look again
 
 
 def current_controller(store: MetadataStore, watch: EventSink | None = None) -> BrokerId | None:
