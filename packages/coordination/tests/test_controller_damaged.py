@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
+from kit.stores import Closed
+from raylog.coordination import paths
 from raylog.coordination.controller_events import TopicDefaults
 from raylog.coordination.proposals import DamagedReplica, Outcome, ReplicasDamaged, Verdict
 from raylog.protocol.ids import (
@@ -77,6 +79,15 @@ def test_an_eligible_replica_that_is_damaged_is_eligible_no_more(cluster: Contro
     assert shown(cluster)[3] == (2, 3)
     damaged(cluster, 2)
     assert shown(cluster) == (1, 1, (1,), (3,))
+
+
+def test_partition_whose_node_is_closed_keeps_damaged_replica(cluster: ControlledCluster) -> None:
+    before = shown(cluster)
+    cluster.store = Closed(cluster.tree, paths.partition_state(TP))
+    refused = damaged(cluster, 3)
+    assert refused.verdict is Verdict.REFUSED
+    assert "flights-0" in refused.reason
+    assert shown(cluster) == before
 
 
 def test_one_that_nobody_counts_on_gets_a_new_leader_epoch_too(cluster: ControlledCluster) -> None:

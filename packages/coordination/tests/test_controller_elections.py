@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, partition, topic
+from kit.stores import Closed
+from raylog.coordination import paths
 from raylog.coordination.controller_events import (
     ConfigChanged,
     Deposed,
@@ -144,6 +146,19 @@ def test_an_election_in_doubt_says_so(cluster: ControlledCluster) -> None:
     assert isinstance(elect(cluster), RequestTimedOut)
 
 
+def test_partition_whose_node_is_closed_holds_up_no_other_election() -> None:
+    cluster = shaken(Rebalance(is_enabled=False))
+    odd, *others = [tp for tp, p in cluster.controller.state.partitions() if p.replicas[0] == 1]
+    cluster.store = Closed(cluster.tree, paths.partition_state(odd))
+    token = cluster.elect_leaders(odd, *others)
+    cluster.deliver()
+    refused, *done = cluster.replies[token]
+    assert isinstance(refused, EligibleLeadersNotAvailable)
+    assert done == others
+    assert leaders(cluster)[BrokerId(1)] == 9
+    assert_agreement(cluster)
+
+
 # --- by itself
 
 
@@ -186,6 +201,17 @@ def test_a_small_imbalance_is_let_be(percentage: int, expected: int) -> None:
     cluster.tick()
     cluster.tick(1_000)
     assert leaders(cluster)[BrokerId(1)] == expected
+
+
+def test_partition_whose_node_is_closed_holds_up_no_leader_that_comes_back() -> None:
+    cluster = shaken(Rebalance(interval_ms=1_000))
+    odd = next(tp for tp, p in cluster.controller.state.partitions() if p.replicas[0] == 1)
+    cluster.store = Closed(cluster.tree, paths.partition_state(odd))
+    cluster.tick()
+    for _ in range(3):
+        cluster.tick(1_000)
+    assert leaders(cluster)[BrokerId(1)] == 9
+    assert len(cluster.notices) == 1, "it is told once, until all is read again"
 
 
 def test_it_can_be_switched_off() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
+from kit.stores import Closed
 from raylog.coordination import paths
 from raylog.coordination.controller_events import (
     Deposed,
@@ -170,6 +171,28 @@ def test_a_dead_broker_cannot_join(cluster: ControlledCluster) -> None:
     cluster.lose(2)
     answered = outcome(cluster, cluster.propose_isr(TP, 1, 2, 3))
     assert (answered.verdict, answered.reason) == (Verdict.REFUSED, "broker 2 is not registered")
+
+
+def test_partition_whose_node_is_closed_holds_up_no_other_isr(cluster: ControlledCluster) -> None:
+    """Its leader asks again and again, with all others that it leads."""
+    created(cluster, topic("other", replication_factor=3))
+    other = TopicPartition(TopicName("other"), PartitionIndex(0))
+    while partition(cluster, "other").leader != 1:
+        cluster.lose(partition(cluster, "other").leader)
+    cluster.store = Closed(cluster.tree, paths.partition_state(TP))
+    state, isr = cluster.controller.state, ((BrokerId(1), BrokerEpoch(1)),)
+    changes = []
+    for tp in (TP, other):
+        found = state.partition(tp)
+        assert found is not None
+        changes.append(IsrChange(tp, state.topics[tp.topic].id, found.leader_epoch, found.version, isr))
+    for verdict in (Verdict.OK, Verdict.STALE):
+        token = cluster.propose(ProposeIsr(BrokerId(1), BrokerEpoch(1), ControllerEpoch(1), tuple(changes)))
+        answer = cluster.answers[token]
+        assert isinstance(answer, IsrAnswer)
+        assert [each.verdict for each in answer.outcomes] == [Verdict.REFUSED, verdict]
+    assert partition(cluster, "other").isr == (1,)
+    assert len(cluster.notices) == 1
 
 
 def test_many_changes_are_one_write_and_each_is_judged_by_itself(cluster: ControlledCluster) -> None:

@@ -38,6 +38,7 @@ from raylog.coordination.proposals import (
 )
 from raylog.coordination.store import BadVersion, NodeExists, NoNode, Op, StoreError
 from raylog.protocol.errors import (
+    EligibleLeadersNotAvailable,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     RaylogError,
@@ -114,9 +115,7 @@ class Leaders:
         """
         office = self._office
         changes = [c for c in self._rules.decide(office.state, self.standing, names) if c.tp not in self._refused]
-        known = [change for change in changes if change.old.version != -1]
-        for chunk in office.writes.chunks_of(known):
-            yield from self._update_each(chunk)
+        yield from self._update(change for change in changes if change.old.version != -1)
         fresh: dict[TopicName, list[Change]] = defaultdict(list)
         for change in changes:
             if change.old.version == -1 and change.tp.topic not in self._refused:
@@ -148,6 +147,12 @@ class Leaders:
             if error is not None:
                 return error
         return (yield from self._office.write(writes.first_states(fresh, state), may_be_refused=True))
+
+    def _update(self, wanted: Iterable[Change]) -> Job:
+        """Write these, but for those that are refused: no partition holds up another one."""
+        changes = [change for change in wanted if change.tp not in self._refused]
+        for chunk in self._office.writes.chunks_of(changes):
+            yield from self._update_each(chunk)
 
     def _update_each(self, chunk: list[Change]) -> Job:
         """All at once; when that is refused, one by one."""
@@ -191,14 +196,19 @@ class Leaders:
         judge = IsrJudge(proposal, office.state, self.standing, self._rules)
         verdicts = [judge.judge(change) for change in proposal.changes]
         changes = {verdict.tp: verdict for verdict in verdicts if isinstance(verdict, Change)}
-        yield from office.write(office.writes.updates(list(changes.values()), office.state))
-        office.take_in(changes.values())
-        outcomes = (
-            Outcome(each.tp, Verdict.OK, office.state.partition(each.tp)) if isinstance(each, Change) else each
-            for each in verdicts
-        )
+        yield from self._update(changes.values())
+        outcomes = map(self._outcome, verdicts)
         self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
         yield from self._complete_reassignments({tp.topic for tp in changes})
+
+    def _outcome(self, judged: Change | Outcome) -> Outcome:
+        """Of a change: what came of it."""
+        if isinstance(judged, Outcome):
+            return judged
+        state = self._office.state.partition(judged.tp)
+        if judged.tp in self._refused:
+            return Outcome(judged.tp, Verdict.REFUSED, state, _refusal(judged.tp))
+        return Outcome(judged.tp, Verdict.OK, state)
 
     def take_offline(self, token: object, proposal: ReplicasOffline) -> Job:
         """Do without replicas whose disk failed."""
@@ -227,14 +237,11 @@ class Leaders:
         verdicts = [self._without(proposal, damaged) for damaged in proposal.replicas]
         changes = {verdict.tp: verdict for verdict in verdicts if isinstance(verdict, Change)}
         yield from self._update(changes.values())
-        if changes:
-            names = ", ".join(map(str, sorted(changes)))
+        if written := changes.keys() - self._refused:
+            names = ", ".join(map(str, sorted(written)))
             fields = {"broker": proposal.broker_id, "partitions": names}
             office.effects.append(Notice("replicas are damaged: others lead, and count no more on them", fields))
-        outcomes = (
-            Outcome(each.tp, Verdict.OK, office.state.partition(each.tp)) if isinstance(each, Change) else each
-            for each in verdicts
-        )
+        outcomes = map(self._outcome, verdicts)
         self._proposals.decided(token, IsrAnswer(office.state.controller_epoch, tuple(outcomes)))
 
     def _without(self, proposal: ReplicasDamaged, damaged: DamagedReplica) -> Change | Outcome:
@@ -291,17 +298,12 @@ class Leaders:
             except RaylogError as error:
                 results.append(error)
         yield from self._update(changes.values())
-        return results
+        return [EligibleLeadersNotAvailable(_refusal(tp)) if tp in self._refused else tp for tp in results]
 
     def rebalance(self, percentage: int) -> Job:
         """Let preferred replicas lead again, where too many do not."""
         elections = Elections(self._office.state, self.standing, self._rules)
         yield from self._update(elections.imbalanced(percentage))
-
-    def _update(self, wanted: Iterable[Change]) -> Job:
-        office, changes = self._office, list(wanted)
-        yield from office.write(office.writes.updates(changes, office.state))
-        office.take_in(changes)
 
     # --- reassignment
 
@@ -390,3 +392,7 @@ class Leaders:
         if error is None:
             office.take_in(changes)
         return error
+
+
+def _refusal(of: TopicName | TopicPartition) -> str:
+    return f"the node of {of} in the metadata store refuses another state, as the controller's log tells"
