@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import zstandard
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node, sent
@@ -20,7 +18,7 @@ from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Codec, compress
+from raylog.protocol.compression import Codec
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -38,8 +36,7 @@ from raylog.protocol.produce import (
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.records import Record, decode_batches, encode_batch, frame_batch
-from raylog.protocol.rows import encode_records
+from raylog.protocol.records import Record, decode_batches, encode_batch
 from raylog.protocol.wire import ZERO_UUID
 
 PRODUCE, FETCH = TABLE[0], TABLE[1]
@@ -210,45 +207,6 @@ def test_produce_to_the_wrong_broker_tells_the_leader(node: Node) -> None:
     part = produce(node, 10)
     assert part.error_code == ErrorCode.not_leader_or_follower
     assert (part.leader_id, part.leader_epoch) == (2, 9)
-
-
-COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
-
-
-def garbled(codec: Codec, body: bytes, count: int = 1) -> bytes:
-    """A batch with the right checksum that claims to be compressed by ``codec``."""
-    return frame_batch(body, count, 1, 1, attributes=codec)
-
-
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_produce_of_what_cannot_be_decompressed_is_refused(node: Node, codec: Codec) -> None:
-    sound = compress(codec, b"".join(encode_records([Record(b"v" * 500)])[0]))
-    for body in (b"\xff\x00garbage" * 9, sound[:-3], sound[: len(sound) // 2]):
-        part = produce(node, batch=garbled(codec, body))
-        assert part.error_code == ErrorCode.invalid_record, body
-        assert "t-0" in (part.error_message or "")
-    assert produce(node, batch=garbled(codec, compress(codec, b"1234"))).error_code == ErrorCode.invalid_record
-    assert produce(node, batch=garbled(codec, sound)).base_offset == 0
-
-
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_produce_unchecked_stores_what_its_producer_says(tmp_path: Path, codec: Codec) -> None:
-    with Node(tmp_path, config={"raylog.produce.check.compressed": "false"}) as node:
-        node.create_topic("t")
-        assert produce(node, batch=garbled(codec, b"garbage" * 9)).error_code == 0
-
-
-def test_produce_of_a_compression_bomb_is_refused_in_bounded_memory(node: Node) -> None:
-    bomb = garbled(Codec.ZSTD, zstandard.ZstdCompressor().compress(bytes(DEFAULT_MAX_BYTES + 1)))
-    assert len(bomb) < 100_000
-    tracemalloc.start()
-    try:
-        part = produce(node, batch=bomb)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert part.error_code == ErrorCode.invalid_record
-    assert peak < DEFAULT_MAX_BYTES / 2
 
 
 def test_produce_without_lease_is_refused(node: Node) -> None:

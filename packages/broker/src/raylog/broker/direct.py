@@ -6,6 +6,7 @@ from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
 from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import Ports
 from raylog.broker.partition_types import ACKS, ACKS_ALL
+from raylog.broker.storage.decompression import RequestDecompression
 from raylog.protocol.errors import InvalidRequiredAcks
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches
@@ -29,8 +30,8 @@ def produce(ports: Ports, topic: str, partition: int, batch: bytes, acks: int = 
     tp = TopicPartition(TopicName(topic), PartitionIndex(partition))
     ports.lease.check()
     led = ports.partitions.get(tp)
-    check = ports.configs.broker()[PRODUCE_CHECK_COMPRESSED]
-    info = led.append(memoryview(bytearray(batch)), acks=acks, check_compressed=check, now_ms=ports.now_ms())
+    decompression = RequestDecompression() if ports.configs.broker()[PRODUCE_CHECK_COMPRESSED] else None
+    info = led.append(memoryview(bytearray(batch)), acks=acks, decompression=decompression, now_ms=ports.now_ms())
     if acks == ACKS_ALL:
         wait = CommitWait(ports.produces, [Appended(led, info)], COMMIT_TIMEOUT_MS)
         while not wait.wait(COMMIT_TIMEOUT_MS / 1000):

@@ -13,13 +13,14 @@ from raylog.broker.config import FOREVER
 from raylog.broker.partition_replica import Replica
 from raylog.broker.partition_types import ACKS_ALL, ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo
 from raylog.broker.replication.leader import Leadership
-from raylog.broker.storage import validation
 from raylog.broker.storage.checkpoint import encode_topic_id
 from raylog.broker.storage.cleaning import delete_records
+from raylog.broker.storage.decompression import RequestDecompression
 from raylog.broker.storage.offsets import LogOffsets, Mark
 from raylog.broker.storage.producers import ProducedBatch, ProducerFacts
 from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.broker.storage.validation import check_client, check_policy, checked_headers
+from raylog.protocol.batch_header import CODEC_MASK
 from raylog.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -49,14 +50,14 @@ class Partition(Replica):
         origin: Origin = Origin.CLIENT,
         acks: int = ACKS_LEADER,
         leader_epoch: LeaderEpoch | None = None,
-        check_compressed: bool = True,
+        decompression: RequestDecompression | None = None,
         now_ms: TimestampMs,
     ) -> AppendInfo:
         """Validate, deduplicate, stamp in place and write ``batches``; durable as flush.messages says.
 
-        ``batches``: writable, whole batches. ``check_compressed``: refuse a client's batch that cannot be decompressed.
-        ``leader_epoch``: the epoch that the caller believes in; None
-        skips that check. ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
+        ``batches``: writable, whole batches. ``decompression``: refuses a client's batch that cannot be
+        decompressed; None trusts it. ``leader_epoch``: the epoch that the caller believes in; None skips that check.
+        ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
         Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
         InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
         InvalidProducerEpoch, TransactionalIdAuthorizationFailed, StorageError. Nothing was appended when it raises,
@@ -67,13 +68,13 @@ class Partition(Replica):
         check_policy(headers, len(batches), config, self.tp, now_ms)
         if origin is Origin.CLIENT:
             check_client(headers, self.tp)
-            if check_compressed:
-                validation.check_compressed(headers[0], batches, self.tp)
+            if decompression is not None and headers[0].attributes & CODEC_MASK:
+                with self.log.lock:
+                    self._appending(acks, leader_epoch)  # a refusal should not cost a decompression
+                decompression.check(headers[0], batches, self.tp)
         log = self.log
         with log.lock:
-            leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)
-            if acks == ACKS_ALL:
-                leadership.check_enough()
+            leadership = self._appending(acks, leader_epoch)
             known = log.producers.check(headers[0]) if headers[0].producer_id >= 0 else None
             before = log.recovery_point
             flushes = config.flush_messages != FOREVER
@@ -105,6 +106,13 @@ class Partition(Replica):
             False,
             leadership.leader_epoch,
         )
+
+    def _appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
+        """The role of a leader that may append now. The caller holds the log's lock."""
+        leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)
+        if acks == ACKS_ALL:
+            leadership.check_enough()
+        return leadership
 
     def _durable(self, leadership: Leadership, end: Mark, size: int) -> None:
         """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell who waits for it."""

@@ -1,7 +1,7 @@
 """The four compressions of record batches, by well-kept libraries; what comes out is bounded.
 
 What goes in may be hostile: a kilobyte can stand for gigabytes. :func:`decompress` therefore never makes more
-than ``max_bytes`` and raises :class:`CorruptMessage` instead, and it raises nothing else whatever the input.
+than ``max_bytes`` and raises a :class:`CorruptMessage` instead, and it raises nothing else whatever the input.
 
 Two formats have a trap for those who write them: Java's clients read snappy only in xerial's framing (blocks
 after a magic), and of LZ4 one frame only, with independent blocks. librdkafka and we read raw snappy as well.
@@ -24,6 +24,10 @@ DEFAULT_MAX_BYTES = 128 << 20
 """What a batch may grow to when the caller names no bound: far above any batch, far below any machine."""
 
 Buffer = bytes | bytearray | memoryview
+
+
+class DecompressedTooLarge(CorruptMessage):
+    """The data stands for more than is allowed; it may be sound."""
 
 
 class Codec(IntEnum):
@@ -75,7 +79,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """What was compressed.
 
-    Raises CorruptMessage when ``data`` is damaged or stands for more than ``max_bytes``.
+    Raises CorruptMessage when ``data`` is damaged, DecompressedTooLarge when it stands for more than ``max_bytes``.
     """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
@@ -87,14 +91,16 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES
         room.left -= len(piece)
         if room.left < 0:
             raise _too_large(codec, max_bytes)
-        out.append(piece)
+        if piece:
+            out.append(piece)
     return out[0] if len(out) == 1 else b"".join(out)
 
 
 def decompress_pieces(codec: Codec, data: Buffer, piece_bytes: int) -> Iterator[bytes]:
     """What was compressed, in pieces of not much more than ``piece_bytes``: who reads no further pays no more.
 
-    A block of snappy comes as one piece. Raises CorruptMessage when ``data`` is damaged or a block is too large.
+    A block of snappy comes as one piece, and a member or frame of nothing as an empty one. Raises CorruptMessage when
+    ``data`` is damaged, DecompressedTooLarge when a block is too large.
     """
     if codec is Codec.NONE:
         yield bytes(data)
@@ -144,8 +150,10 @@ def _pieces(codec: Codec, data: Buffer, room: _Room) -> Iterator[bytes]:
         raise CorruptMessage(f"cannot decompress {codec.name.lower()} data of {len(data)} bytes: {error}") from error
 
 
-def _too_large(codec: Codec, max_bytes: int) -> CorruptMessage:
-    return CorruptMessage(f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed")
+def _too_large(codec: Codec, max_bytes: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(
+        f"{codec.name.lower()} data stands for more than the {max_bytes} bytes that are allowed"
+    )
 
 
 # --- gzip -----------------------------------------------------------------------------------------
@@ -169,8 +177,7 @@ def _gunzip(data: Buffer, room: _Room) -> Iterator[bytes]:
             chunk = view[pos : pos + _GZIP_CHUNK_BYTES]
             part = unpacker.decompress(chunk, room.left + 1)
             pos += len(chunk) - len(unpacker.unused_data) - len(unpacker.unconsumed_tail)
-            if part:
-                yield part
+            yield part
 
 
 # --- snappy, raw and in xerial's framing ----------------------------------------------------------
@@ -199,8 +206,7 @@ def _unsnappy(data: Buffer, room: _Room) -> Iterator[bytes]:
         if came + size > room.total:
             raise _too_large(Codec.SNAPPY, room.total)
         came += size
-        if plain := bytes(cramjam.snappy.decompress_raw(block)):
-            yield plain
+        yield bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
@@ -269,8 +275,7 @@ def _unzstd(data: Buffer, room: _Room) -> Iterator[bytes]:
         unpacker = frames.decompressobj()
         for part in _zstd_parts(view, pos, header.has_checksum, room):
             pos += len(part)
-            if plain := unpacker.decompress(part):
-                yield plain
+            yield unpacker.decompress(part)
         if not unpacker.eof:
             raise CorruptMessage("zstd data ends too early")
 

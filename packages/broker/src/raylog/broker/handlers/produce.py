@@ -39,6 +39,7 @@ from raylog.broker.handlers.entities import failure
 from raylog.broker.handlers.leaders import leader_hint, node_endpoints
 from raylog.broker.partition import Partition
 from raylog.broker.partition_types import ACKS, ACKS_ALL
+from raylog.broker.storage.decompression import RequestDecompression
 from raylog.protocol.batch_header import (
     HEADER_SIZE,
     LENGTH_POSITION,
@@ -114,12 +115,13 @@ def _refusal(request: ProduceRequest) -> RaylogError | None:
 class _Produce(DelayedReply):
     """One request, from its first append to its reply, which with acks=all may come later."""
 
-    __slots__ = ("_acks", "_ctx", "_ports", "_topics", "_uncommitted", "_wait")
+    __slots__ = ("_acks", "_ctx", "_decompression", "_ports", "_topics", "_uncommitted", "_wait")
 
     def __init__(self, ctx: RequestContext, ports: Ports, acks: int) -> None:
         self._ctx = ctx
         self._ports = ports
         self._acks = acks
+        self._decompression = RequestDecompression() if ports.configs.broker()[PRODUCE_CHECK_COMPRESSED] else None
         self._topics: list[ProducedTopic] = []
         self._uncommitted: list[tuple[list[ProducedPartition], int, Appended]] = []
         """What must be committed before it is acknowledged, with its place in :attr:`_topics`."""
@@ -168,8 +170,7 @@ class _Produce(DelayedReply):
 
     def _append(self, partition: Partition, records: memoryview) -> Appended:
         ports = self._ports
-        check = ports.configs.broker()[PRODUCE_CHECK_COMPRESSED]
-        info = partition.append(records, acks=self._acks, check_compressed=check, now_ms=ports.now_ms())
+        info = partition.append(records, acks=self._acks, decompression=self._decompression, now_ms=ports.now_ms())
         ports.lease.check()
         if not info.duplicate:
             counters, topic = self._ctx.connection.counters, partition.tp.topic

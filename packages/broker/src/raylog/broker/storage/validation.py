@@ -1,10 +1,8 @@
-"""What a batch must be before the log takes it: by its header, its checksum, and whether it can be decompressed."""
+"""What a batch must be before the log takes it: by its headers, its checksum and the topic's settings."""
 
 from __future__ import annotations
 
 from raylog.broker.storage.log_config import LogConfig
-from raylog.protocol.batch_header import CODEC_MASK, HEADER_SIZE, MIN_RECORD_SIZE
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, decompress_pieces
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -16,9 +14,6 @@ from raylog.protocol.errors import (
 )
 from raylog.protocol.ids import TimestampMs, TopicPartition
 from raylog.protocol.records import BatchHeader, TimestampType, validate_batch
-
-_PIECE_BYTES = 16 << 20
-"""So much is decompressed at a time: larger than what producers send, and what a hostile batch costs in memory."""
 
 
 def checked_headers(batches: memoryview, tp: TopicPartition, *, sparse: bool = False) -> tuple[BatchHeader, ...]:
@@ -86,22 +81,3 @@ def check_client(headers: tuple[BatchHeader, ...], tp: TopicPartition) -> None:
         raise InvalidRecord(
             f"{tp}: a batch with base offset {header.base_offset}; a producer sends 0, the leader assigns"
         )
-
-
-def check_compressed(header: BatchHeader, batch: memoryview, tp: TopicPartition) -> None:
-    """Raise InvalidRecord where no reader could decompress the batch, or where it holds less than its records take.
-
-    What the records themselves say is the producer's word.
-    """
-    if not header.attributes & CODEC_MASK:
-        return
-    size = 0
-    try:
-        for piece in decompress_pieces(header.codec, batch[HEADER_SIZE : header.size], _PIECE_BYTES):
-            size += len(piece)
-            if size > DEFAULT_MAX_BYTES:
-                raise InvalidRecord(f"{tp}: a batch decompresses to more than {DEFAULT_MAX_BYTES} bytes: send less")
-    except CorruptMessage as error:
-        raise InvalidRecord(f"{tp}: no consumer can read the batch: {error}") from None
-    if size < header.record_count * MIN_RECORD_SIZE:
-        raise InvalidRecord(f"{tp}: a batch of {header.record_count} records decompresses to {size} bytes")
