@@ -2,7 +2,8 @@
 
 The first request names everything and has epoch 0; the leader answers with the session's id, and each later request has
 the next epoch. After any failure nobody knows what the leader remembers: the next request is a full one again, which
-also ends the session that it names. A leader that gives no session gets full requests.
+also ends the session that it names. So it is where a partition was left out and is wanted again before the leader heard
+of that: an answer about its former time was dropped, perhaps. A leader that gives no session gets full requests.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class FollowerSession:
         """What the leader has heard nothing or something else of, by the last request."""
         self._forgotten: set[Key] = set()
         """What it has heard of and that is wanted no more."""
+        self._is_anew = False
+        """Something is wanted again of which it was not told that it was not: it would not tell what it told before."""
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -55,7 +58,9 @@ class FollowerSession:
         if self._wanted.get(key) != part:
             self._wanted[key] = part
             self._changed.add(key)
-            self._forgotten.discard(key)
+            if key in self._forgotten:
+                self._forgotten.discard(key)
+                self._is_anew = True
 
     def leave_out(self, topic_id: UUID, partition: int) -> None:
         """Fetch nothing of it any more."""
@@ -68,6 +73,9 @@ class FollowerSession:
         """The next request. Then comes :meth:`answered` or :meth:`reset`, and what is wanted may change before."""
         changed, self._changed = self._changed, set()
         forgotten, self._forgotten = self._forgotten, set()
+        if self._is_anew:
+            self.reset()
+            self._is_anew = False
         if self._epoch == INITIAL_EPOCH:
             return SessionRequest(self._id, INITIAL_EPOCH, self._topics(self._wanted), ())
         topics = [
