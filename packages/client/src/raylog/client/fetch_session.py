@@ -18,6 +18,8 @@ from raylog.protocol.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 
 _NONE, _INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 _MAX_EPOCH = 2**31 - 1
+_SPARE_TOPICS = 16
+"""How many topics may be remembered beyond twice what is read."""
 
 
 class Wanted(NamedTuple):
@@ -80,6 +82,10 @@ class FetchSession:
             self.asked = self.wanted.copy()
             topic_ids = {tp.topic: wanted.topic_id for tp, wanted in self.asked.items()}
             self.topic_ids, self.topic_names = {}, {}
+        elif len(self.topic_ids) > 2 * len(self.asked) + _SPARE_TOPICS:
+            read = {tp.topic for tp in self.asked}  # those that are to be forgotten now, too
+            self.topic_ids = {name: topic_id for name, topic_id in self.topic_ids.items() if name in read}
+            self.topic_names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         self.topic_ids.update(topic_ids)
         self.topic_names.update((topic_id, name) for name, topic_id in topic_ids.items())
         if self._epoch == _INITIAL_EPOCH:
