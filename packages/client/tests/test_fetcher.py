@@ -11,16 +11,19 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from kit.interrupts import Interrupt
 from kit.wire import entity
+from raylog.client import fetch_plan
 from raylog.client.connection import Address, Reply, Request
 from raylog.client.consumer_config import consumer_settings
 from raylog.client.epoch_checks import EpochQuestion
+from raylog.client.fetch_state import PartitionBuffer
 from raylog.client.fetcher import FETCH_VERSION, Fetcher
 from raylog.client.metadata import Metadata
 from raylog.client.network import Network
 from raylog.client.offset_searches import OffsetQuestion
 from raylog.client.subscription import EARLIEST, Subscription
-from raylog.protocol.errors import NetworkException, RaylogError
+from raylog.protocol.errors import NetworkException, RaylogError, UnsupportedVersion
 from raylog.protocol.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -54,6 +57,7 @@ class Wire:
         self.client_id = "c"
         self.leaders = [(BROKERS[index % len(BROKERS)], 0) for index in range(count)]
         self.ends = [0] * count
+        self.topic_id: TopicId | None = TOPIC_ID
         self.down: set[Address] = set()
         self.sessions: dict[Address, dict[TopicPartition, FetchPartition]] = {}
         self.fetches: dict[Address, Any] = {}
@@ -121,7 +125,7 @@ class Wire:
             {"partition_index": index, "leader_id": leader, "leader_epoch": epoch, "replica_nodes": (), "isr_nodes": ()}
             for index, (leader, epoch) in enumerate(self.leaders)
         )
-        topic = {"name": "t", "topic_id": TOPIC_ID, "partitions": partitions}
+        topic = {"name": "t", "topic_id": self.topic_id, "partitions": partitions}
         brokers = tuple({"node_id": broker, "host": "h", "port": broker} for broker in BROKERS)
         self.metadata.request()
         self.metadata.on_response(entity(response_type(3, 12), {"brokers": brokers, "topics": (topic,)}), 0)
@@ -311,6 +315,61 @@ def test_a_full_partition_is_asked_for_again_once_it_was_read() -> None:
     world.take()
     world.fetcher.exchange(0)
     assert [*world.wire.fetches] == [at(1)]
+
+
+def filled(world: World) -> PartitionBuffer:
+    """Of partition 0: an answer is there that the user has not taken."""
+    world.settle()
+    world.wire.ends[0] += 1
+    world.wire.answer(at(1))
+    world.fetcher.exchange(0)
+    buffer = world.fetcher.filled[tp_of(0)]
+    assert buffer.held_bytes()
+    return buffer
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_dropped_buffer_holds_nothing(is_kept: bool) -> None:
+    """The session that it was asked in may know it for as long as the consumer lives."""
+    world = World(1)
+    buffer = filled(world)
+    if is_kept:
+        world.subscription[tp_of(0)].seek(0)
+    else:
+        world.subscription.assign([])
+    world.fetcher.exchange(0)
+    assert world.fetcher.buffers.get(tp_of(0)) is not buffer
+    assert (buffer.held_bytes(), buffer.has_data()) == (0, False)
+
+
+def test_interrupted_drop_leaves_nothing_filled() -> None:
+    """What is filled counts for fetch.max.bytes."""
+    for nth in range(30):
+        world = World(1)
+        filled(world)
+        world.subscription.assign([])
+        with Interrupt(nth, fetch_plan):
+            world.exchange()
+        world.exchange()
+        assert (world.fetcher.buffers, world.fetcher.filled) == ({}, {}), nth
+
+
+def test_topic_without_id_is_told_and_not_fetched() -> None:
+    """Brokers from before KIP-516 answer a fetch by no id with an error for each partition, again and again."""
+    world = World(3)
+    world.wire.topic_id = None
+    world.wire.tell_leaders()
+    for _ in range(5):
+        world.fetcher.exchange(0)
+        while world.wire.questions:
+            world.wire.answer_question()
+    assert world.wire.fetches == {}
+    assert isinstance(error := world.fetcher.complaints.next(), UnsupportedVersion)
+    assert "topic t" in str(error)
+    assert world.fetcher.complaints.next() is None
+    world.wire.topic_id = TOPIC_ID
+    world.wire.tell_leaders()
+    world.settle()
 
 
 def steps_of(call: Any) -> int:

@@ -24,10 +24,15 @@ from raylog.client.metadata import ClusterView
 from raylog.client.network import Network
 from raylog.client.read_replicas import ReadReplicas
 from raylog.client.subscription import Place, Subscription
+from raylog.protocol.errors import RaylogError, UnsupportedVersion
 from raylog.protocol.fetch import FetchPartition
-from raylog.protocol.ids import TopicPartition
+from raylog.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 __all__ = ["FetchPlan"]
+
+_NO_ID = (
+    "topic {}: its brokers tell no id of it, by which it is fetched (KIP-516); read from brokers that do, Kafka 3.1"
+)
 
 
 class FetchPlan:
@@ -42,6 +47,7 @@ class FetchPlan:
         epochs: EpochChecks,
         buffers: dict[TopicPartition, PartitionBuffer],
         *,
+        complain: Callable[[TopicPartition | None, RaylogError], None],
         new_buffer: Callable[[Place], PartitionBuffer],
         hands_out: Callable[[PartitionBuffer], bool],
         max_partition_bytes: int,
@@ -59,6 +65,7 @@ class FetchPlan:
         self._replicas = replicas
         self._epochs = epochs
         self._buffers = buffers
+        self._complain = complain
         self._new_buffer = new_buffer
         self._hands_out = hands_out
         self._max_partition_bytes = max_partition_bytes
@@ -74,7 +81,7 @@ class FetchPlan:
             session.failed()
             session.wanted.clear()
         self._session_of.clear()
-        for tp in [*self._buffers, *self.searching, *(place.tp for place in self._subscription)]:
+        for tp in [*self._buffers, *self.filled, *self.searching, *(place.tp for place in self._subscription)]:
             self._subscription.changed[tp] = None
 
     def keep(self) -> None:
@@ -101,7 +108,9 @@ class FetchPlan:
             self._leaders.keep()
 
     def _drop(self, tp: TopicPartition) -> None:
-        self._buffers.pop(tp, None)
+        buffer = self._buffers.pop(tp, None)
+        if buffer is not None:
+            buffer.clear()  # what a session asked for it may be known for long
         self.filled.pop(tp, None)
         self._forget(tp)
 
@@ -132,6 +141,10 @@ class FetchPlan:
                 self._forget(tp)
                 continue
             leader = None if self._leaders.rests(tp, now_ms) else self._leaders.address(tp, now_ms)
+            if leader is not None and view.topic_id(tp.topic) == NO_TOPIC_ID:
+                self._complain(None, UnsupportedVersion(_NO_ID.format(tp.topic)))
+                self._leaders.rest(tp)
+                leader = None
             if leader is None or self._epochs.needed(buffer):
                 self._forget(tp)
                 self._due[tp] = None

@@ -367,10 +367,14 @@ class PartitionBuffer:
             self._start_over()
             raise chunk.damage
 
-    def _start_over(self) -> None:
-        """Something here can't be read: fetch it again when the user goes on."""
+    def clear(self) -> None:
+        """Hold nothing any more."""
         self.chunks.clear()
         self._records = []
         self._rows = []
         self._behind = 0
+
+    def _start_over(self) -> None:
+        """Something here can't be read: fetch it again when the user goes on."""
+        self.clear()
         self.fetch_offset, self.fetch_epoch = self.place.position or 0, self.place.epoch

@@ -61,7 +61,8 @@ from raylog.protocol.wire import NodeEndpoint
 log = Logger(__name__)
 
 FETCH_VERSION = 13
-"""Topics by their ids (KIP-516): nothing is read of another topic that was given the name of one that is gone."""
+"""Topics by their ids (KIP-516): an answer is of the topic that was asked for. A place that knows its topic's id, as a
+group's do, is read in no other one; one that does not goes on at its position in whichever topic has the name."""
 _IDLE_MS = 60_000
 _CLOSING = 8  # requests under way to a broker beyond which it isn't told that its session is over
 
@@ -117,6 +118,7 @@ class Fetcher:
             self._replicas,
             self._epochs,
             self.buffers,
+            complain=self.complaints.add,
             new_buffer=lambda place: PartitionBuffer(place, key, value, check_crcs=check_crcs, counts=self.counts),
             hands_out=hands_out,
             max_partition_bytes=settings[MAX_PARTITION_FETCH_BYTES],
