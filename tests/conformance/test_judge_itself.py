@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from judge.bases import ask
+from judge.asker import compressed
+from judge.bases import BASES, ask, base_of
 from judge.choices import CHOICES
 from judge.edges import edges
 from judge.judgement import idle_choices
 from judge.recorded import load
 from judge.steps import Sequence
 from judge.verdict import differences, shortest
+from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.messages import request_type
+from raylog.protocol.records import Codec, batch_headers, decode_batches
 
-HEARTBEAT, CONFIGS = 12, 32
+PRODUCE, HEARTBEAT, CONFIGS = 0, 12, 32
 
 
 def found(ours: object, kafka: object, *, api: int = HEARTBEAT) -> list[tuple[str, str, str]]:
@@ -81,3 +84,22 @@ def test_choice_is_idle_unless_an_unrecorded_sequence_may_need_it() -> None:
     assert {"producer *", "topic *"} <= {each.where for each in idle}
     assert not any(each.covers("settings 1.0") for each in idle)
     assert idle_choices(set(CHOICES), []) == []
+
+
+def test_produce_tries_each_codec_with_records_and_with_garbage() -> None:
+    step = base_of(BASES["Produce"], PRODUCE, 9)
+    tried = {
+        each.name.partition("records=compressed-")[2]: each.tree["topic_data"][0]["partition_data"][0]["records"]
+        for each in edges(request_type(PRODUCE, 9), step.tree)
+        if "compressed-" in each.name
+    }
+    assert len(tried) == 8
+    for name, records in tried.items():
+        codec = Codec.from_name(name.removesuffix("-garbage"))
+        [(_, header)] = batch_headers(compressed(records))
+        assert header.codec is codec
+        if name.endswith("-garbage"):
+            with pytest.raises(CorruptMessage):
+                list(decode_batches(compressed(records)))
+        else:
+            assert len(list(decode_batches(compressed(records)))) == 3

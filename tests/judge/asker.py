@@ -15,14 +15,14 @@ from typing import Any, Self
 from uuid import UUID
 
 from judge.bases import BATCH, GROUP, TIMEOUT_MS, TOPICS, ask, make
-from judge.steps import NOT_UTF8, NOT_UTF8_BYTES, Batch, Ref, RefKind, Sequence, Step, Tree
+from judge.steps import NOT_UTF8, NOT_UTF8_BYTES, Batch, Compressed, Ref, RefKind, Sequence, Step, Tree
 from judge.told import MARKER, Known, told
 from judge.wire import ANSWER_S, Wire
 from kit.waiting import wait_until
 from raylog.protocol.ids import TimestampMs
-from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.records import Codec, Record, encode_batch, frame_batch
 
-__all__ = ["Answers", "Asker"]
+__all__ = ["Answers", "Asker", "compressed"]
 
 AT_ONCE_S = 0.1
 """What does not come by then waits for others, where nobody has told before; on a busy machine ROUNDS times as long as
@@ -185,6 +185,8 @@ class Asker:
                 return given + value.plus if value.plus else given
             case Batch():
                 return self._bytes_of(value)
+            case Compressed():
+                return compressed(value)
             case dict():
                 return {key: self._meant(each) for key, each in value.items()}
             case list():
@@ -286,6 +288,14 @@ class Asker:
         [found] = self._plain.answer_to(ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])).coordinators
         [described] = self._plain.answer_to(ask(DESCRIBE_GROUPS, 5, groups=["g"])).groups
         return not found.error_code.value and not described.error_code.value
+
+
+def compressed(records: Compressed) -> bytes:
+    """The batch, whose checksum is right."""
+    codec = Codec.from_name(records.codec)
+    if records.garbage:
+        return frame_batch(b"\xff\x00garbage" * 10, 3, NOW, NOW, attributes=codec)
+    return encode_batch([Record(b"value %d" % n * 100, timestamp=NOW) for n in range(3)], codec=codec)
 
 
 def _read(name: Any) -> str:

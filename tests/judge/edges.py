@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from judge.steps import NOT_UTF8, Ref, RefKind, Tree, kind_of, parts_of
+from judge.steps import NOT_UTF8, Compressed, Ref, RefKind, Tree, kind_of, parts_of
 
 __all__ = ["Edge", "edges"]
 
@@ -16,6 +16,9 @@ VERY_LONG = 32_000
 KEPT = ("transactional_id",)
 """Texts that Kafka keeps for ever, each in this sequence alone."""
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "timedelta_i32": 32, "timedelta_i64": 57}
+
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 class Edge(NamedTuple):
@@ -112,3 +115,6 @@ def _records(value: Any) -> Iterator[tuple[str, Tree]]:
         yield "magic-1", value[:16] + b"\1" + value[17:]
         yield "leader-epoch-9", value[:12] + b"\0\0\0\x09" + value[16:]
         yield "base-offset-9", b"\0" * 7 + b"\x09" + value[8:]
+        for codec in CODECS:
+            yield f"compressed-{codec}", Compressed(codec)
+            yield f"compressed-{codec}-garbage", Compressed(codec, garbage=True)

@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from raylog.protocol.messages import encode_request, request_type
 
 __all__ = [
-    "NOT_UTF8", "NOT_UTF8_BYTES", "Batch", "Ref", "RefKind", "Sequence", "Step", "Tree", "encode", "filled", "kind_of",
-    "parts_of",
+    "NOT_UTF8", "NOT_UTF8_BYTES", "Batch", "Compressed", "Ref", "RefKind", "Sequence", "Step", "Tree", "encode",
+    "filled", "kind_of", "parts_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -59,6 +59,14 @@ class Batch(NamedTuple):
     records: int = 1
     epoch_plus: int = 0
     transactional: bool = False
+
+
+class Compressed(NamedTuple):
+    """Records under a codec, by its name, so that no library's version tells what is asked; ``garbage``: under it is
+    nothing that it can decompress."""
+
+    codec: str
+    garbage: bool = False
 
 
 class Step(NamedTuple):
