@@ -15,6 +15,7 @@ from kit.wire import request
 from raylog.broker.config import BROKER_SETTINGS, RETENTION_MS, SEGMENT_MS, topic_settings
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection
+from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.messages import decode_response
 
 KEYS = {row.name: row.key for row in TABLE}
@@ -117,6 +118,20 @@ def test_create_topics_tells_the_same_settings(node: Node) -> None:
 )
 def test_retention_is_told_in_ms_minutes_or_hours(given: dict[str, str], retention_ms: int) -> None:
     assert topic_settings(BROKER_SETTINGS.settings(given))[RETENTION_MS] == retention_ms
+
+
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+@pytest.mark.parametrize("value", ["0", "-2"])
+def test_retention_of_nothing_is_refused_for_a_broker(name: str, value: str) -> None:
+    """Kafka doesn't start with it: every topic would lose what it has."""
+    with pytest.raises(InvalidConfig, match=f"{name}.*must be -1 or at least 1"):
+        BROKER_SETTINGS.settings({name: value})
+    for sound in ("-1", "1"):
+        BROKER_SETTINGS.settings({name: sound})
+
+
+def test_retention_of_nothing_is_a_topic_s_right() -> None:
+    assert topic_settings(BROKER_SETTINGS.settings({}), {"retention.ms": "0"})[RETENTION_MS] == 0
 
 
 def test_segments_roll_after_hours() -> None:

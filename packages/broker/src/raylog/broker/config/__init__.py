@@ -87,7 +87,7 @@ from raylog.broker.config.replication import (
     REPLICA_SOCKET_TIMEOUT_MS,
     UNCLEAN_LEADER_ELECTION_ENABLE_BROKER,
 )
-from raylog.protocol.settings import Setting, Settings, SettingsTable
+from raylog.protocol.settings import Setting, Settings, SettingsTable, at_least
 
 __all__ = [
     "ADVERTISED_LISTENERS",
@@ -250,7 +250,7 @@ BROKER_SETTINGS = SettingsTable(
 _WEEK_MS = 7 * 24 * 60 * 60 * 1000
 
 CLEANUP_POLICY: Setting[tuple[str, ...]] = topic_row("cleanup.policy", LOG_CLEANUP_POLICY)
-RETENTION_MS: Setting[int] = topic_row("retention.ms", LOG_RETENTION_MS, _WEEK_MS)
+RETENTION_MS: Setting[int] = topic_row("retention.ms", LOG_RETENTION_MS, _WEEK_MS, at_least(-1))
 RETENTION_BYTES: Setting[int] = topic_row("retention.bytes", LOG_RETENTION_BYTES)
 SEGMENT_BYTES: Setting[int] = topic_row("segment.bytes", LOG_SEGMENT_BYTES)
 SEGMENT_MS: Setting[int] = topic_row("segment.ms", LOG_ROLL_MS, _WEEK_MS)

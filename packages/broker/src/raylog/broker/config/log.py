@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from raylog.protocol.settings import Scope, Setting, ValueType, at_least, one_of
@@ -23,8 +24,18 @@ def _only_producer(codec: str) -> str | None:
     return "is not available: brokers keep the producer's compression; use producer and set it at the producer"
 
 
-def topic_row(name: str, broker: Setting[Any], unset: Any = None) -> Setting[Any]:
-    """The topic's row of a broker's setting: same type, unit, check and meaning, and its default, or else ``unset``."""
+def _forever_or_some(value: int | None) -> str | None:
+    """Zero is for one topic to say: as a broker's setting it would delete what all hold. Kafka refuses it, too."""
+    return None if value is None or value == -1 or value >= 1 else "must be -1 or at least 1"
+
+
+def topic_row(
+    name: str, broker: Setting[Any], unset: Any = None, check: Callable[[Any], str | None] | None = None
+) -> Setting[Any]:
+    """The topic's row of a broker's setting: same type, unit and meaning.
+
+    ``unset`` is the default where the broker's row has none, ``check`` takes the place of its check.
+    """
     return Setting(
         name,
         broker.type,
@@ -32,7 +43,7 @@ def topic_row(name: str, broker: Setting[Any], unset: Any = None) -> Setting[Any
         Scope.TOPIC,
         broker.doc.partition(" Unset: ")[0],
         unit=broker.unit,
-        check=broker.check,
+        check=check or broker.check,
         broker_default=broker.name,
         coarser=broker.coarser,
     )
@@ -107,7 +118,7 @@ LOG_RETENTION_MS: Setting[int | None] = Setting(
     "A segment whose newest record is older than this is deleted; -1: never. Unset: log.retention.minutes, or "
     "log.retention.hours.",
     unit="ms",
-    check=at_least(-1),
+    check=_forever_or_some,
     coarser=(("log.retention.minutes", 60_000), ("log.retention.hours", _HOUR_MS)),
 )
 LOG_RETENTION_MINUTES: Setting[int | None] = Setting(
@@ -117,7 +128,7 @@ LOG_RETENTION_MINUTES: Setting[int | None] = Setting(
     Scope.STATIC,
     "log.retention.ms in minutes, where that is not set.",
     unit="min",
-    check=at_least(-1),
+    check=_forever_or_some,
 )
 LOG_RETENTION_HOURS = Setting(
     "log.retention.hours",
@@ -126,7 +137,7 @@ LOG_RETENTION_HOURS = Setting(
     Scope.STATIC,
     "log.retention.ms in hours, where neither that nor log.retention.minutes is set.",
     unit="h",
-    check=at_least(-1),
+    check=_forever_or_some,
 )
 LOG_RETENTION_BYTES = Setting(
     "log.retention.bytes",

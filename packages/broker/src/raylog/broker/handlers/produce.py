@@ -146,9 +146,10 @@ class _Produce(DelayedReply):
             try:
                 if refusal is not None:
                     raise refusal
-                records = _one_batch(ctx, tp, part)
                 ports.lease.check()
-                partition = ports.partitions.get(tp, topic_id)
+                led = ports.partitions.get(tp, topic_id)
+                records = _one_batch(ctx, tp, part)
+                partition = led
                 appended = self._append(partition, records)
             except Exception as error:  # noqa: BLE001 (whatever it is, the other partitions go on)
                 start = NO_OFFSET
