@@ -36,6 +36,7 @@ from raylog.client.connection_config import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
 from raylog.client.guards import ForkGuard
 from raylog.client.interceptors import ProducerChain, ProducerInterceptor
+from raylog.client.metadata import ClusterView
 from raylog.client.metrics import PRODUCER_METRICS
 from raylog.client.metrics_reporter import MetricsReporter, Statistics
 from raylog.client.network import Network
@@ -333,8 +334,7 @@ class ProducerCore:
         check_topic_name(topic)
         self._fork.check()
         with self._lock:
-            self._wait(lambda: self._knows(topic, partition), self._unknown(topic, partition))
-            view = self._network.metadata.view
+            view = self._wait(lambda: self._view_with(topic, partition), self._unknown(topic, partition))
             before = self._routes.get(topic)
             sticky = before.sticky if before else StickyPartitioner(random.randrange, self._batch_size)
             route = _Route(topic, len(view.topics[topic].partitions), view.led[topic], sticky, view.version)
@@ -344,18 +344,19 @@ class ProducerCore:
                     del self._routes[name]
             return route
 
-    def _knows(self, topic: str, partition: int) -> bool:
-        """Whether the metadata has it; asks for it when not."""
+    def _view_with(self, topic: str, partition: int) -> ClusterView | None:
+        """The metadata that has it; asks for it where none has."""
         metadata = self._network.metadata
-        error = metadata.view.errors.get(topic)
+        view = metadata.view
+        error = view.errors.get(topic)
         if error is not None and not is_retriable(error):
             raise error
-        known = metadata.view.topics.get(topic)
+        known = view.topics.get(topic)
         if known is None:
             metadata.want((topic,), monotonic_ms())
         elif partition >= len(known.partitions):
             metadata.need_update()
-        return known is not None and partition < len(known.partitions)
+        return view if known is not None and partition < len(known.partitions) else None
 
     def _unknown(self, topic: str, partition: int) -> str | RaylogError:
         """What is missing when the wait for a partition is over."""
