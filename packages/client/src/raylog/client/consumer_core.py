@@ -106,6 +106,7 @@ class ConsumerCore:
         self._followed = {}
         self._network.metadata.want(tp.topic for tp in wanted)
         self._subscription.assign(wanted)
+        self._network.pool.wakeup()  # a poll of another thread, which waits, goes on with these
 
     def current_lag(self, topic: str, partition: int) -> int | None:
         """How many offsets the position is behind the end of what can be read, as the last answer told it; None while
@@ -136,6 +137,7 @@ class ConsumerCore:
         """Read on where :meth:`pause` stopped; without arguments, on all assigned partitions."""
         for tp in to_partitions(partitions) or self.assignment():
             self._place(*tp).paused = False
+        self._network.pool.wakeup()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
@@ -144,23 +146,25 @@ class ConsumerCore:
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read on from ``offset``. InvalidRequest when it is negative or the partition isn't assigned."""
         self._place(topic, partition).seek(checked_offset(f"{topic}-{partition}: offset", offset))
+        self._network.pool.wakeup()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Read on from the first offset kept; without arguments, on all assigned partitions."""
-        for tp in to_partitions(partitions) or self.assignment():
-            self._place(*tp).seek_to(EARLIEST)
+        self._seek_to(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Read on from the end, which is looked up when reading; without arguments, on all assigned partitions."""
-        for tp in to_partitions(partitions) or self.assignment():
-            self._place(*tp).seek_to(LATEST)
+        self._seek_to(LATEST, partitions)
 
     def seek_to_time(self, timestamp: int, *partitions: tuple[str, int]) -> None:
         """Read on from the first record at or after ``timestamp`` (ms since 1970), or the end where none is so
         young; without partitions, on all assigned ones. InvalidRequest when it is negative."""
-        timestamp = checked_offset("timestamp", timestamp)
+        self._seek_to(checked_offset("timestamp", timestamp), partitions)
+
+    def _seek_to(self, target: int, partitions: Iterable[tuple[str, int]]) -> None:
         for tp in to_partitions(partitions) or self.assignment():
-            self._place(*tp).seek_to(timestamp)
+            self._place(*tp).seek_to(target)
+        self._network.pool.wakeup()
 
     def _check(self) -> None:
         """Raises RaylogError in a forked child, and once it is closed."""
