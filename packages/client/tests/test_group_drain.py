@@ -162,6 +162,16 @@ def test_calls_end_with_the_drains_timeout(call: str) -> None:
     assert cluster.now_s == 7
 
 
+def test_first_look_is_taken_though_members_answer_late() -> None:
+    """It says what is left."""
+    cluster = Cluster()
+    drain = drain_of(cluster, 0.5)
+    cluster.now_s += 3
+    with pytest.raises(RequestTimedOut, match=r"not drained within 0.5 s: t-0 at no position of 5"):
+        drain.is_done((), {})
+    assert cluster.timeouts == [LOOK_S]
+
+
 @pytest.mark.parametrize("call", ["topics", "ends", "committed"])
 @pytest.mark.parametrize("kind", [NetworkException, LeaderNotAvailable, BrokerNotAvailable, UnknownTopicOrPartition])
 def test_passing_error_of_a_look_ends_no_drain(kind: type[RaylogError], call: str) -> None:

@@ -91,6 +91,8 @@ class GroupDrain:
 
     def _look(self, owned: Container[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
         left_s = self._left_s()
+        if self._ends is None and self._problem is None:
+            left_s = max(left_s, LOOK_S)  # the first look is taken however late it is: it says what is left
         if left_s <= 0:
             return
         gone: Set[TopicName] = frozenset()
