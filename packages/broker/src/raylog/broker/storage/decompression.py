@@ -60,9 +60,8 @@ class RequestDecompression:
 
     def _decompressed_size(self, codec: Codec, body: memoryview, tp: TopicPartition) -> int:
         size = cost = 0
-        may_be_one_piece = codec is Codec.SNAPPY and max_decompressed(codec, len(body)) > _PIECE_BYTES
+        is_large = codec is Codec.SNAPPY and max_decompressed(codec, len(body)) > _PIECE_BYTES  # a block is one piece
         with ExitStack() as slot:
-            is_large = may_be_one_piece
             if is_large:
                 slot.enter_context(self._slots)
             self._charge(0, tp)
