@@ -238,8 +238,6 @@ def _episode(random: Random, at: int, brokers: int) -> list[Fault]:
         faults.append(faults[0]._replace(at=max(at - 50, START_MS), kind="quiet"))
         after = random.choice(AFTER_MS)
         faults.append(faults[0]._replace(kind="kill", broker=SUBJECT, length=50, moment="follows", after=after))
-    if moment == "grows" and random.random() < 0.5:
-        faults += _deleted_while_it_joins(random, faults[0])
     if random.random() < 0.2:
         faults.append(_fault(random, at, random.choice(("zkslow", "storm", "far")), brokers))
     for _ in range(random.choice((1, 1, 2))):
@@ -248,19 +246,6 @@ def _episode(random: Random, at: int, brokers: int) -> list[Fault]:
         strike = _fault(random, at, random.choices([*strikes], [*strikes.values()])[0], brokers)
         faults.append(strike._replace(broker=whom, moment=moment, after=random.choice(AFTER_MS)))
     return faults
-
-
-def _deleted_while_it_joins(random: Random, cause: Fault) -> list[Fault]:
-    """A follower is back soon, records are deleted while it comes into the ISR, and then its leader is gone. Not
-    all are deleted: a follower that begins with none of a producer's records does not know the producer."""
-    length = random.choice(SHORT)
-    delete = Fault(cause.at, "delete", ITS_LEADER, 0, rate=0.1, moment="follows")
-    return [
-        Fault(max(cause.at - 50, START_MS), "quiet", ITS_LEADER, length + 1_500),
-        Fault(cause.at, "kill", cause.broker, length),
-        *(delete._replace(after=random.randint(1, 200)) for _ in range(6)),
-        Fault(cause.at, "kill", ITS_LEADER, 600, moment="grows", after=random.choice((0, 1, 5, 20))),
-    ]
 
 
 def inject(world: World, faults: list[Fault]) -> None:

@@ -96,18 +96,6 @@ class JoiningPartition(Partition):
     leadership = JoinsAtHighWatermark
 
 
-class JoinsWithDeleted(Leadership):
-    """What a follower keeps that others have deleted is of no interest, nor is it in one that joins meanwhile."""
-
-    def low_watermark(self, log_start: Offset) -> Offset:
-        members = [self.followers.get(member) for member in (*self.isr, *self.elr)]
-        return min([log_start, *(replica.log_start for replica in members if replica is not None)])
-
-
-class KeepingPartition(Partition):
-    leadership = JoinsWithDeleted
-
-
 class BelievesAnyFetch(Leadership):
     """A fetch from before the follower truncated, or lost its disk, counts as well."""
 
@@ -383,7 +371,6 @@ PLANTED = {
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
         _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
         _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
-        _planted("joins-with-deleted", DELETED, partition=KeepingPartition),
         _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
         _planted("state-before-its-effects", PROGRESS, IN_TIME, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("membership-ends-by-an-error", PROGRESS, IN_TIME, loops=EndingLoops),
