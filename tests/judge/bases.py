@@ -113,6 +113,13 @@ def config_of(name: str, *keys: str) -> Step:
 
 RETENTION = {"resource_type": TOPIC, "resource_name": "c#", "configs": [{"name": "retention.ms", "value": "60000"}]}
 PARTITION_0 = {"partition_index": 0}
+COMMITTED = ask(
+    OFFSET_COMMIT,
+    8,
+    group_id="x#",
+    generation_id_or_member_epoch=-1,
+    topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 2}]}],
+)
 
 BASES: dict[str, Base] = {
     "Produce": Base(
@@ -303,15 +310,7 @@ BASES: dict[str, Base] = {
     ),
     "DeleteGroups": Base(
         {"groups_names": ["x#"]},
-        before=(
-            ask(
-                OFFSET_COMMIT,
-                8,
-                group_id="x#",
-                generation_id_or_member_epoch=-1,
-                topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 2}]}],
-            ),
-        ),
+        before=(COMMITTED,),
         after=(committed("x#"),),
     ),
     "ElectLeaders": Base(
@@ -339,15 +338,7 @@ BASES: dict[str, Base] = {
     "ListPartitionReassignments": Base({"timeout": TIMEOUT_MS, "topics": [{"name": "t", "partition_indexes": [0]}]}),
     "OffsetDelete": Base(
         {"group_id": "x#", "topics": [{"name": "t", "partitions": [PARTITION_0]}]},
-        before=(
-            ask(
-                OFFSET_COMMIT,
-                8,
-                group_id="x#",
-                generation_id_or_member_epoch=-1,
-                topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 2}]}],
-            ),
-        ),
+        before=(COMMITTED,),
         after=(committed("x#"),),
     ),
     "DescribeCluster": Base({"include_cluster_authorized_operations": False, "endpoint_type": 1}),

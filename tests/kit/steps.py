@@ -8,13 +8,13 @@ from types import FrameType
 from typing import Any
 
 
-def steps(action: Callable[[], object]) -> int:
-    """Instructions of Python code that ``action`` runs."""
+def steps(action: Callable[[], object], *, of: str = "") -> int:
+    """Instructions of Python code that ``action`` runs, of files with ``of`` in their paths."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        frame.f_trace_lines, frame.f_trace_opcodes = False, of in frame.f_code.co_filename
         count += event == "opcode"
         return trace
 

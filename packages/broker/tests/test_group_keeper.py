@@ -13,6 +13,7 @@ from kit.stores import close_node
 from raylog.broker.groups import keeper
 from raylog.broker.groups.classic_claims import choose_coordinator
 from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
+from raylog.broker.groups.coordinator import GroupCoordinator
 from raylog.broker.groups.held import read_claim
 from raylog.broker.groups.table import GroupBusy
 from raylog.coordination import group_paths
@@ -136,8 +137,8 @@ def test_group_let_go_of_is_held_again_with_next_pass(brokers: Brokers) -> None:
     brokers.await_members_gone(1)
 
 
-def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Brokers) -> None:
-    """The member comes and the lease goes between two looks, under the same claim; then the member is gone."""
+def let_go_of_with_a_member(brokers: Brokers) -> tuple[GroupCoordinator, GroupId]:
+    """A group that was idle at the last look, has had a member since, and was let go of under the same claim."""
     one = brokers.start(1)
     make(brokers, 1, 1)
     group = GroupId("many-0")
@@ -146,20 +147,19 @@ def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Broker
     member_of(one, group, session_timeout_ms=100)
     brokers.lose_lease(1)
     brokers.leases[1] = True
+    return one, group
+
+
+def test_group_that_was_idle_and_had_members_since_is_held_again(brokers: Brokers) -> None:
+    """The member comes and the lease goes between two looks, under the same claim; then the member is gone."""
+    _, group = let_go_of_with_a_member(brokers)
     brokers.keep(1, after_ms=keeper.LOOK_MS)
     brokers.await_members_gone(1, group)
 
 
 def test_group_that_could_not_be_held_again_is_not_forgotten(brokers: Brokers) -> None:
     """As before; and the store does not answer when it is to be held again, and until the next look."""
-    one = brokers.start(1)
-    make(brokers, 1, 1)
-    group = GroupId("many-0")
-    brokers.keep(1, after_ms=keeper.LOOK_MS)
-    brokers.keep(1, after_ms=keeper.LOOK_MS)
-    member_of(one, group, session_timeout_ms=100)
-    brokers.lose_lease(1)
-    brokers.leases[1] = True
+    one, group = let_go_of_with_a_member(brokers)
     brokers.stores[1].lose_next_answer()
     brokers.keep(1)
     assert one.held_count == 0

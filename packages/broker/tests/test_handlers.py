@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.node_calls import ask
 from kit.wire import request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
@@ -20,22 +21,12 @@ from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
 
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
-KEYS = {row.name: row.key for row in TABLE}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path, config={"num.partitions": "3"}) as node:
         yield node
-
-
-def ask(node: Node, api: str, version: int, *, listener: str = "PLAINTEXT", **values: Any) -> Any:
-    frame = request(KEYS[api], version, **values)[4:]
-    reply = node.answer(frame, Connection(listener))
-    assert isinstance(reply, bytes)
-    correlation_id, response = decode_response(KEYS[api], version, reply)
-    assert correlation_id == 7
-    return response
 
 
 def append(node: Node, topic: str, *timestamps: int) -> None:

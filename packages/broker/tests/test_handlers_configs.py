@@ -11,12 +11,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.node_calls import ask
 from kit.topics import stored_configs
 from kit.waiting import wait_until
-from kit.wire import request
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS, SEGMENT_BYTES
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import Connection, Operation, Resource
+from raylog.broker.handlers.context import Operation, Resource
 from raylog.broker.ports import StoredConfigs
 from raylog.coordination import paths
 from raylog.coordination.memory_store import MemoryStore
@@ -25,11 +25,9 @@ from raylog.coordination.registration import ensure_cluster
 from raylog.coordination.store import MAX_WRITE_BYTES
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import TopicName
-from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
 
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
-KEYS = {row.name: row.key for row in TABLE}
 TOPIC, SELF, ALL = (2, "t"), (4, str(BROKER)), (4, "")
 SET, DELETE, APPEND, SUBTRACT = range(4)
 HOUR_MS = 3_600_000
@@ -40,12 +38,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path, config={"num.partitions": "3"}) as node:
         node.create_topic("t")
         yield node
-
-
-def ask(node: Node, api: str, version: int, **values: Any) -> Any:
-    reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
-    assert isinstance(reply, bytes)
-    return decode_response(KEYS[api], version, reply)[1]
 
 
 def resource(which: tuple[int, str], configs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,14 +11,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.node_calls import ask
 from kit.partitions import append
-from kit.wire import request
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import Connection, Operation, Resource
+from raylog.broker.handlers.context import Operation, Resource
 from raylog.protocol.errors import RequestTimedOut
-from raylog.protocol.messages import decode_response
 
-KEYS = {row.name: row.key for row in TABLE}
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
 UNKNOWN = -(2**31)
 TOPIC_OPERATIONS, CLUSTER_OPERATIONS = 3576, 8096
@@ -31,12 +29,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path) as node:
         node.create_topic("t", partitions=2)
         yield node
-
-
-def ask(node: Node, api: str, version: int, **values: Any) -> Any:
-    reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
-    assert isinstance(reply, bytes)
-    return decode_response(KEYS[api], version, reply)[1]
 
 
 # --- what a client may do (KIP-430)

@@ -10,12 +10,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
-from kit.wire import request
+from kit.node_calls import ask
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import Connection, Operation, Resource
-from raylog.protocol.messages import decode_response
+from raylog.broker.handlers.context import Operation, Resource
 
-KEYS = {row.name: row.key for row in TABLE}
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
 
 
@@ -23,12 +21,6 @@ VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TAB
 def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path) as node:
         yield node
-
-
-def ask(node: Node, api: str, version: int, **values: Any) -> Any:
-    reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
-    assert isinstance(reply, bytes)
-    return decode_response(KEYS[api], version, reply)[1]
 
 
 class Denies:

@@ -12,13 +12,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
-from kit.wire import request
+from kit.node_calls import ask
 from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import Connection, Operation, Resource
-from raylog.protocol.messages import decode_response
+from raylog.broker.handlers.context import Operation, Resource
 from raylog.protocol.wire import ZERO_UUID
 
-KEYS = {row.name: row.key for row in TABLE}
 GROWING = next(range(row.min_version, row.max_version + 1) for row in TABLE if row.name == "CreatePartitions")
 
 
@@ -26,12 +24,6 @@ GROWING = next(range(row.min_version, row.max_version + 1) for row in TABLE if r
 def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path) as node:
         yield node
-
-
-def ask(node: Node, api: str, version: int, **values: Any) -> Any:
-    reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
-    assert isinstance(reply, bytes)
-    return decode_response(KEYS[api], version, reply)[1]
 
 
 class Denies:

@@ -10,15 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.node import BROKER, Node
+from kit.node_calls import ask
 from kit.partitions import append
-from kit.wire import request
 from raylog.broker.config import BROKER_SETTINGS, RETENTION_MS, SEGMENT_MS, topic_settings
-from raylog.broker.handlers import TABLE
-from raylog.broker.handlers.context import Connection
 from raylog.protocol.errors import InvalidConfig
-from raylog.protocol.messages import decode_response
 
-KEYS = {row.name: row.key for row in TABLE}
 FOREVER, DAY_MS = str(2**63 - 1), 86_400_000
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 KAFKA: dict[str, tuple[int, str, str]] = {
@@ -64,12 +60,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with Node(tmp_path) as node:
         node.create_topic("t")
         yield node
-
-
-def ask(node: Node, api: str, version: int, **values: Any) -> Any:
-    reply = node.answer(request(KEYS[api], version, **values)[4:], Connection("PLAINTEXT"))
-    assert isinstance(reply, bytes)
-    return decode_response(KEYS[api], version, reply)[1]
 
 
 def described(node: Node, topic: str = "t") -> dict[str, Any]:

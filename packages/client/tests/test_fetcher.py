@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from types import FrameType
 from typing import Any, cast
 from uuid import UUID
 
@@ -12,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from kit.interrupts import Interrupt
+from kit.steps import steps
 from kit.wire import entity
 from raylog.client import fetch_plan
 from raylog.client.connection import Address, Reply, Request
@@ -372,25 +371,6 @@ def test_topic_without_id_is_told_and_not_fetched() -> None:
     world.settle()
 
 
-def steps_of(call: Any) -> int:
-    """How many bytecodes of the product's a call executes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = "raylog" in frame.f_code.co_filename
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def read_one(world: World) -> None:
     """A record comes in one partition, and is taken."""
     world.wire.ends[0] += 1
@@ -407,5 +387,5 @@ def test_partitions_in_which_nothing_happens_cost_nothing(count: int) -> None:
     for world in (few, many):
         world.settle()
         read_one(world)
-        costs.append(steps_of(lambda: read_one(world)))  # noqa: B023
+        costs.append(steps(lambda: read_one(world), of="raylog"))  # noqa: B023
     assert costs[1] <= costs[0] * 1.1, costs

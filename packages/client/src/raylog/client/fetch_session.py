@@ -10,7 +10,7 @@ What a request costs depends on what changed since the last one, not on how many
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from raylog.protocol.fetch import FetchPartition
@@ -75,21 +75,19 @@ class FetchSession:
     def request(self) -> SessionRequest:
         """The request after which the broker looks for exactly what is wanted."""
         changed, self._changed = self._changed, {}
-        topic_ids = {tp.topic: wanted.topic_id for tp in changed if (wanted := self.wanted.get(tp)) is not None}
+        topic_ids = _ids({tp: wanted for tp in changed if (wanted := self.wanted.get(tp)) is not None})
         if any(self.topic_ids.get(name, topic_id) != topic_id for name, topic_id in topic_ids.items()):
             self._epoch = _INITIAL_EPOCH
         if self._epoch == _INITIAL_EPOCH:
             self.asked = self.wanted.copy()
-            topic_ids = {tp.topic: wanted.topic_id for tp, wanted in self.asked.items()}
-            self.topic_ids, self.topic_names = {}, {}
-        elif len(self.topic_ids) > 2 * len(self.asked) + _SPARE_TOPICS:
-            read = {tp.topic for tp in self.asked}  # those that are to be forgotten now, too
-            self.topic_ids = {name: topic_id for name, topic_id in self.topic_ids.items() if name in read}
-            self.topic_names = {topic_id: name for name, topic_id in self.topic_ids.items()}
-        self.topic_ids.update(topic_ids)
-        self.topic_names.update((topic_id, name) for name, topic_id in topic_ids.items())
-        if self._epoch == _INITIAL_EPOCH:
+            self._name(_ids(self.asked))
             return SessionRequest(self.id, _INITIAL_EPOCH, {tp: wanted.fetch for tp, wanted in self.asked.items()}, [])
+        if len(self.topic_ids) > 2 * len(self.asked) + _SPARE_TOPICS:
+            read = {tp.topic for tp in self.asked}  # those that are to be forgotten now, too
+            self._name({**{name: self.topic_ids[name] for name in self.topic_ids.keys() & read}, **topic_ids})
+        else:
+            self.topic_ids.update(topic_ids)
+            self.topic_names.update((topic_id, name) for name, topic_id in topic_ids.items())
         partitions: dict[TopicPartition, FetchPartition] = {}
         forgotten: list[TopicPartition] = []
         for tp in changed:
@@ -101,6 +99,11 @@ class FetchSession:
             elif before is not None:
                 forgotten.append(tp)
         return SessionRequest(self.id, self._epoch, partitions, forgotten)
+
+    def _name(self, topic_ids: dict[TopicName, TopicId]) -> None:
+        """These topics, and no others."""
+        self.topic_ids = topic_ids
+        self.topic_names = {topic_id: name for name, topic_id in topic_ids.items()}
 
     def answered(self, session_id: int, named: Iterable[TopicPartition]) -> None:
         """The answer came, without an error about the session, and had something of the partitions ``named``."""
@@ -119,6 +122,10 @@ class FetchSession:
         self._epoch = _INITIAL_EPOCH
         if unknown:
             self.id = _NONE
+
+
+def _ids(wanted: Mapping[TopicPartition, Wanted]) -> dict[TopicName, TopicId]:
+    return {tp.topic: each.topic_id for tp, each in wanted.items()}
 
 
 _ASK_AGAIN = Wanted(FetchPartition(-1, -1, -1), NO_TOPIC_ID, None, False)
