@@ -8,15 +8,15 @@ READY  := $(VENV)/.ready
 DATA   ?= .raylog/quickstart
 EXECUTIONS ?= 100000
 SEED   ?= 1
-CORE   := packages tests/property tests/sim tests/fuzz tests/mutation tests/test_rules.py tests/test_infra.py
 BUG    ?=
 JOBS   ?= 1
 ENTRIES ?= 100000
 SECONDS ?= 1800
 API    ?=
+FRESH  ?=
 JUDGE  := cd tests && ../$(BIN)/python -m judge
 
-.PHONY: help setup quickstart down check format test test-core-and-others test-system test-fast conformance judge judge-record judge-replay judge-open churn cost fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
+.PHONY: help setup quickstart down check format test test-nightly test-fast conformance judge judge-record judge-replay judge-open judge-proof judge-clients judge-clients-record churn cost fuzz mutation sim sim-long sim-proof bench bench-spark bench-replication lock docs clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ help:            ## this list
 setup: $(READY)  ## .venv with everything that requirements.lock names, and the packages from this tree
 
 # A kernel that was changed has to be compiled anew, or the old one would be tested.
-$(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml) packages/protocol/setup.py $(wildcard packages/protocol/src/raylog/protocol/*_kernel.py)
+$(READY): requirements.lock requirements-build.lock $(PKGS:%=%/pyproject.toml) packages/protocol/setup.py $(wildcard packages/protocol/src/raylog/protocol/batches/*_kernel.py)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "raylog needs Python 3.11 or later, and $(PYTHON) is %d.%d; name one with PYTHON=" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
@@ -38,45 +38,53 @@ quickstart: setup ## the main job on real data: flights into a topic, out throug
 down: setup      ## take the quickstart's cluster down
 	$(BIN)/raylog down --data-dir $(DATA)
 
-check: setup     ## lint, types, import contracts, the rules that are tests
+check: setup     ## lint, types, import contracts, unused code and dependencies, the rules that are tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/vulture
+	@for package in $(PKGS); do (cd $$package && $(CURDIR)/$(BIN)/deptry --no-ansi src) || exit 1; done
 	$(BIN)/pytest -q -p no:randomly tests/test_rules.py
 
 format: setup    ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup      ## all tests: those that only compute, then other clients and Spark, beside those with processes, sockets and clocks
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-core-and-others test-system
+test: setup      ## all tests: those that only compute, other clients and Spark, beside those with processes, sockets and clocks
+	$(BIN)/python tests/suite.py
 
-test-core-and-others: setup
-	nice -n 19 $(BIN)/pytest -q $(CORE)
-	$(BIN)/pytest -q tests/conformance
-	$(BIN)/pytest -q tests/pipelines
+test-nightly: setup ## all tests, the long ones whole
+	RAYLOG_TEST_FORM=nightly $(BIN)/python tests/suite.py
 
-test-system: setup
-	$(BIN)/pytest -q tests $(CORE:%=--ignore=%) --ignore=tests/conformance --ignore=tests/pipelines
-
-test-fast: setup ## unit, contract-free and property tests
-	$(BIN)/pytest -q packages tests/property tests/test_rules.py
+test-fast: setup ## unit and property tests, but for the few files that take long: for each save
+	$(BIN)/pytest -q -n 2 --dist loadfile --most-seconds 5 packages tests/property tests/test_rules.py
 
 conformance: setup ## only the clients that others wrote
 	$(BIN)/pytest -q tests/conformance
 
 judge: setup     ## everything that can be asked, of Apache Kafka and of ours (java, Maven): each difference is chosen, or a fault
 	$(JUDGE)
+	$(JUDGE) --three
 
 judge-record: setup ## keep Kafka's answers for the tests that have no Java
 	$(JUDGE) --record
+	$(JUDGE) --three --record
 
 judge-replay: setup ## ours against the answers that were kept; API=Fetch for one
 	$(JUDGE) --replay $(if $(API),--api $(API))
 
 judge-open: setup ## list in tests/judge/open.txt what differs now; API=Fetch for one
 	$(JUDGE) --replay --open $(if $(API),--api $(API))
+
+judge-proof: setup ## put faults into handlers and groups, one at a time: the judge finds them
+	$(JUDGE) --proof
+
+judge-clients: setup ## what Java's client does without a broker, and ours: where keys go, bytes of batches, shares of groups
+	$(JUDGE).clients
+
+judge-clients-record: setup ## keep the answers of Java's client for the tests that have no Java
+	$(JUDGE).clients --record
 
 cost: setup      ## what a request of each API costs with ENTRIES things in it: linear in time
 	RAYLOG_COST_ENTRIES=$(ENTRIES) $(BIN)/pytest -q --timeout=600 packages/broker/tests/test_handlers_cost.py -k linear
@@ -95,8 +103,8 @@ sim: setup       ## replay one run of the simulator, SEED=n (BUG= one of the pla
 sim-long: setup  ## run seeds of the simulator until told to stop (Ctrl-C)
 	cd tests && ../$(BIN)/python -m sim.cli --long
 
-sim-proof: setup ## plant bugs and count how many the simulator finds
-	cd tests && ../$(BIN)/python -m sim.cli --proof
+sim-proof: setup ## plant bugs and count how many the simulator finds; FRESH=1: not first at the seeds that found them before
+	cd tests && ../$(BIN)/python -m sim.cli --proof $(if $(FRESH),--fresh)
 
 churn: setup     ## everything at once against three brokers for SECONDS; SEED=n chooses what is done to them
 	RAYLOG_CHURN_S=$(SECONDS) SEED=$(SEED) $(BIN)/pytest -q -s tests/system/test_churn.py
@@ -121,4 +129,4 @@ lock: setup      ## resolve the dependencies anew into the two lock files
 	  --no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-build.lock -
 
 clean:           ## everything that can be made again
-	rm -rf $(VENV) packages/protocol/build packages/protocol/src/raylog/protocol/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) packages/protocol/build packages/protocol/src/raylog/protocol/batches/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

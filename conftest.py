@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from kit.machine import SLOWNESS
+from kit.scheduling import SECONDS, FilesTogether, longest_first, seconds_of_files
 
 PACKAGES = Path(__file__).parent / "packages"
 
@@ -16,6 +20,43 @@ settings.register_profile("fast", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("exhaustive", parent=settings.get_profile("fast"), max_examples=5_000)
 settings.register_profile("mutation", parent=settings.get_profile("fast"), max_examples=25, derandomize=True)
 settings.load_profile(os.environ.get("RAYLOG_HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Time limits scale with the machine's speed."""
+    limit = item.get_closest_marker("timeout")
+    seconds = float(limit.args[0] if limit and limit.args else item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(seconds * SLOWNESS), append=False)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:
+    """See kit.scheduling."""
+    config.option.loadscopereorder = False
+    return FilesTogether(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For `make test-fast`."""
+    text = f"leave out the files whose tests take longer together ({SECONDS})"
+    parser.addoption("--most-seconds", type=float, default=inf, metavar="N", help=text)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most, known = config.getoption("--most-seconds"), seconds_of_files()
+    left_out = [item for item in items if known.get(item.nodeid.partition("::")[0], 0.0) > most]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+    if hasattr(config, "workerinput"):
+        longest_first(items)
+
+
+def pytest_report_header() -> str:
+    """How fast the machine is."""
+    return f"deadlines are multiplied by {SLOWNESS:g}: as fast as this machine is now"
 
 
 @pytest.fixture(autouse=True)

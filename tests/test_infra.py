@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from raylog.coordination.zookeeper_server import write_settings
+from raylog.coordination.zookeeper.server import write_settings
 
 INFRA = Path(__file__).parent.parent / "infra"
 

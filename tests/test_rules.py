@@ -17,23 +17,30 @@ SOURCES = sorted(ROOT.glob("packages/*/src/raylog/**/*.py"))
 UNIT_TESTS = sorted(ROOT.glob("packages/*/tests/**/*.py"))
 
 MAX_LINES = 400
+RULED_SINCE = "fe06fbf3"
+"""The last commit before the rule of subjects. A clone without it has its newest commit looked at alone."""
 
 SANS_IO = tuple(
     """
 protocol/*
-coordination/model coordination/paths coordination/assignors coordination/group* coordination/controller*
-coordination/peer_control coordination/store coordination/lease coordination/topic_patterns
-broker/config/* broker/dynamic_config broker/storage/producers broker/storage/epochs broker/replication/*
-broker/handlers/fetch_sessions broker/net/follower_session broker/groups/classic*
-client/config* client/metadata client/partitioner client/accumulator client/producer_state client/fetch_state
-client/fetch_session client/fetch_plan client/offset_queries client/subscription client/serde client/admin_requests
-client/connection_config client/arguments client/record_values client/batch_bytes client/read_errors
-client/read_replicas client/row_partitions client/epoch_checks client/metrics client/complaints client/seldom
-client/group_changes client/group_consumer_core client/producer_partitions
-client/group_batches client/group_calls client/group_handler client/group_handler_config client/data_plan
-client/offset_ranges client/column* client/numpy_*
-spark/columns spark/options spark/values spark/session_plan spark/write_options spark/export_plan
-spark/sink_plan spark/sink_batch spark/stream_offsets
+coordination/control/peer_control coordination/controller/* coordination/groups/assignors coordination/groups/claims
+coordination/groups/deletion coordination/groups/group coordination/groups/instances coordination/groups/kinds
+coordination/groups/nodes coordination/groups/registry coordination/groups/view coordination/membership/lease
+coordination/metadata/group_* coordination/metadata/model coordination/metadata/paths
+coordination/metadata/topic_patterns coordination/store/port
+broker/config/* broker/dynamic_config broker/groups/classic/claims broker/groups/classic/group
+broker/groups/classic/members broker/groups/classic/messages broker/groups/classic/stored
+broker/handlers/fetch_sessions broker/replicas/follower_session broker/replication/* broker/storage/state/epochs
+broker/storage/state/producers
+client/arguments/arguments client/arguments/column_values client/arguments/record_values client/arguments/serde
+client/batches/* client/config/* client/fetch/complaints client/fetch/epoch_checks client/fetch/fetch_*
+client/fetch/read_replicas client/fetch/subscription client/groups/calls client/groups/changes
+client/groups/group_consumer_core client/handlers/batches client/handlers/config client/handlers/core
+client/network/metadata client/produce/batch_bytes client/produce/producer_* client/ranges/offset_ranges
+client/ray_data/plan client/read_errors client/requests/admin_requests client/requests/offset_queries
+client/telemetry/metrics client/telemetry/seldom
+spark/exports/plan spark/reading/columns spark/reading/options spark/reading/stream_offsets spark/reading/values
+spark/sessions/plan spark/writing/sink_batch spark/writing/sink_plan spark/writing/write_options
 """.split()  # noqa: SIM905 (a list of one-word strings reads worse)
 )
 """Cores without a clock, randomness, a socket, a file, a thread, Ray or ZooKeeper (marked ◆ in WORKSPACE.md)."""
@@ -45,20 +52,23 @@ IMPURE = {
 
 ONLY_IN = {
     "ray": {
-        "coordination/ray_token",
-        "broker/actor", "broker/ray_driver", "broker/supervisor",
-        "client/cluster", "client/consumer_actor", "client/actor_group",
-        "client/data", "client/data_source", "client/data_sink", "client/ray_metrics",
-        "spark/sessions", "spark/session_nodes", "spark/session_ray",
+        "coordination/host/ray_token",
+        "broker/launch/actor", "broker/launch/ray_driver", "broker/launch/supervisor",
+        "client/cluster", "client/handlers/consumer_actor", "client/handlers/actor_group",
+        "client/data", "client/ray_data/source", "client/ray_data/sink", "client/telemetry/ray_metrics",
+        "spark/sessions/sessions", "spark/sessions/nodes", "spark/sessions/ray",
     },
-    "kazoo": {"coordination/zk_store", "coordination/zk_reads", "coordination/zk_auth", "coordination/zk_errors"},
-    "re2": {"coordination/topic_patterns"},
-    "raydp": {"spark/sessions"},
+    "kazoo": {
+        "coordination/zookeeper/store", "coordination/zookeeper/reads", "coordination/zookeeper/auth",
+        "coordination/zookeeper/errors", "coordination/zookeeper/watches",
+    },
+    "re2": {"coordination/metadata/topic_patterns"},
+    "raydp": {"spark/sessions/sessions"},
 }  # fmt: skip
 
 
 THREADS = {
-    "coordination/loops": "the one way to have a long-lived thread: it tells and repeats what fails",
+    "coordination/host/loops": "the one way to have a long-lived thread: it tells and repeats what fails",
     "client/aio/consumer": "waits in an executor for a call whose result it awaits",
     "client/aio/group_task": "the same, for what waits for ZooKeeper",
 }
@@ -67,19 +77,19 @@ MAKES_THREADS = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "r
 LOGGERS = {
     "protocol/logs": "the one logger, which never raises",
     "broker/events": "the broker's, of the same kind",
-    "broker/actor": "sets kazoo's level",
-    "broker/ray_driver": "sets Ray's level",
-    "coordination/zk_store": "keeps kazoo from writing to stderr",
-    "coordination/zk_auth": "keeps passwords out of kazoo's lines",
+    "broker/launch/actor": "sets kazoo's level",
+    "broker/launch/ray_driver": "sets Ray's level",
+    "coordination/zookeeper/store": "keeps kazoo from writing to stderr",
+    "coordination/zookeeper/auth": "keeps passwords out of kazoo's lines",
 }
 """Where a logger of ``logging`` is taken, and why there."""
 FILE_ACCESS = {
-    r"\._file\b": {"broker/storage/segment", "broker/storage/held", "broker/storage/room"},
-    r"fs\.open\(": {"broker/storage/files", "broker/storage/segment", "broker/storage/index"},
-    r"\bFileSlice\(": {"broker/storage/held", "broker/storage/files"},
-    r"\bHeldSegment\(": {"broker/storage/segment"},
-    r"fs\.unlink\(": {"broker/storage/files"},
-    r"\bos\.(pread|pwritev?|sendfile|dup|unlink|remove|rename|replace)\(": {"broker/storage/files"},
+    r"\._file\b": {"broker/storage/segments/segment", "broker/storage/segments/held", "broker/storage/disk/room"},
+    r"fs\.open\(": {"broker/storage/disk/files", "broker/storage/segments/segment", "broker/storage/segments/index"},
+    r"\bFileSlice\(": {"broker/storage/segments/held", "broker/storage/disk/files"},
+    r"\bHeldSegment\(": {"broker/storage/segments/segment"},
+    r"fs\.unlink\(": {"broker/storage/disk/files"},
+    r"\bos\.(pread|pwritev?|sendfile|dup|unlink|remove|rename|replace)\(": {"broker/storage/disk/files"},
 }
 """What touches the storage's files, and the modules that may: one way to read, one to delete."""
 
@@ -167,7 +177,7 @@ def test_log_files_are_used_in_one_way(pattern: str) -> None:
 
 def test_a_controller_writes_through_one_door() -> None:
     """``Office.write`` puts the check of its epoch before each multi: written elsewhere, a replaced one could write."""
-    controllers = ("broker/controller_*", "coordination/controller*", "coordination/snapshot")
+    controllers = ("broker/cluster/controller_*", "coordination/controller/*", "coordination/metadata/snapshot")
     modules = {module_of(path): path.read_text() for path in SOURCES}
     its = {name: text for name, text in modules.items() if any(matches(name, pattern) for pattern in controllers)}
     writes = [
@@ -175,9 +185,9 @@ def test_a_controller_writes_through_one_door() -> None:
         for name in its
         for found in re.findall(r"store\.(?:multi|create|set|delete|ensure)\(.*", its[name])
     ]
-    assert writes == [("broker/controller_runtime", "store.multi(multi)")]
+    assert writes == [("broker/cluster/controller_runtime", "store.multi(multi)")]
     assert [name for name, text in its.items() if re.search(r"\bWrite\(self", text)] == [
-        "coordination/controller_office"
+        "coordination/controller/office"
     ]
 
 
@@ -225,6 +235,24 @@ def test_no_file_names_a_machine() -> None:
     assert [
         name for name in listed if (path := ROOT / name).is_file() and wrong.search(path.read_text(errors="replace"))
     ] == []
+
+
+def test_commit_subjects_are_short_and_name_an_area() -> None:
+    """``area: what changes`` in at most 72 characters, for all commits since that was a rule."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True)
+
+    since = git("rev-list", "--no-merges", "--format=%s", "--no-commit-header", f"{RULED_SINCE}..HEAD")
+    subjects = (
+        since.stdout.splitlines() if since.returncode == 0 else git("log", "-1", "--format=%s").stdout.splitlines()
+    )
+    assert [line for line in subjects if len(line) > 72 or not re.match(r"[a-z][\w ,/.-]*: \S", line)] == []
+
+
+def test_the_cause_of_each_flake_was_found() -> None:
+    lines = (ROOT / "tests/flakes.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == []
 
 
 COPIES_ITEMS = re.compile(r"\b(?:list|tuple)\([\w.]+\.items\(\)\)|[\[(]\*[\w.]+\.items\(\),?[\])]")

@@ -8,7 +8,8 @@ from setuptools import Extension, setup
 
 names = ("decode_kernel", "encode_kernel")
 kernel = cythonize(
-    [Extension(f"raylog.protocol.{name}", [f"src/raylog/protocol/{name}.py"]) for name in names], build_dir="build"
+    [Extension(f"raylog.protocol.batches.{name}", [f"src/raylog/protocol/batches/{name}.py"]) for name in names],
+    build_dir="build",
 )
 for extension in kernel:
     extension.optional = True  # cythonize forgets it

@@ -14,13 +14,15 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from raylog.client.column_batches import ENCODE, Encode, encode_rows
-from raylog.client.column_schema import Rows
-from raylog.client.columns import DECODE, SCHEMA, Decode, body_of, decode_columns
-from raylog.client.numpy_batches import encode_by_numpy
-from raylog.client.numpy_columns import decode_by_numpy
-from raylog.protocol.compiled import KERNEL
-from raylog.protocol.fetch import (
+from raylog.client.batches.column_schema import Rows
+from raylog.client.batches.decode import DECODE, SCHEMA, Decode, body_of, decode_columns
+from raylog.client.batches.encode import ENCODE, Encode, encode_rows
+from raylog.client.batches.numpy_decode import decode_by_numpy
+from raylog.client.batches.numpy_encode import encode_by_numpy
+from raylog.protocol.batches.compiled import KERNEL
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Codec, Record, batch_headers, decode_batch, encode_batch, validate_batch
+from raylog.protocol.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -31,9 +33,8 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.messages import parse_request_header
-from raylog.protocol.produce import (
+from raylog.protocol.wire.messages import parse_request_header
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -44,7 +45,6 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
-from raylog.protocol.records import Codec, Record, batch_headers, decode_batch, encode_batch, validate_batch
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = UUID(int=1)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -42,9 +43,9 @@ from served import Served
 
 from kit.kafka_connector import connector_jars
 from kit.spark import ray_with_java
-from raylog.broker import local_ray
+from raylog.broker.launch import local_ray
 from raylog.client import Producer, data
-from raylog.coordination.own_session import OwnSession
+from raylog.coordination.host.own_session import OwnSession
 from raylog.spark import read, session
 
 TOPIC = "records"
@@ -54,6 +55,8 @@ FILLER = b" some words that are the same in every record, as they are in texts o
 FIRST_MS = 1_700_000_000_000
 CHUNK = 300_000
 """Records that are made and sent at once; as many for each partition."""
+MOST_S = 600
+"""For one reading of all records."""
 BARE_ROWS = 32_768
 """Of a batch of the bare mapInArrow."""
 
@@ -130,6 +133,22 @@ def expected(count: int) -> dict[str, int]:
     }
 
 
+@contextmanager
+def ended_within(seconds: int, what: str) -> Iterator[None]:
+    """Raises TimeoutError, in the main thread, when that takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"{what}: not read within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Rates:
     """Records a second by name, one of each per round; and what their tasks cost."""
 
@@ -145,7 +164,8 @@ class Rates:
     ) -> None:
         """Run it, check that it answers what is ``wanted``, and note its rate when that is to be kept."""
         begun, cpu_s = time.perf_counter(), self._cpu_s()
-        found = run()
+        with ended_within(MOST_S, f"{name}: {self.count} records"):
+            found = run()
         spent = time.perf_counter() - begun
         cost = self._cpu_s() - cpu_s
         assert wanted.items() <= found.items(), f"{name}: {found} instead of {wanted}"

@@ -12,22 +12,22 @@ import struct
 import time
 from dataclasses import dataclass
 
-from raylog.protocol.fetch import (
+from raylog.protocol.records import Record, batch_headers, decode_batches, encode_batch, validate_batch
+from raylog.protocol.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
     encode_fetch_request,
     parse_fetch_response,
 )
-from raylog.protocol.produce import (
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProduceRequest,
     TopicRecords,
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.records import Record, batch_headers, decode_batches, encode_batch, validate_batch
-from raylog.protocol.wire import ZERO_UUID
 
 Address = tuple[str, int]
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import load
 
-from raylog.protocol.fetch import (
+from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
     encode_fetch_request,
     parse_fetch_response,
 )
-from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 TAIL_WAIT_S = 30.0
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kit.cluster import InProcessCluster
-from raylog.broker.actor import SWITCH_INTERVAL_S
+from raylog.broker.launch.actor import SWITCH_INTERVAL_S
 from raylog.protocol.ids import TopicName
 
 READ_BYTES = 64 * 1024

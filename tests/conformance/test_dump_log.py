@@ -29,8 +29,8 @@ FINE = re.compile(
 """Lines by which DumpLogSegments finds nothing wrong. What it does find stands in other lines."""
 
 
-def complaints(file: Path) -> list[str]:
-    return [line for line in kafka_java.dump_log(file).splitlines() if not FINE.fullmatch(line)]
+def complaints(*files: Path) -> list[str]:
+    return [line for line in kafka_java.dump_log(*files).splitlines() if not FINE.fullmatch(line)]
 
 
 def test_kafka_finds_nothing_wrong_with_our_files(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from kit.foreign_groups import JAVA, PYTHON, ForeignMember, Traffic, wait_all_re
 from kit.kafka_java import KafkaTools
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_claims import decode_claim
+from raylog.broker.groups.classic.claims import decode_claim
 from raylog.client import Consumer
-from raylog.coordination import group_paths
+from raylog.coordination.metadata import group_paths
 from raylog.protocol.ids import GroupId
 
 from .foreign import absent

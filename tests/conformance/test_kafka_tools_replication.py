@@ -14,8 +14,8 @@ from kit.demanded import java_left_out
 from kit.kafka_java import KafkaTools, Told, replica_lags
 from kit.waiting import wait_until
 from raylog.client import Producer
-from raylog.coordination.controller_events import NewTopic
-from raylog.coordination.model import PartitionState
+from raylog.coordination.controller.events import NewTopic
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 

@@ -15,8 +15,8 @@ from kit.leaders import begin_epoch
 from kit.proxied import proxied
 from kit.streams import AioKafkaStream, KcatStream, go_on
 from kit.waiting import wait_until
-from raylog.protocol.fetch import parse_fetch_response
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.wire.fetch import parse_fetch_response
 
 from .foreign import CLIENTS, absent
 

@@ -10,7 +10,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.streams import Stream, go_on
 from kit.waiting import wait_until
-from raylog.coordination.controller_events import NewTopic
+from raylog.coordination.controller.events import NewTopic
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 

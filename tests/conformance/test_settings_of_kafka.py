@@ -12,7 +12,7 @@ import pytest
 from kit.config_reference import CLIENTS
 from kit.kafka_java import JVM, KAFKA_4, TIMEOUT_S
 from kit.maven import SOURCES, jars, missing_programs
-from raylog.client.config_kafka import KAFKA_SETTINGS, LIBRDKAFKA_NAMES, NOT_HERE, NOT_HERE_OF_LIBRDKAFKA
+from raylog.client.config.kafka import KAFKA_SETTINGS, LIBRDKAFKA_NAMES, NOT_HERE, NOT_HERE_OF_LIBRDKAFKA
 
 pytestmark = pytest.mark.conformance
 

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from kit.cluster import InProcessCluster  # noqa: E402 (the line above makes the kit importable)
-from raylog.coordination.free_ports import free_port  # noqa: E402
+from raylog.coordination.host.free_ports import free_port  # noqa: E402
 
 KAFKA_VERSION = "4.2.0"
 """The release whose API versions raylog offers: what the suites are told."""

@@ -10,12 +10,12 @@ import pytest
 from kit.group_members import make_topic
 from kit.stores import OpenStore
 from kit.zookeeper import running_zookeeper
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import MetadataStore
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import MetadataStore
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 
 from kit.stores import OpenStore
 from kit.topics import stored_configs
-from raylog.coordination import configs, paths
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import NodeChange, NodeEvent, NoNode, StoreEvent
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import configs, paths
+from raylog.coordination.store.port import NodeChange, NodeEvent, NoNode, StoreEvent
 from raylog.protocol.ids import TopicName
 
 pytestmark = pytest.mark.system

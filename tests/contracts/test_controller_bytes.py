@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.stores import OpenStore
-from raylog.coordination import paths, reassignment
-from raylog.coordination.configs import MAX_OVERRIDES_BYTES, check_overrides_size
-from raylog.coordination.controller import Controller
-from raylog.coordination.controller_events import (
+from raylog.coordination.control import reassignment
+from raylog.coordination.control.leadership import Change
+from raylog.coordination.controller.controller import Controller
+from raylog.coordination.controller.events import (
     Elected,
     NewReplicas,
     ReassignmentRequested,
@@ -23,18 +23,19 @@ from raylog.coordination.controller_events import (
     Write,
     Written,
 )
-from raylog.coordination.controller_topics import MAX_PARTITIONS, check_bytes
-from raylog.coordination.controller_writes import (
+from raylog.coordination.controller.topics import MAX_PARTITIONS, check_bytes
+from raylog.coordination.controller.writes import (
     MAX_MOVING_TOPIC_BYTES,
     MAX_TOPIC_BYTES,
     Multi,
     Writes,
     topic_bytes,
 )
-from raylog.coordination.leadership import Change
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import MAX_WRITE_BYTES, Create, size_of
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.configs import MAX_OVERRIDES_BYTES, check_overrides_size
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.store.port import MAX_WRITE_BYTES, Create, size_of
 from raylog.protocol.errors import InvalidConfig, InvalidPartitions, InvalidReplicaAssignment
 from raylog.protocol.ids import (
     BrokerEpoch,

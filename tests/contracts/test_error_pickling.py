@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from raylog.client.offset_ranges import DataLoss, OffsetRange
+from raylog.client.ranges.offset_ranges import DataLoss, OffsetRange
 from raylog.client.read_errors import CorruptBatch, LogTruncated, PositionLost, RecordDeserializationError
 from raylog.client.results import ConsumerRecord
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import NoNode, StoreError
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.port import NoNode, StoreError
 from raylog.protocol.errors import CorruptMessage, RaylogError
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.spark.values import MalformedValue
+from raylog.spark.reading.values import MalformedValue
 
 SOURCES = sorted((Path(__file__).parents[2] / "packages").glob("*/src/raylog/**/*.py"))
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))

@@ -13,12 +13,12 @@ import pytest
 from kit.stores import OpenStore
 from kit.topics import put_topic
 from kit.waiting import wait_until
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
-from raylog.coordination.store import BadVersion, Check, MetadataStore, NodeExists, Set, StoreUnavailable
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.membership.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
+from raylog.coordination.store.port import BadVersion, Check, MetadataStore, NodeExists, Set, StoreUnavailable
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

@@ -8,19 +8,19 @@ import pytest
 
 from kit.stores import Contended
 from kit.topics import put_topic
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import Look, Looked, Register, Registered
-from raylog.coordination.group_kinds import GroupKind, SettledKind, mark_deleted, read_kind, settle_kind, vacancy
-from raylog.coordination.group_model import Registered as Member
-from raylog.coordination.group_nodes import delete_group, deleted_groups, exists
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import BadVersion, MetadataStore, Op, StoreUnavailable
-from raylog.coordination.trees import nodes_below
-from raylog.coordination.unreadable import collecting
+from raylog.coordination.groups.kinds import GroupKind, SettledKind, mark_deleted, read_kind, settle_kind, vacancy
+from raylog.coordination.groups.nodes import delete_group, deleted_groups, exists
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Look, Looked, Register, Registered
+from raylog.coordination.metadata.group_model import Registered as Member
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import BadVersion, MetadataStore, Op, StoreUnavailable
+from raylog.coordination.store.trees import nodes_below
+from raylog.coordination.store.unreadable import collecting
 from raylog.protocol.errors import NonEmptyGroup
 from raylog.protocol.ids import GroupId, MemberId, Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 

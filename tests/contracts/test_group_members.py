@@ -11,13 +11,13 @@ from kit.group_members import GROUP, TOPIC, Reader, make_topic, started, tps
 from kit.stores import OpenStore
 from kit.topics import drop_topic
 from kit.waiting import wait_until
-from raylog.client.group_changes import Began, Dropped
-from raylog.client.group_member import GroupMember
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import MetadataStore
+from raylog.client.groups.changes import Began, Dropped
+from raylog.client.groups.member import GroupMember
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.errors import IllegalGeneration, InconsistentGroupProtocol, InvalidGroupId, UnknownMemberId
 from raylog.protocol.ids import GroupId, Offset, TopicName, TopicPartition
 
@@ -118,14 +118,16 @@ def test_a_pattern_matches_whole_names_of_topics_also_of_later_ones(cluster: Met
 def test_a_member_commits_what_it_owns_and_nothing_else(cluster: MetadataStore, join: Join) -> None:
     first = join()
     await_owned([first], tps(*range(6)))
-    first.member.commit({tps(0)[0]: CommittedOffset(Offset(7), metadata="so far")})
-    first.member.commit_async({tps(0)[0]: CommittedOffset(Offset(8), metadata="further")}).result(WAIT_S)
+    first.member.commit(dict.fromkeys(tps(*range(6)), CommittedOffset(Offset(7), metadata="so far")))
+    first.member.commit_async(dict.fromkeys(tps(*range(6)), CommittedOffset(Offset(8), metadata="further"))).result(
+        WAIT_S
+    )
     second = join()
     await_owned([first, second], tps(*range(6)))
-    theirs = min(second.member.owned)
+    ours, theirs = min(first.member.owned), min(second.member.owned)
     with pytest.raises(IllegalGeneration, match=f"{theirs}: member .* has not, or not any more"):
         first.member.commit({theirs: CommittedOffset(Offset(9))})
-    assert RegistryOffsetStore(cluster).fetch(GROUP, tps(0))[tps(0)[0]][:3] == (8, -1, "further")
+    assert RegistryOffsetStore(cluster).fetch(GROUP, [ours])[ours][:3] == (8, -1, "further")
     first.leave()
     with pytest.raises(UnknownMemberId, match="it has left"):
         first.member.commit({tps(0)[0]: CommittedOffset(Offset(9))})

@@ -14,10 +14,10 @@ import pytest
 
 from kit.stores import OpenStore
 from kit.waiting import wait_until
-from raylog.coordination import paths, snapshot
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.registration import BrokerRegistration, SessionFile, ensure_cluster
-from raylog.coordination.store import MetadataStore, Op, Set, StoreUnavailable
+from raylog.coordination.membership.registration import BrokerRegistration, SessionFile, ensure_cluster
+from raylog.coordination.metadata import paths, snapshot
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
+from raylog.coordination.store.port import MetadataStore, Op, Set, StoreUnavailable
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 pytestmark = pytest.mark.system

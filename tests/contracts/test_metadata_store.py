@@ -11,9 +11,9 @@ import pytest
 
 from kit.stores import OpenStore, close_node
 from kit.waiting import wait_until
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import (
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import (
     BadVersion,
     Check,
     Create,
@@ -37,7 +37,7 @@ from raylog.coordination.store import (
     StoreUnavailable,
     WriteTooLarge,
 )
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.zookeeper.store import ZkStore
 
 Events = SimpleQueue[StoreEvent]
 

@@ -6,19 +6,28 @@ import pytest
 
 from kit.stores import Contended, Interrupted, OpenStore
 from kit.topics import drop_topic, forget_offsets, put_topic, replace_topic
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group_claims import GroupClaims
-from raylog.coordination.group_events import Claimed
-from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind, vacancy
-from raylog.coordination.group_nodes import delete_group, delete_if_bare, exists, group_ids
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offset_nodes import read_stored
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import BadVersion, Check, Create, Delete, MetadataStore, NodeExists, NoNode, NotEmpty
-from raylog.coordination.topic_ids import TopicGone
+from raylog.coordination.groups.claims import GroupClaims
+from raylog.coordination.groups.kinds import GroupKind, read_kind, settle_kind, vacancy
+from raylog.coordination.groups.nodes import delete_group, delete_if_bare, exists, group_ids
+from raylog.coordination.groups.offset_nodes import read_stored
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.group_events import Claimed
+from raylog.coordination.metadata.topic_ids import TopicGone
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.port import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+)
 from raylog.protocol.errors import InconsistentGroupProtocol, InvalidGroupId, NonEmptyGroup, UnknownMemberId
 from raylog.protocol.ids import (
     NO_TOPIC_ID,

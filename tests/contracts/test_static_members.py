@@ -9,12 +9,12 @@ import pytest
 from kit.group_members import GROUP, Reader, started, tps
 from kit.stores import OpenStore
 from kit.waiting import wait_until
-from raylog.client.group_changes import Began, Dropped
-from raylog.client.group_member import GroupMember
-from raylog.coordination import group_paths
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.store import MetadataStore
+from raylog.client.groups.changes import Began, Dropped
+from raylog.client.groups.member import GroupMember
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.errors import FencedInstanceId
 from raylog.protocol.ids import InstanceId, Offset, TopicPartition
 

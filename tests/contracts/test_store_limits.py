@@ -11,8 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError
 
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.store import (
+from raylog.coordination.store.port import (
     MAX_WRITE_BYTES,
     BadPath,
     Check,
@@ -27,6 +26,7 @@ from raylog.coordination.store import (
     WriteTooLarge,
     is_path,
 )
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 
 Events = SimpleQueue[StoreEvent]
 

@@ -51,7 +51,7 @@ def feed(seconds: float, seed: int) -> int:
     sys.path.insert(0, str(HERE.parent))
     from fuzz.targets_client import CLIENT_TARGETS  # noqa: PLC0415 (only the child, which has the sanitizers, may)
     from kit.kernels import DECODERS, ENCODERS  # noqa: PLC0415
-    from raylog.protocol.compiled import KERNEL  # noqa: PLC0415
+    from raylog.protocol.batches.compiled import KERNEL  # noqa: PLC0415
 
     assert KERNEL is not None
     assert "library" in str(KERNEL[0].__file__), "the kernel is not the one that was just built"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from crc32c import crc32c
 
 from kit.wire import entity
-from raylog.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION, HEADER_SIZE, LENGTH_POSITION, LOG_OVERHEAD
+from raylog.protocol.batches.header import ATTRIBUTES_POSITION, CRC_POSITION, HEADER_SIZE, LENGTH_POSITION, LOG_OVERHEAD
 
 
 class Target(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fuzz.target import Target, fix_checksums
-from raylog.protocol.batch_header import HEADER_SIZE, read_header
-from raylog.protocol.compression import Codec, compress, decompress
+from raylog.protocol.batches.compression import Codec, compress, decompress
+from raylog.protocol.batches.header import HEADER_SIZE, read_header
+from raylog.protocol.batches.rows import decode_records
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from raylog.protocol.records import (
     MAX_LOOKED_AT,
@@ -23,7 +24,6 @@ from raylog.protocol.records import (
     stamp_log_append_time,
     validate_batch,
 )
-from raylog.protocol.rows import decode_records
 
 MAX_BYTES = 1 << 20
 """What a batch may grow to here."""

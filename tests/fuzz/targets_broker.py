@@ -15,17 +15,12 @@ from fuzz.target import Target, filled, fix_checksums
 from fuzz.targets_wire import fetch_frames, produce_frames
 from kit.node import LISTENER, Node
 from kit.partitions import NOW, append
-from raylog.broker.groups.classic_claims import Claim, decode_claim, decode_group, encode_claim, encode_group
-from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
+from raylog.broker.groups.classic.claims import Claim, decode_claim, decode_group, encode_claim, encode_group
+from raylog.broker.groups.classic.stored import StoredGroup, StoredMember
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection, DelayedReply
-from raylog.coordination import group_paths, paths, producer_ids
-from raylog.coordination.controller import CreatedTopic, NewPartitions, NewTopic
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
-from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
-from raylog.coordination.proposals import (
+from raylog.coordination.control.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.coordination.control.proposals import (
     DamagedReplica,
     Drain,
     DrainAnswer,
@@ -40,7 +35,11 @@ from raylog.coordination.proposals import (
     Verdict,
     decode_proposal,
 )
-from raylog.protocol import fetch, produce
+from raylog.coordination.controller.controller import CreatedTopic, NewPartitions, NewTopic
+from raylog.coordination.metadata import group_paths, paths, producer_ids
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.protocol.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.protocol.ids import (
     BrokerEpoch,
@@ -58,7 +57,8 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-from raylog.protocol.messages import decode_response, encode_request, parse_request_header, request_type
+from raylog.protocol.wire import fetch, produce
+from raylog.protocol.wire.messages import decode_response, encode_request, parse_request_header, request_type
 
 # --- every request through its handler ---------------------------------------------------------------------------
 

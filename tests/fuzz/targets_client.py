@@ -7,10 +7,10 @@ from typing import Any
 from fuzz.target import Target, fix_checksums
 from fuzz.targets_batch import ERRORS, batch_seeds
 from kit.kernels import DECODERS, ENCODERS
-from raylog.client.column_batches import header_column, integers
-from raylog.client.column_schema import Rows
-from raylog.client.columns import SCHEMA, body_of, decode_columns
-from raylog.protocol.batch_header import check_crc
+from raylog.client.batches.column_schema import Rows
+from raylog.client.batches.decode import SCHEMA, body_of, decode_columns
+from raylog.client.batches.encode import header_column, integers
+from raylog.protocol.batches.header import check_crc
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, batch_headers, decode_batch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from fuzz.target import Target
 from kit.faulty_files import LossyFileSystem
 from kit.partitions import NOW, TP, append, lead, open_shelf, values
-from raylog.broker.partition import Partition
-from raylog.broker.storage.files import FileSystem, write_atomically
+from raylog.broker.partition.partition import Partition
+from raylog.broker.storage.disk.files import FileSystem, write_atomically
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import batch_headers

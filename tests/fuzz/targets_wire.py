@@ -12,18 +12,20 @@ from typing import Any
 from kio.schema.index import api_key_map, schema_name_map
 
 from fuzz.target import Target, filled
-from raylog.protocol import fetch, produce
-from raylog.protocol.compression import Codec
-from raylog.protocol.consumer_protocol import (
+from raylog.protocol.batches.compression import Codec
+from raylog.protocol.batches.transactions import AbortedTransaction
+from raylog.protocol.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire import fetch, produce
+from raylog.protocol.wire.consumer_protocol import (
     assigned_partitions,
     encode_assignment,
     encode_subscription,
     subscribed_topics,
 )
-from raylog.protocol.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
-from raylog.protocol.frames import GREEDY_BYTES, FrameBuffer
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.messages import (
+from raylog.protocol.wire.frames import GREEDY_BYTES, FrameBuffer
+from raylog.protocol.wire.messages import (
     RequestHeader,
     decode_request,
     decode_response,
@@ -33,9 +35,7 @@ from raylog.protocol.messages import (
     request_type,
     response_type,
 )
-from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.transactions import AbortedTransaction
-from raylog.protocol.wire import REQUEST_HEADER, ZERO_UUID, NodeEndpoint, Reader
+from raylog.protocol.wire.primitives import REQUEST_HEADER, ZERO_UUID, NodeEndpoint, Reader
 
 MAX_FRAME = 1000
 

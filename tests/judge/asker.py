@@ -10,29 +10,35 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
 from judge.bases import BATCH, GROUP, TIMEOUT_MS, TOPICS, ask, make
-from judge.steps import NOT_UTF8, NOT_UTF8_BYTES, Batch, Compressed, Ref, RefKind, Sequence, Step, Tree
+from judge.plausible import Asked
+from judge.steps import LATER, NOT_UTF8, NOT_UTF8_BYTES, Batch, Compressed, Ref, RefKind, Sequence, Step, Tree
 from judge.told import MARKER, Known, told
-from judge.wire import ANSWER_S, Wire
+from judge.wire import ANSWER_S, PATIENT_S, PROBE, Wire
 from kit.waiting import wait_until
 from raylog.protocol.ids import TimestampMs
 from raylog.protocol.records import Codec, Record, encode_batch, frame_batch
 
 __all__ = ["Answers", "Asker", "compressed"]
 
-AT_ONCE_S = 0.1
+AT_ONCE_S = 0.3
 """What does not come by then waits for others, where nobody has told before; on a busy machine ROUNDS times as long as
 another request takes."""
 ROUNDS = 4
-SURELY_S = 1.0
+SURELY_S = 5.0
 """For an answer that came at once from Kafka."""
+LATER_MS = 8_000
+"""After which the clock of any sequence has decided."""
+LATER_S = 15.0
+"""For ours to answer as Kafka did by then."""
 SETTLE_S = 20.0
 CLEAR_EACH = 100
-METADATA, PRODUCE, OFFSET_COMMIT, INCREMENTAL, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 0, 8, 44, 32, 19
+METADATA, PRODUCE, FETCH, OFFSET_COMMIT, INCREMENTAL, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 0, 1, 8, 44, 32, 19
 LIST_GROUPS, FIND_COORDINATOR, DESCRIBE_GROUPS, JOIN_GROUP, LEAVE_GROUP, DELETE_GROUPS, DELETE_TOPICS = (
     16,
     10,
@@ -46,6 +52,13 @@ FIRST_NUMBER = 10_000
 """So that no other number in an answer is that of a sequence."""
 NOW = TimestampMs(1_700_000_000_000)
 NOBODY = UUID(int=7)
+LONG_POLL = ask(
+    FETCH, 11, replica_id=-1, max_wait=LATER_MS, min_bytes=1 << 20, max_bytes=1 << 20, session_epoch=-1,
+    topics=[{"topic": "t", "partitions": [{
+        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 3, "log_start_offset": -1, "partition_max_bytes": 1,
+    }]}],
+)  # fmt: skip
+"""At the end of a topic that nobody writes to: it is answered when its time is over."""
 Answers = list[Any]
 
 
@@ -104,11 +117,14 @@ class Asker:
         try:
             for index, step in enumerate(sequence.steps):
                 self._collect(step.client, found)
+                if step.client == LATER:
+                    found[index] = self._later(step, expected[index] if expected else None)
+                    continue
                 self._waiting[step.client] = index, step
                 if step.api in (DESCRIBE_GROUPS, LIST_GROUPS):
                     self._commit(0, self._marker)
                 try:
-                    self._client(step.client).send(step, self._meant(step.tree))
+                    self._client(step).send(step, self._meant(step.tree))
                 except OSError:
                     self._answered(step.client, "closed", found)
                     continue
@@ -122,18 +138,40 @@ class Asker:
                 self._collect(client, found)
         finally:
             self._hang_up()
-        answers = [told(answer, self._number, self._known) for answer in found]
+        answers = [self._told(step, answer) for step, answer in zip(sequence.steps, found, strict=True)]
         self._clear(sequence.steps, found)
         return [
             ["late", answer] if index in late and answer != "waits" else answer for index, answer in enumerate(answers)
         ]
 
+    def _told(self, step: Step, answer: Any) -> Any:
+        self._known.asked = Asked(self._address, round(time.time() * 1000), step.tree)
+        return told(answer, self._number, self._known)
+
+    def _later(self, step: Step, expected: Any) -> Any:
+        """Kafka's answer when all that a clock decides is over; ours when it is as Kafka's, or does not become so."""
+        answer: Any = None
+
+        def is_kafkas() -> bool:
+            nonlocal answer
+            self._commit(0, self._marker)
+            answer = self._plain.answer_to(step._replace(tree=self._meant(step.tree)))
+            return self._expected is None or self._told(step, answer) == expected
+
+        if self._expected is None:
+            self._plain.answer_to(LONG_POLL)
+        with suppress(AssertionError):  # then what it is differs
+            wait_until(is_kafkas, LATER_S, "what a clock decides", interval_s=0.1)
+        return answer
+
     # --- connections
 
-    def _client(self, name: str) -> Wire:
-        if name not in self._clients:
-            self._clients[name] = Wire(self._address)
-        return self._clients[name]
+    def _client(self, step: Step) -> Wire:
+        if step.client not in self._clients:
+            self._clients[step.client] = wire = Wire(self._address)
+            if step.waits:  # requests of connections that are accepted already must not overtake it
+                wire.answer_to(PROBE)
+        return self._clients[step.client]
 
     def _comes(self, client: str, wait: str) -> bool:
         """Whether the answer that the client waits for comes now; ``wait``: what an answer of Kafka's is called that
@@ -159,7 +197,13 @@ class Asker:
             self._answered(client, "waits", found)
             return
         patience_s = SURELY_S if self._expected and self._expected[index] == "waits" else ANSWER_S
-        self._answered(client, self._clients[client].receive(step, patience_s), found)
+        wire = self._clients[client]
+        if self._expected is None and not wire.has_answer(patience_s):
+            self._settle()  # a busy broker answers what came before
+            if not wire.has_answer(AT_ONCE_S):
+                self._answered(client, "waits", found)
+                return
+        self._answered(client, wire.receive(step, patience_s), found)
 
     def _answered(self, client: str, answer: Any, found: Answers) -> None:
         index, _ = self._waiting.pop(client)
@@ -224,6 +268,8 @@ class Asker:
         """What a sequence made under a name that is not its own goes at once, its other topics in bulk."""
         groups, topics = set(), set()
         for step, answer in zip(steps, found, strict=True):
+            if step.api not in (CREATE_TOPICS, JOIN_GROUP, OFFSET_COMMIT):
+                continue
             values = self._meant(step.tree)
             if step.api == CREATE_TOPICS:
                 topics |= {_read(topic["name"]) for topic in values["topics"]}
@@ -247,7 +293,7 @@ class Asker:
     def _try(self, api: int, version: int, **values: Tree) -> None:
         step = ask(api, version, **values)
         self._plain.send(step, step.tree)
-        if self._plain.receive(step) == "closed":
+        if isinstance(self._plain.receive(step, PATIENT_S), str):
             self._plain.close()
             self._plain = Wire(self._address)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 from judge.steps import Ref, RefKind, Step, Tree, filled
-from raylog.protocol import consumer_protocol
 from raylog.protocol.ids import TimestampMs
-from raylog.protocol.messages import request_type
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire import consumer_protocol
+from raylog.protocol.wire.messages import request_type
 
 __all__ = ["BASES", "GROUP", "TOPICS", "Base", "ask", "base_of"]
 
@@ -37,10 +36,7 @@ def ask(
     api: int, version: int, client: str = "a", *, settles: bool = False, waits: bool = False, **values: Tree
 ) -> Step:
     """A step whose fields without a value have their defaults."""
-    return Step(api, version, filled(_type(api, version), values), client, waits, settles)
-
-
-_type = cache(request_type)
+    return Step(api, version, filled(request_type(api, version), values), client, waits, settles)
 
 
 def base_of(base: Base, api: int, version: int) -> Step:
@@ -84,7 +80,7 @@ def member(client: str = "a") -> Ref:
     return Ref(RefKind.MEMBER_ID, client)
 
 
-def sync(client: str = "a", generation: int = 1, **values: Tree) -> Step:
+def sync(client: str = "a", generation: Tree = 1, *, waits: bool = False, **values: Tree) -> Step:
     given: dict[str, Tree] = {
         "group_id": "j#",
         "generation_id": generation,
@@ -94,7 +90,7 @@ def sync(client: str = "a", generation: int = 1, **values: Tree) -> Step:
         "assignments": [{"member_id": member(client), "assignment": b"share"}],
         **values,
     }
-    return ask(SYNC, 5, client, **given)
+    return ask(SYNC, 5, client, waits=waits, **given)
 
 
 JOINED = (join(), join(member_id=member()))
@@ -229,7 +225,7 @@ BASES: dict[str, Base] = {
     ),
     "SyncGroup": Base(dict(sync().tree), before=JOINED, after=DESCRIBED),
     "DescribeGroups": Base({"groups": [GROUP], "include_authorized_operations": False}),
-    "ListGroups": Base({"states_filter": ["Empty"], "types_filter": ["classic"]}),
+    "ListGroups": Base({"states_filter": ["Empty"], "types_filter": ["classic"]}, before=(*ALONE, COMMITTED)),
     "ApiVersions": Base({"client_software_name": "judge", "client_software_version": "1"}),
     "CreateTopics": Base(
         {

@@ -12,13 +12,17 @@ from kit.kafka_broker import running_kafka
 from kit.waiting import wait_until
 from kit.wire import WireClient
 
-__all__ = ["kafka", "raylog"]
+__all__ = ["GROUP_MAX_SIZE", "kafka", "raylog"]
 
+GROUP_MAX_SIZE = 6
+"""More members than the groups of lives ever have."""
 CONFIG = {
+    "group.max.size": str(GROUP_MAX_SIZE),
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",
+    "log.retention.check.interval.ms": "86400000",
 }
 FEATURES = {"eligible.leader.replicas.version": 0}
 """With it Kafka sets min.insync.replicas for all brokers when a cluster is made: its source is another everywhere."""
@@ -29,11 +33,15 @@ ONE_THREAD = {
     "num.network.threads": "1",
     "num.io.threads": "1",
     "group.coordinator.append.linger.ms": "0",
+    "log.initial.task.delay.ms": "86400000",
+    "broker.session.timeout.ms": "3600000",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
 }
-"""Of Kafka alone: requests are taken in as they come, and nothing is held back to be written with others."""
+"""Of Kafka alone: requests are taken in as they come, nothing is held back to be written with others, nothing is
+deleted because of its age, and a broker that a busy machine keeps waiting does not lose its partitions: they would have
+other leader epochs."""
 
 
 @contextmanager

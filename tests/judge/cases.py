@@ -8,7 +8,7 @@ from judge.bases import BASES, base_of
 from judge.edges import edges
 from judge.steps import Sequence
 from raylog.broker.handlers import TABLE
-from raylog.protocol.messages import request_type
+from raylog.protocol.wire.messages import request_type
 
 __all__ = ["edge_cases"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ def edges(kind: Any, tree: dict[str, Tree]) -> Iterator[Edge]:
     for field in fields(kind):
         value = tree[field.name]
         for name, changed in _of_field(field, value):
-            yield Edge(f"{field.name}{name}", {**deepcopy(tree), field.name: changed})
+            yield Edge(f"{field.name}{name}", {**tree, field.name: changed})
 
 
 def _of_field(field: Field[Any], value: Tree) -> Iterator[tuple[str, Tree]]:

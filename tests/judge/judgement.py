@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from judge.asker import Answers
 from judge.choices import CHOICES, Choice
-from judge.steps import Sequence
+from judge.steps import Sequence, Step
 from judge.verdict import Difference, differences
 
 __all__ = ["Judgement", "Kind", "idle_choices", "judge", "known_open", "reopen"]
@@ -46,31 +46,53 @@ def judge(wanted: Iterable[Sequence], ours: Mapping[str, Answers], kafka: Mappin
     used: set[Choice] = set()
     for sequence in wanted:
         found = differences(sequence, ours[sequence.name], kafka[sequence.name])
-        for _, of_step in groupby(found, key=lambda each: each.step):
+        for number, of_step in groupby(found, key=lambda each: each.step):
             of_answer = list(of_step)
-            by = {each: {choice for choice in CHOICES if choice.explains(sequence.name, each)} for each in of_answer}
+            by = {each: _chosen(sequence, each) for each in of_answer}
             used |= set().union(*by.values())
-            decided = [each.path.removesuffix("error_code") for each in of_answer if _decides(each)]
-            for each in of_answer:
-                follows = not _decides(each) and any(each.path.startswith(prefix) for prefix in decided)
-                if not by[each] and not follows:
-                    unexplained.setdefault(Kind(*each[1:]), []).append(sequence.name)
-            if sequence.is_life and any(
-                _decides(each) or (not by[each] and "configs" not in each.path) for each in of_answer
+            left = [each for each in of_answer if not by[each] and not _follows(each, of_answer)]
+            for kind in dict.fromkeys(Kind(each.api, each.path, each.ours, each.kafka) for each in left):
+                unexplained.setdefault(kind, []).append(sequence.name)
+            if sequence.is_life and (
+                any("configs" not in each.path for each in left)
+                or any(by[each] and _changes(each, sequence.steps[number]) for each in by)
             ):
                 break
     return Judgement(unexplained, used)
 
 
+def _chosen(sequence: Sequence, found: Difference) -> set[Choice]:
+    step = sequence.steps[found.step]
+    return {choice for choice in CHOICES if choice.explains(sequence.name, step, found)}
+
+
+def _follows(found: Difference, of_answer: Iterable[Difference]) -> bool:
+    """Whether it hangs on another difference, as in an item, or an answer, whose error code differs."""
+    return not _decides(found) and any(
+        found.at.startswith(_what_hangs_on(each)) for each in of_answer if _decides(each)
+    )
+
+
 def _decides(found: Difference) -> bool:
-    """Whether the rest of the answer hangs on it, and in a life all that comes later."""
-    return found.path in ("", "late") or found.path.endswith(("error_code", "group_state"))
+    """Whether more of the item, or of the answer, hangs on it."""
+    return found.path in ("", "late") or found.path.endswith(("error_code", "group_state", "leader.$"))
 
 
-def idle_choices(used: Collection[Choice], unrecorded: Iterable[str]) -> list[Choice]:
-    """The choices that explain nothing in all that is recorded, and nothing in the ``unrecorded`` sequences either."""
-    names = list(unrecorded)
-    return [each for each in CHOICES if each not in used and not any(each.covers(name) for name in names)]
+def _what_hangs_on(found: Difference) -> str:
+    """How the places of those fields begin: a leader is told the members."""
+    return "members" if found.path == "leader.$" else found.at.removesuffix("error_code")
+
+
+def _changes(found: Difference, step: Step) -> bool:
+    """Whether the brokers may have done different things, on which all that comes later in a life hangs."""
+    if step.tree.get("validate_only"):
+        return False
+    return (_decides(found) and not found.path.endswith("error_code")) or "none" in (found.ours, found.kafka)
+
+
+def idle_choices(used: Collection[Choice]) -> list[Choice]:
+    """The choices that explain nothing, although they must each time everything is asked."""
+    return [each for each in CHOICES if each not in used and not each.chance]
 
 
 def known_open() -> set[Kind]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
 
-from raylog.protocol.messages import encode_request, request_type
+from raylog.protocol.wire.messages import encode_request, request_type
 
 __all__ = [
-    "NOT_UTF8", "NOT_UTF8_BYTES", "Batch", "Compressed", "Ref", "RefKind", "Sequence", "Step", "Tree", "encode",
-    "filled", "kind_of", "parts_of",
+    "LATER", "NOT_UTF8", "NOT_UTF8_BYTES", "Batch", "Compressed", "Ref", "RefKind", "Sequence", "Step", "Tree",
+    "encode", "filled", "kind_of", "parts_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -27,6 +28,8 @@ NOT_UTF8 = "\x01not\x01utf8\x01"
 """Stands for bytes that are no UTF-8, of the same length."""
 NOT_UTF8_BYTES = b"\xff\xfe\xc0" + b"\x80" * (len(NOT_UTF8) - 3)
 CLIENT_ID = "judge"
+LATER = "later"
+"""The client whose steps are asked once what a clock decides has happened."""
 
 
 class RefKind(Enum):
@@ -38,11 +41,12 @@ class RefKind(Enum):
     PRODUCER_EPOCH = "producer epoch"
     SESSION_ID = "session id"
     GENERATION = "generation"
+    OFFSET = "offset"
 
 
 class Ref(NamedTuple):
     """A value that the broker gave earlier in the sequence: a topic's id by the topic's name, another by the client
-    that was given it last."""
+    that was given it last, an offset by the client and the partition, as ``z-0``."""
 
     kind: RefKind
     name: str
@@ -93,6 +97,7 @@ class Sequence(NamedTuple):
     """Each step may hang on those before: behind the first difference the others say nothing."""
 
 
+@cache
 def parts_of(field: Field[Any]) -> tuple[Any, bool, bool]:
     """The type of a field's value, whether there is an array of them, and whether there may be none."""
     annotation: Any = field.type
@@ -151,23 +156,32 @@ def encode(step: Step, tree: Tree, correlation_id: int) -> bytes:
     return frame.replace(NOT_UTF8.encode(), NOT_UTF8_BYTES)
 
 
+@cache
+def _parts(kind: Any) -> tuple[tuple[str, Any, str, bool], ...]:
+    """Of each field its name, its structure or None, its primitive's name, and whether it is an array."""
+    return tuple(
+        (field.name, type_ if is_dataclass(type_) else None, kind_of(field), is_array)
+        for field, (type_, is_array, _) in ((each, parts_of(each)) for each in fields(kind))
+    )
+
+
 def _entity(kind: Any, tree: Tree) -> Any:
-    return kind(**{field.name: _meant(field, tree[field.name]) for field in fields(kind)})
+    return kind(
+        **{
+            name: tuple(_one(structure, primitive, each) for each in tree[name])
+            if is_array and tree[name] is not None
+            else _one(structure, primitive, tree[name])
+            for name, structure, primitive, is_array in _parts(kind)
+        }
+    )
 
 
-def _meant(field: Field[Any], value: Tree) -> Any:
-    type_, is_array, _ = parts_of(field)
-    if is_array and value is not None:
-        return tuple(_one(type_, kind_of(field), each) for each in value)
-    return _one(type_, kind_of(field), value)
-
-
-def _one(type_: Any, kind: str, value: Tree) -> Any:
+def _one(structure: Any, primitive: str, value: Tree) -> Any:
     if value is None:
         return None
-    if is_dataclass(type_):
-        return _entity(type_, value)
-    match kind:
+    if structure:
+        return _entity(structure, value)
+    match primitive:
         case "timedelta_i32" | "timedelta_i64":
             return timedelta(milliseconds=value)
         case "datetime_i64":

@@ -1,7 +1,7 @@
 """An answer as a plain tree that can be compared and kept.
 
-It is without what a broker is free in (``VOLATILE``), with what it chose as ``{"$": "topic id t"}``, and with ``#`` for
-the number of the sequence.
+It is without what a broker is free in, where that is as it must be (``plausible``), with what it chose as
+``{"$": "topic id t"}``, with ``now`` for the time at which it was asked, and with ``#`` for the number of the sequence.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from crc32c import crc32c
 
+from judge.bases import GROUP
+from judge.plausible import NOWHERE, Asked, is_plausible
 from judge.steps import Ref, RefKind
 
-__all__ = ["MARKER", "VOLATILE", "Known", "identity", "told"]
+__all__ = ["MARKER", "Known", "identity", "told"]
 
-VOLATILE = {
-    "throttle_time", "error_message", "message", "cluster_id", "host", "port", "log_dir", "client_host",
-    "documentation", "total_bytes", "usable_bytes", "last_timestamp", "append_time", "log_append_time",
-    "finalized_features_epoch",
-}  # fmt: skip
-"""Fields of answers that are not compared: times, texts for people, and what machines have."""
 UNORDERED = {
     "topics", "brokers", "groups", "members", "configs", "synonyms", "results", "responses", "partitions", "isr_nodes",
     "api_keys", "partition_indexes", "eligible_leader_replicas", "coordinators", "node_endpoints",
@@ -42,6 +39,8 @@ IDENTITIES = (
     "source",
 )  # fmt: skip
 """Fields that say which item of an array it is."""
+LISTED_GROUP = "ListedGroup"
+"""The type of an item of ListGroups' answer, at each version."""
 MARKER = "settled"
 """What the names of topics begin with by which askers see that changes are told."""
 NUMBER = re.compile(r"\d{5,}")
@@ -58,8 +57,9 @@ LONGEST = 1_000
 class Known:
     """What a broker chose in a sequence, and its names: by the client that was given it, and the how-many-eth it is."""
 
-    def __init__(self, topic_ids: Mapping[str, UUID]) -> None:
-        """``topic_ids``: of what every sequence finds."""
+    def __init__(self, topic_ids: Mapping[str, UUID], asked: Asked = NOWHERE) -> None:
+        """``topic_ids``: of what every sequence finds; ``asked``: where, when and what."""
+        self.asked = asked
         self.last: dict[Ref, Any] = {}
         self.topic_ids = dict(topic_ids)
         """Each topic's last id."""
@@ -80,6 +80,9 @@ class Known:
             self.last[Ref(RefKind.GENERATION, client)] = answer.generation_id
         for topic in getattr(answer, "topics", None) or ():
             self.learn_topic(getattr(topic, "name", None), getattr(topic, "topic_id", None))
+            for part in getattr(topic, "partitions", None) or ():
+                if hasattr(part, "offset"):
+                    self.last[Ref(RefKind.OFFSET, f"{client}-{part.partition_index}")] = part.offset
 
     def learn_topic(self, name: str | None, topic_id: UUID | None) -> None:
         """A topic's name and id, both told by the broker."""
@@ -108,16 +111,16 @@ class Known:
 
 def told(value: Any, number: int, known: Known, field: str = "") -> Any:
     """``value``, of an answer to the sequence of this number, as a tree."""
-    if is_dataclass(value):
+    if (names := _fields(type(value))) is not None:
         return {
-            each.name: told(getattr(value, each.name), number, known, each.name)
-            for each in fields(value)
-            if each.name not in VOLATILE
+            name: told(getattr(value, name), number, known, name)
+            for name in names
+            if not is_plausible(name, value, known.asked)
         }
     match value:
         case tuple() | list():
             trees = [told(each, number, known, field) for each in value if _is_ours(each, number)]
-            return sorted(trees, key=_order) if field in UNORDERED else trees
+            return sorted(trees, key=_order) if len(trees) > 1 and field in UNORDERED else trees
         case bytes() | bytearray() | memoryview() if field == "records":
             return list(_batches(bytes(value), known))
         case bytes() | bytearray() | memoryview():
@@ -127,13 +130,27 @@ def told(value: Any, number: int, known: Known, field: str = "") -> Any:
         case timedelta():
             return value // timedelta(milliseconds=1)
         case datetime():
-            return "a time"
+            return "now" if known.asked.is_now(round(value.timestamp() * 1000)) else "a time"
+        case int() if known.asked.is_now(value):
+            return "now"
     if name := known.name_of(field, value):
-        return {"$": name.replace(str(number), "#")}
+        return {"$": _without(number, name)}
     if not isinstance(value, str):
         return value
-    text = value.replace(str(number), "#")
+    text = _without(number, value)
     return text if len(text) <= LONGEST else f"{text[:20]}… of {len(text)}"
+
+
+def _without(number: int, text: str) -> str:
+    """The text with ``#`` for the number, which may be part of another."""
+    given = str(number)
+    return NUMBER.sub(lambda found: "#" if found[0] == given else found[0], text) if given in text else text
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """The fields of a structure; None for any other type."""
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
 
 
 def _batches(data: bytes, known: Known) -> Iterator[Any]:
@@ -145,6 +162,7 @@ def _batches(data: bytes, known: Known) -> Iterator[Any]:
         if not at + HEADER.size <= end <= len(data):
             break
         values["crc"] = "right" if values["crc"] == crc32c(data[at + CRC_END : end]) else "wrong"
+        values |= {each: "now" for each in ("base_timestamp", "max_timestamp") if known.asked.is_now(values[each])}
         name = known.name_of("producer_id", values["producer_id"])
         values["producer_id"] = {"$": name} if name else values["producer_id"]
         yield {**values, "bytes": data[at + HEADER.size : end].hex()}
@@ -163,7 +181,13 @@ def _order(tree: Any) -> tuple[str, str]:
 
 
 def _is_ours(item: Any, number: int) -> bool:
-    """Not what other sequences made, nor what Kafka keeps for itself, in lists of all."""
+    """Not what other sequences made, nor what Kafka keeps for itself, in lists of all.
+
+    A group without a number in its name that is listed may be of a sequence that is asked at the same time; one that
+    is described was asked for.
+    """
+    if type(item).__name__ == LISTED_GROUP:
+        return item.group_id == GROUP or str(number) in NUMBER.findall(item.group_id)
     for field in ("name", "topic", "topic_name", "group_id"):
         name = getattr(item, field, None)
         if isinstance(name, str):

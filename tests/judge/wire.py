@@ -6,17 +6,18 @@ import itertools
 import select
 import socket
 import struct
-from copy import deepcopy
 from typing import Any
 
 from judge.bases import ask
 from judge.steps import Step, Tree, encode
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
-__all__ = ["ANSWER_S", "Wire"]
+__all__ = ["ANSWER_S", "PATIENT_S", "PROBE", "Wire"]
 
 ANSWER_S = 5.0
+PATIENT_S = 60.0
+"""For an answer that is known to come, however busy the machine is."""
 API_VERSIONS, PRODUCE = 18, 0
 PROBE = ask(API_VERSIONS, 0)
 
@@ -35,8 +36,8 @@ class Wire:
 
     def answer_to(self, step: Step) -> Any:
         """The answer to a request that has one."""
-        self.send(step, deepcopy(step.tree))
-        answer = self.receive(step)
+        self.send(step, step.tree)
+        answer = self.receive(step, PATIENT_S)
         assert not isinstance(answer, str), f"API {step.api}: {answer}"
         return answer
 

@@ -19,7 +19,7 @@ from typing import Self
 
 from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId
 

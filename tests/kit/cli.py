@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylog.coordination.credentials import read_credentials
+from kit.machine import SLOWNESS
+from raylog.coordination.zookeeper.credentials import read_credentials
 
 __all__ = ["RunningCluster", "raylog"]
 
-TIMEOUT_S = 150.0
+TIMEOUT_S = 150.0 * SLOWNESS
 
 
 def raylog(

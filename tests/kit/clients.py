@@ -18,12 +18,13 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from kit.machine import SLOWNESS
 from raylog.client import Consumer, Producer
 
 Headers = Sequence[tuple[str, bytes | None]]
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 20.0 * SLOWNESS
 
 
 class Client(Protocol):
@@ -263,7 +264,7 @@ class Raylog(Whole):
     def read(self, servers: str, topic: str, partition: int, count: int) -> list[Row]:
         with Consumer(servers, auto_offset_reset="earliest") as consumer:
             consumer.assign([(topic, partition)])
-            found = islice(consumer.iterate(timeout_ms=TIMEOUT_S * 1_000), count)
+            found = islice(consumer.iterate(timeout_ms=int(TIMEOUT_S * 1_000)), count)
             return [(record.key, record.value, list(record.headers)) for record in found]
 
 

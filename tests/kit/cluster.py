@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence, Set
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from kit.opened import Opened
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.storage.files import FileSystem
-from raylog.coordination.controller_events import NewTopic
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import MetadataStore
-from raylog.coordination.zk_store import ZkStore
+from raylog.broker.storage.disk.files import FileSystem
+from raylog.coordination.controller.events import NewTopic
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import MetadataStore
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
 __all__ = ["InProcessCluster"]
 
 WAIT_S = 10.0
+KEEPS = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
+"""Records of tests have made-up dates, and retention would delete them after five minutes."""
 
 
 class InProcessPeerControl:
@@ -45,7 +46,7 @@ class InProcessPeerControl:
         return broker.propose(payload)
 
 
-class InProcessCluster:
+class InProcessCluster(Opened):
     """``brokers`` brokers over one metadata store, on free loopback ports, with their data below ``root``.
 
     with InProcessCluster(tmp_path, brokers=3) as cluster:
@@ -78,30 +79,20 @@ class InProcessCluster:
         self.brokers: dict[int, Broker] = {}
         self._zookeeper = zookeeper
         self._size = brokers
-        self._config = dict(config or {})
+        self._config = {**KEEPS, **(config or {})}
         self._racks = racks
         self._overrides = overrides or {}
         self._fs = fs
         self._session_timeout_ms = session_timeout_ms
 
-    def __enter__(self) -> Self:
-        try:
-            for broker_id in range(self._size):
-                self.start(broker_id)
-            wait_until(
-                lambda: all(len(broker.partitions.state().unfenced) == self._size for broker in self._all()),
-                WAIT_S,
-                "every broker knows all brokers",
-            )
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def open(self) -> None:
+        for broker_id in range(self._size):
+            self.start(broker_id)
+        wait_until(
+            lambda: all(len(broker.partitions.state().unfenced) == self._size for broker in self._all()),
+            WAIT_S,
+            "every broker knows all brokers",
+        )
 
     def close(self) -> None:
         """Stop all brokers."""

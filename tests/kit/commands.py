@@ -14,6 +14,7 @@ from kit.cluster import InProcessCluster
 from raylog.client.cli import main
 
 RAYLOG = str(Path(sys.executable).with_name("raylog"))
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -48,8 +49,9 @@ def call(cluster: InProcessCluster, *arguments: str) -> subprocess.CompletedProc
 @contextmanager
 def started(cluster: InProcessCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """``raylog ARGUMENTS`` on the cluster, with pipes; killed at the end unless it has ended."""
-    # Tests that run in the background may have inherited that SIGINT is ignored; a command at a terminal has not.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Tests that run in the background, or under nohup, may have inherited that signals are ignored; a command at a
+    # terminal has not. What has a handler here is as always there.
+    inherited = {number: signal.signal(number, signal.default_int_handler) for number in _ENDING}
     try:
         process = subprocess.Popen(
             [RAYLOG, *arguments, "--bootstrap-server", cluster.bootstrap_servers],
@@ -60,7 +62,8 @@ def started(cluster: InProcessCluster, *arguments: str) -> Iterator[subprocess.P
             env=environment(cluster.root),
         )
     finally:
-        signal.signal(signal.SIGINT, inherited)
+        for number, handler in inherited.items():
+            signal.signal(number, handler)
     with process:
         try:
             yield process

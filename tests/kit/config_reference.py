@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from raylog.client.config import ADMIN_SETTINGS, PRODUCER_SETTINGS
-from raylog.client.config_kafka import KAFKA_SETTINGS, LIBRDKAFKA_NAMES, NOT_HERE, NOT_HERE_OF_LIBRDKAFKA
-from raylog.client.consumer_config import CONSUMER_SETTINGS
-from raylog.client.group_handler_config import HANDLER_SETTINGS
+from raylog.client.config.client import ADMIN_SETTINGS, PRODUCER_SETTINGS
+from raylog.client.config.kafka import KAFKA_SETTINGS, LIBRDKAFKA_NAMES, NOT_HERE, NOT_HERE_OF_LIBRDKAFKA
+from raylog.client.fetch.consumer_config import CONSUMER_SETTINGS
+from raylog.client.handlers.config import HANDLER_SETTINGS
 from raylog.protocol.settings import Setting, SettingsTable
 
 SECTIONS: tuple[tuple[str, str, SettingsTable], ...] = (

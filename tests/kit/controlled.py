@@ -14,9 +14,19 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from raylog.coordination import configs, paths, snapshot
-from raylog.coordination.controller import Controller
-from raylog.coordination.controller_events import (
+from raylog.coordination.control.leadership import ElectionRules
+from raylog.coordination.control.peer_control import Ack, Receiver
+from raylog.coordination.control.proposals import (
+    IsrAnswer,
+    IsrChange,
+    Outcome,
+    Proposal,
+    ProposalAnswer,
+    ProposeIsr,
+    decode_proposal,
+)
+from raylog.coordination.controller.controller import Controller
+from raylog.coordination.controller.events import (
     Acked,
     Answer,
     BrokersChanged,
@@ -53,25 +63,15 @@ from raylog.coordination.controller_events import (
     WriteFailed,
     Written,
 )
-from raylog.coordination.controller_writes import Writes
-from raylog.coordination.election import campaign, resign
-from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState
-from raylog.coordination.peer_control import Ack, Receiver
-from raylog.coordination.proposals import (
-    IsrAnswer,
-    IsrChange,
-    Outcome,
-    Proposal,
-    ProposalAnswer,
-    ProposeIsr,
-    decode_proposal,
-)
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import Check, Create, Set, StoreError
-from raylog.coordination.trees import delete_tree
+from raylog.coordination.controller.writes import Writes
+from raylog.coordination.membership.election import campaign, resign
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import configs, paths, snapshot
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, PartitionState
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import Check, Create, Set, StoreError
+from raylog.coordination.store.trees import delete_tree
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 
 from kit.wire import fetch_request, request
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 API_VERSIONS = 18
 OPEN_AT_ONCE = 100

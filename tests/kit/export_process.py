@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from raylog.client.offset_ranges import OffsetRange
-from raylog.spark.export_files import Disk, sweep, topic_directory
-from raylog.spark.export_task import ExportTask, export_range
+from raylog.client.ranges.offset_ranges import OffsetRange
+from raylog.spark.exports.files import Disk, sweep, topic_directory
+from raylog.spark.exports.task import ExportTask, export_range
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kit.cluster import InProcessCluster
 from raylog.broker.events import LoopEvents
-from raylog.coordination.loops import Loops
+from raylog.coordination.host.loops import Loops
 
 __all__ = ["FaultyThreads", "FaultyThreadsCluster", "Injected", "kind_of"]
 

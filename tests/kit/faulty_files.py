@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from raylog.broker.storage.files import Buffer, File, FileClosed, FileLock, FileSystem, Space
+from raylog.broker.storage.disk.files import Buffer, File, FileClosed, FileLock, FileSystem, Space
 
 
 class SimulatedCrash(BaseException):

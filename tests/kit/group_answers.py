@@ -27,7 +27,7 @@ from kit.node import Node
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
 from raylog.broker.handlers import TABLE
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
 __all__ = ["CONFIG", "Asker", "load"]
 

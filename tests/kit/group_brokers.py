@@ -12,18 +12,18 @@ from kit.stores import Hanging
 from kit.topics import put_topic
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, MemberIdIs, Protocol, Sync
+from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.held import read_group
-from raylog.coordination import paths
-from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.protocol import consumer_protocol
+from raylog.broker.groups.holding.held import read_group
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.ids import NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, MonotonicMs, TopicId, TopicName
+from raylog.protocol.wire import consumer_protocol
 
 GROUP = GroupId("billing")
 RULES = GroupRules(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)

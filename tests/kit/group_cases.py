@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from raylog.protocol import consumer_protocol
+from raylog.protocol.wire import consumer_protocol
 
 __all__ = ["CASES", "CHOSEN", "TOPICS", "Step"]
 
@@ -689,8 +689,6 @@ CHOSEN: dict[str, str] = {
     "commit of odd offsets": "a negative offset cannot be told from none when it is fetched",
     "commit to the group without a name": "no node can have an empty name",
     "describe the group without a name": "no node can have an empty name",
-    "join again with other protocols": "a member that is alone may change its mind",
-    "static member starts again with other protocols": "a member that is alone may change its mind",
     "static member starts again with other topics": "else nobody reads the new topics until another member comes",
     "static member starts again while it joins": "clients take no member id from an error",
     "describe groups twice": "a small request must not make a huge answer",

@@ -8,10 +8,10 @@ from re import Pattern
 from typing import Any
 
 from kit.topics import put_topic
-from raylog.client.group_changes import Began, Ceased, Dropped
-from raylog.client.group_member import GroupMember
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.store import MetadataStore
+from raylog.client.groups.changes import Began, Ceased, Dropped
+from raylog.client.groups.member import GroupMember
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import GroupId, InstanceId, Offset, PartitionIndex, TopicName, TopicPartition
 

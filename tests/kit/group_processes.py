@@ -32,7 +32,7 @@ from typing import Any, Self
 from kit.group_history import Event, parse
 from kit.waiting import wait_until
 from raylog.client import Consumer
-from raylog.coordination.processes import ProcessRef
+from raylog.coordination.host.processes import ProcessRef
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import TopicPartition
 

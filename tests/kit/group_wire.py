@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from kit.waiting import wait_until
 from kit.wire import WireClient
-from raylog.protocol import consumer_protocol
+from raylog.protocol.wire import consumer_protocol
 
 __all__ = ["LOOK_FURTHER", "WireMember"]
 

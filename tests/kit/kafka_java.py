@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from kit.clients import Row, Whole
+from kit.machine import SLOWNESS
 from kit.maven import SOURCES, Release, jars
 from kit.streams import ProgramStream, feed
 
-TIMEOUT_S = 60
+TIMEOUT_S = 60 * SLOWNESS
 TOOLS = "org.apache.kafka.tools"
 JVM = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp")
 
@@ -32,12 +33,12 @@ KAFKA_3 = Release("kafka-clients", "3.9.1")
 RELEASES = (KAFKA_4, KAFKA_3)
 
 
-def dump_log(segment: Path) -> str:
-    """What Kafka's DumpLogSegments says of a segment or index, records included: on stdout, mismatches on stderr."""
+def dump_log(*files: Path) -> str:
+    """What Kafka's DumpLogSegments says of segments or indexes, records included: on stdout, mismatches on stderr."""
     done = subprocess.run(
         [
             *JVM, f"{jars(KAFKA_4)}/*", "kafka.tools.DumpLogSegments",
-            "--deep-iteration", "--print-data-log", "--files", str(segment),
+            "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files)),
         ],
         capture_output=True,
         text=True,

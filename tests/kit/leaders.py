@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kit.cluster import InProcessCluster
-from raylog.coordination.model import PartitionState, TopicState
-from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.metadata.model import PartitionState, TopicState
 from raylog.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
 __all__ = ["begin_epoch", "move_leader"]

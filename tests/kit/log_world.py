@@ -16,10 +16,10 @@ from uuid import UUID
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import lead
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
-from raylog.broker.partition import AppendInfo, Isolation, Partition
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.broker.storage.truncation import truncate_to
+from raylog.broker.partition.partition import AppendInfo, Isolation, Partition
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.log.cleaning import enforce_retention
+from raylog.broker.storage.log.truncation import truncate_to
 from raylog.protocol.ids import (
     BrokerId,
     Offset,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from kit.group_members import started
-from raylog.client.group_changes import Began, Ceased
-from raylog.coordination.zk_store import ZkStore
+from raylog.client.groups.changes import Began, Ceased
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import MemberId, PartitionIndex, TopicName, TopicPartition
 
 TESTS = Path(__file__).parent.parent

@@ -10,8 +10,8 @@ import contextlib
 import itertools
 import os
 import subprocess
-from types import TracebackType
-from typing import Self
+
+from kit.opened import Opened
 
 _numbers = itertools.count()
 
@@ -25,7 +25,7 @@ def available() -> bool:
     return os.geteuid() == 0 and subprocess.run(["ip", "netns"], capture_output=True, check=False).returncode == 0
 
 
-class Network:
+class Network(Opened):
     """A bridge with two addresses, ``clients`` (from where this process connects) and ``services``; nodes by number."""
 
     def __init__(self) -> None:
@@ -37,21 +37,11 @@ class Network:
         self._nodes: list[int] = []
         self._cuts: list[tuple[int, str]] = []
 
-    def __enter__(self) -> Self:
-        try:
-            _ip("link", "add", self._name, "type", "bridge")
-            _ip("addr", "add", f"{self.clients}/24", "dev", self._name)
-            _ip("addr", "add", f"{self.services}/24", "dev", self._name)
-            _ip("link", "set", self._name, "up")
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def open(self) -> None:
+        _ip("link", "add", self._name, "type", "bridge")
+        _ip("addr", "add", f"{self.clients}/24", "dev", self._name)
+        _ip("addr", "add", f"{self.services}/24", "dev", self._name)
+        _ip("link", "set", self._name, "up")
 
     def close(self) -> None:
         """Take everything away; it must be called after the processes inside have ended."""

@@ -25,22 +25,23 @@ from raylog.broker.handlers import answer
 from raylog.broker.handlers.context import Connection, DelayedReply, Ports, Reply
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.net.server import Listener, SocketServer
-from raylog.broker.partition import Partition
-from raylog.broker.partitions import PartitionTable
-from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.table import PartitionTable
+from raylog.broker.replicas.fetchers import ReplicaFetchers
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
-from raylog.broker.storage.files import FileSlice, FileSystem, RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination import paths, reassignment
-from raylog.coordination.configs import Change
-from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, Endpoint, PartitionState, TopicState
-from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
-from raylog.coordination.store import MetadataStore
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.files import FileSlice, FileSystem, RealFileSystem
+from raylog.coordination.control import reassignment
+from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.controller.events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.configs import Change
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint, PartitionState, TopicState
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.errors import (
     ElectionNotNeeded,
     InvalidReplicationFactor,

@@ -8,7 +8,7 @@ from kit.node import Node
 from kit.wire import request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
 __all__ = ["KEYS", "ask"]
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from crc32c import crc32c
 
 from kit.cluster import InProcessCluster
-from raylog.coordination.clocks import wall_ms
-from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_headers, read_header
+from raylog.coordination.host.clocks import wall_ms
+from raylog.protocol.batches.header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_headers, read_header
+from raylog.protocol.batches.rows import long_varint
 from raylog.protocol.ids import PartitionIndex, TimestampMs, TopicName, TopicPartition
 from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.rows import long_varint
 
 __all__ = ["append_as_stored", "compacted", "control_batch"]
 

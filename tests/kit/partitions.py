@@ -9,10 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
-from raylog.broker.partition import Isolation, Partition
-from raylog.broker.storage.files import FileSystem, RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.model import PartitionState
+from raylog.broker.partition.partition import Isolation, Partition
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.files import FileSystem, RealFileSystem
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.ids import (
     BrokerId,
     LeaderEpoch,

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
-from raylog.coordination.free_ports import free_port
+from raylog.coordination.host.free_ports import free_port
 
 
 class Fate(Enum):

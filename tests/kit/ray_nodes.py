@@ -13,16 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raylog.broker import local_ray
-from raylog.coordination.free_ports import free_port
-from raylog.coordination.java import find_java
-from raylog.coordination.own_session import OwnSession, run_in_session
-from raylog.coordination.ray_token import ray_token
+from kit.machine import SLOWNESS
+from raylog.broker.launch import local_ray
+from raylog.coordination.host.free_ports import free_port
+from raylog.coordination.host.java import find_java
+from raylog.coordination.host.own_session import OwnSession, run_in_session
+from raylog.coordination.host.ray_token import ray_token
 
 __all__ = ["NODES", "ray_nodes"]
 
 NODES = ("127.0.0.2", "127.0.0.3")
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 90.0 * SLOWNESS
 OBJECT_STORE_BYTES = 256 << 20
 GRACE_S = 1.0
 

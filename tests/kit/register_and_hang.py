@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.registration import BrokerRegistration, SessionFile
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.membership.registration import BrokerRegistration, SessionFile
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 BROKER = BrokerInfo(BrokerId(1), BrokerEpoch(-1), (Endpoint("PLAINTEXT", "localhost", 9092),))

@@ -8,14 +8,14 @@ import queue
 from collections.abc import Callable
 from typing import Self
 
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import Look, Looked, Register, View
-from raylog.coordination.group_events import Registered as IsRegistered
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import StoreEvent
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Look, Looked, Register, View
+from raylog.coordination.metadata.group_events import Registered as IsRegistered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import StoreEvent
 from raylog.protocol.ids import GroupId, MemberId, Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
 __all__ = ["GROUP", "TOPIC", "TP", "RegistrySide"]

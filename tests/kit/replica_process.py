@@ -22,8 +22,8 @@ from typing import Self
 
 from raylog.broker.broker import Broker
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.storage.files import File, FileSystem, RealFile, RealFileSystem
-from raylog.coordination.zk_store import ZkStore
+from raylog.broker.storage.disk.files import File, FileSystem, RealFile, RealFileSystem
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError
 from raylog.protocol.ids import BrokerId
 

@@ -20,19 +20,20 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from kit import replica_process, segments
+from kit.cluster import KEEPS
 from kit.namespaces import Network
+from kit.opened import Opened
 from kit.replica_process import Orders
 from kit.waiting import wait_until
 from raylog.client.admin import Admin
-from raylog.coordination import paths
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.model import PartitionState
-from raylog.coordination.store import Session, SessionState
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import PartitionState
+from raylog.coordination.store.port import Session, SessionState
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
@@ -47,6 +48,7 @@ CONFIG = {
     "replica.lag.time.max.ms": "1500",
     "replica.fetch.backoff.ms": "50",
     "auto.create.topics.enable": "false",
+    **KEEPS,
 }
 """Three replicas, two of which must have a record; a follower is given up soon, for tests are short."""
 
@@ -69,7 +71,7 @@ def _refusal(output: Path, process: subprocess.Popen[bytes], begin: int = 0) -> 
     return wait_until(refusals, WAIT_S, f"a refusal in {output}")[-1]
 
 
-class ReplicatedCluster:
+class ReplicatedCluster(Opened):
     """``brokers`` processes, numbered from 0, each with its data in ``root/broker-N`` and its log in ``root/N.out``."""
 
     def __init__(
@@ -103,25 +105,15 @@ class ReplicatedCluster:
 
     # --- life ---
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        try:
-            self.zookeeper.start()
-            for broker_id in range(self.size):
-                if self._network:
-                    self._network.add(broker_id)
-                self.start(broker_id)
-            for broker_id in range(self.size):
-                self.wait_serving(broker_id)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self.zookeeper.start()
+        for broker_id in range(self.size):
+            if self._network:
+                self._network.add(broker_id)
+            self.start(broker_id)
+        for broker_id in range(self.size):
+            self.wait_serving(broker_id)
 
     def close(self) -> None:
         """Kill what runs."""

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from raylog.spark.sink_batch import Staged
-from raylog.spark.sink_store import SinkStore
+from raylog.spark.writing.sink_batch import Staged
+from raylog.spark.writing.sink_store import SinkStore
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Disk:
 
 
 class DiskFiles:
-    """:class:`~raylog.spark.sink_store.Files` on the disk."""
+    """:class:`~raylog.spark.writing.sink_store.Files` on the disk."""
 
     directory = "sink"
 

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Protocol
 
 from kit.faulty_files import FailingFileSystem, Fault
-from raylog.broker.storage.checkpoint import LOG_STARTS
-from raylog.broker.storage.files import FileSystem
+from raylog.broker.storage.disk.checkpoint import LOG_STARTS
+from raylog.broker.storage.disk.files import FileSystem
 
 __all__ = ["MeasuredLock", "SlowDisk", "StartWrites", "StuckDisk"]
 

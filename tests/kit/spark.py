@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from raylog.broker import local_ray
-from raylog.broker.cluster_file import RayInfo
-from raylog.coordination.java import find_java
-from raylog.coordination.ray_token import ray_token
-from raylog.spark.session_jvm import LOGGING, end_jvm, environment, keep_texts, release
+from raylog.broker.launch import local_ray
+from raylog.broker.launch.cluster_file import RayInfo
+from raylog.coordination.host.java import find_java
+from raylog.coordination.host.ray_token import ray_token
+from raylog.spark.sessions.jvm import LOGGING, end_jvm, environment, keep_texts, release
 
 SPARK_MARKS = [
     pytest.mark.system,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from kazoo.security import make_digest_acl
 
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import (
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import (
     Check,
     Create,
     EventSink,
@@ -21,7 +21,7 @@ from raylog.coordination.store import (
     StoreUnauthorized,
     Versioned,
 )
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.zookeeper.store import ZkStore
 
 OpenStore = Callable[[], MetadataStore]
 

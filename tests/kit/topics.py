@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import uuid4
 
-from raylog.coordination import paths
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import MetadataStore, Op
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.port import MetadataStore, Op
 from raylog.protocol.ids import BrokerId, GroupId, TopicId, TopicName, TopicPartition
 
 

@@ -11,9 +11,10 @@ from typing import Any, Self, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
 
-from raylog.protocol.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
-from raylog.protocol.messages import decode_response, encode_request, request_type
-from raylog.protocol.produce import (
+from raylog.protocol.wire.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
+from raylog.protocol.wire.messages import decode_response, encode_request, request_type
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProduceRequest,
     ProduceResponse,
@@ -21,7 +22,6 @@ from raylog.protocol.produce import (
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.wire import ZERO_UUID
 
 CLIENT_ID = "wire-test"
 TIMEOUT = timedelta(seconds=60)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 
 
 @contextmanager

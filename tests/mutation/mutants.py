@@ -12,7 +12,7 @@ import hashlib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -211,7 +211,3 @@ def sample(rooms: dict[str, list[Mutant]], wanted: int, least: int, seed: int) -
 
 def rank(seed: int, key: str) -> str:
     return hashlib.sha256(f"{seed}:{key}".encode()).hexdigest()
-
-
-def count_kinds(mutants: Iterable[Mutant]) -> Counter[str]:
-    return Counter(mutant.kind for mutant in mutants)

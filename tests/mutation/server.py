@@ -58,7 +58,7 @@ def run_items(items: list[pytest.Item], limits: dict[str, float]) -> None:
     signal.signal(signal.SIGPROF, stop)
     for item, following in zip(items, [*items[1:], None], strict=True):
         limit = limits[item.nodeid]
-        item.add_marker(pytest.mark.timeout(WAIT * limit, method="signal"))
+        item.add_marker(pytest.mark.timeout(WAIT * limit, method="signal"), append=False)
         signal.setitimer(signal.ITIMER_PROF, limit, 1.0)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     signal.setitimer(signal.ITIMER_PROF, 0)

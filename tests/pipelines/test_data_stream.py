@@ -20,8 +20,8 @@ from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Producer
-from raylog.client.data_stream import TableStream, stream
-from raylog.client.offset_ranges import DataLoss
+from raylog.client.ranges.offset_ranges import DataLoss
+from raylog.client.ray_data.stream import TableStream, stream
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.records import Record
 
@@ -132,7 +132,7 @@ def test_an_exception_leaves_the_last_table_to_the_next_one(world: World) -> Non
 
 READER = """
 import sys
-from raylog.client.data_stream import stream
+from raylog.client.ray_data.stream import stream
 servers, topic, group = sys.argv[1:]
 for table in stream(topic, group=group, bootstrap_servers=servers, session_timeout_ms=3000, fetch_max_bytes=2000,
                     max_partition_fetch_bytes=1000):

@@ -20,14 +20,16 @@ import pytest
 from pyarrow import dataset
 
 from kit.cli import RunningCluster
+from kit.machine import SLOWNESS
 from kit.spark import SPARK_MARKS
 
-pytestmark = SPARK_MARKS
+pytestmark = [pytest.mark.timeout(400), *SPARK_MARKS]
+"""A page starts Spark on Ray up to three times, one after the other: about a minute with nothing beside it."""
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
 BIN = Path(sys.executable).parent
-RUN_TIMEOUT_S = 200
+RUN_TIMEOUT_S = 200 * SLOWNESS
 
 GAP = timedelta(minutes=30)
 LATE = timedelta(minutes=10)

@@ -17,13 +17,13 @@ from kit.cluster import InProcessCluster
 from kit.export_process import Job, export
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from raylog.client import Admin, Producer
-from raylog.client.offset_ranges import OffsetRange
-from raylog.client.range_reader import RangeReading
+from raylog.client.ranges.offset_ranges import OffsetRange
+from raylog.client.ranges.range_reader import RangeReading
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record
-from raylog.spark.export_files import Disk, PartitionDirectory, read_exported
-from raylog.spark.export_plan import ExportRefused
-from raylog.spark.export_task import COLUMNS, ExportTask, export_range
+from raylog.spark.exports.files import Disk, PartitionDirectory, read_exported
+from raylog.spark.exports.plan import ExportRefused
+from raylog.spark.exports.task import COLUMNS, ExportTask, export_range
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 

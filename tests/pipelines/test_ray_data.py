@@ -22,11 +22,11 @@ from kit.cluster import InProcessCluster
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.ray_nodes import NODES, ray_nodes
 from raylog.client import Admin, Producer
-from raylog.client.columns import SCHEMA
+from raylog.client.batches.decode import SCHEMA
 from raylog.client.data import read, read_at, write
-from raylog.client.data_source import TopicDatasource
-from raylog.client.offset_ranges import DataLoss, OffsetRange
-from raylog.client.range_reader import RangeReading
+from raylog.client.ranges.offset_ranges import DataLoss, OffsetRange
+from raylog.client.ranges.range_reader import RangeReading
+from raylog.client.ray_data.source import TopicDatasource
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidRequest,

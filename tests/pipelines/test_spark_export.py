@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from kit.spark import SPARK_MARKS
 from kit.waiting import wait_until
 from raylog.client import Admin, Producer
-from raylog.client.offset_ranges import DataLoss
+from raylog.client.ranges.offset_ranges import DataLoss
 from raylog.protocol.errors import UnknownTopicOrPartition
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.spark.export_files import PartitionDirectory
-from raylog.spark.export_plan import ExportRefused
-from raylog.spark.exports import PartitionExport, export
+from raylog.spark.exports.exports import PartitionExport, export
+from raylog.spark.exports.files import PartitionDirectory
+from raylog.spark.exports.plan import ExportRefused
 
 pytestmark = SPARK_MARKS
 

@@ -13,7 +13,7 @@ from kit.cluster import InProcessCluster
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from kit.spark import SPARK_MARKS
 from raylog.client import Admin, Producer
-from raylog.client.offset_ranges import DataLoss
+from raylog.client.ranges.offset_ranges import DataLoss
 from raylog.protocol.errors import UnknownTopicOrPartition
 from raylog.protocol.records import Record
 from raylog.spark import read

@@ -22,12 +22,12 @@ from pyspark.sql import functions as sf
 from kit.spark import SPARK_MARKS, ray_with_java
 from kit.spark_driver import driver_process
 from kit.waiting import wait_until
-from raylog.broker import local_ray
-from raylog.broker.cluster_file import RayInfo
-from raylog.coordination.processes import ProcessRef, running
-from raylog.coordination.ray_token import ray_token
+from raylog.broker.launch import local_ray
+from raylog.broker.launch.cluster_file import RayInfo
+from raylog.coordination.host.processes import ProcessRef, running
+from raylog.coordination.host.ray_token import ray_token
 from raylog.spark import SparkNotStarted, session
-from raylog.spark.session_jvm import release
+from raylog.spark.sessions.jvm import release
 
 pytestmark = SPARK_MARKS
 

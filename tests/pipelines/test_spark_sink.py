@@ -19,17 +19,17 @@ from kit.reading import all_records
 from kit.sink_world import Disk, DiskFiles, Life
 from kit.spark import SPARK_MARKS
 from raylog.client import Admin
-from raylog.client.offset_ranges import DataLoss
-from raylog.client.partitioner import KeyPartitioner
+from raylog.client.batches.partitioner import KeyPartitioner
+from raylog.client.ranges.offset_ranges import DataLoss
 from raylog.spark import sink
-from raylog.spark.sink_batch import write_batch
-from raylog.spark.sink_files import HadoopFiles
-from raylog.spark.sink_plan import BatchPlan
-from raylog.spark.sink_store import Files, SinkStore
-from raylog.spark.sink_task import FILE, SinkTask, send_files
-from raylog.spark.sink_topics import BrokerTopics, ProducerNames
-from raylog.spark.sinks import SparkRows
-from raylog.spark.write_options import write_options
+from raylog.spark.writing.sink_batch import write_batch
+from raylog.spark.writing.sink_files import HadoopFiles
+from raylog.spark.writing.sink_plan import BatchPlan
+from raylog.spark.writing.sink_store import Files, SinkStore
+from raylog.spark.writing.sink_task import FILE, SinkTask, send_files
+from raylog.spark.writing.sink_topics import BrokerTopics, ProducerNames
+from raylog.spark.writing.sinks import SparkRows
+from raylog.spark.writing.write_options import write_options
 
 pytestmark = SPARK_MARKS
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from kit.cluster import InProcessCluster
 from kit.reading import all_records
 from kit.spark import SPARK_MARKS
-from raylog.client.partitioner import KeyPartitioner
+from raylog.client.batches.partitioner import KeyPartitioner
 from raylog.protocol.errors import InvalidConfig, InvalidTopic
 from raylog.spark import sink, write
 

@@ -12,10 +12,10 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.group_wire import WireMember
 from raylog.client import Admin, Producer
-from raylog.client.offset_ranges import LogBounds
+from raylog.client.ranges.offset_ranges import LogBounds
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.spark.options import read_options
-from raylog.spark.stream_brokers import Progress, StreamBrokers
+from raylog.spark.reading.options import read_options
+from raylog.spark.reading.stream_brokers import Progress, StreamBrokers
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raylog.coordination.assignors import Assignment, Assignor, Subscriber, assign
+from raylog.coordination.groups.assignors import Assignment, Assignor, Subscriber, assign
 from raylog.protocol.ids import MemberId, PartitionIndex, TopicName, TopicPartition
 
 TOPICS = tuple(TopicName(name) for name in "abcd")
@@ -110,6 +110,53 @@ def test_with_equal_subscriptions_it_is_balanced_within_one_and_takes_away_the_l
     bound = sum(max(0, n - share - (place < rest)) for place, n in enumerate(owned))
     taken = sum(len(set(member.owned) - set(found[name])) for name, member in members.items())
     assert taken == bound
+
+
+@st.composite
+def small_groups(draw: st.DrawFn) -> tuple[dict[MemberId, Subscriber], dict[TopicName, int]]:
+    """So small that all assignments can be looked at."""
+    partitions = {topic: draw(st.integers(1, 3)) for topic in TOPICS[: draw(st.integers(1, 3))]}
+    names = MEMBERS[: draw(st.integers(2, 3))]
+    wishes = {name: draw(st.frozensets(st.sampled_from(sorted(partitions)), min_size=1)) for name in names}
+    owned: dict[MemberId, list[TopicPartition]] = {name: [] for name in names}
+    for topic, count in partitions.items():
+        able = [name for name in names if topic in wishes[name]]
+        for index in range(count):
+            owner = draw(st.sampled_from([*able, None]))
+            if owner is not None:
+                owned[owner].append(TopicPartition(topic, PartitionIndex(index)))
+    return {name: Subscriber(wishes[name], tuple(owned[name])) for name in names}, partitions
+
+
+@settings(max_examples=400)
+@given(small_groups())
+@example(
+    (
+        {
+            MemberId("m0"): Subscriber(frozenset(TOPICS[1:3]), (TopicPartition(TOPICS[2], PartitionIndex(0)),)),
+            MemberId("m1"): Subscriber(frozenset(TOPICS[0:2])),
+            MemberId("m2"): Subscriber(frozenset((TOPICS[0], TOPICS[2]))),
+        },
+        dict.fromkeys(TOPICS[:3], 1),
+    )
+)
+def test_no_assignment_as_balanced_takes_away_less(
+    group: tuple[dict[MemberId, Subscriber], dict[TopicName, int]],
+) -> None:
+    members, partitions = group
+    found = assign(Assignor.STICKY, members, partitions)
+    owner_before = {tp: name for name, member in members.items() for tp in member.owned}
+    owner_now = {tp: name for name, tps in found.items() for tp in tps}
+    balance = sorted(loads(found).values())
+
+    def taken(owners: Mapping[TopicPartition, MemberId]) -> int:
+        return sum(owners[tp] != before for tp, before in owner_before.items())
+
+    tps = sorted(owner_now)
+    able = [[name for name in members if tp.topic in members[name].topics] for tp in tps]
+    for owners in product(*able):
+        if sorted(owners.count(name) for name in members) == balance:
+            assert taken(owner_now) <= taken(dict(zip(tps, owners, strict=True)))
 
 
 @given(groups, counts)

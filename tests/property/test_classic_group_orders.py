@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_messages import (
+from raylog.broker.groups.classic.group import ClassicGroup, GroupState
+from raylog.broker.groups.classic.messages import (
     Identity,
     Join,
     Joined,
@@ -24,7 +24,7 @@ from raylog.broker.groups.classic_messages import (
     Sync,
     Synced,
 )
-from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
+from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
 from raylog.protocol.errors import (
     FencedInstanceId,
     IllegalGeneration,

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.controlled import ControlledCluster
-from raylog.coordination import paths, reassignment, snapshot
-from raylog.coordination.controller_events import Deposed, Event, NewPartitions, NewReplicas, NewTopic, Write, Written
-from raylog.coordination.model import ClusterState, PartitionState
-from raylog.coordination.proposals import Drain, OfflineReplica, ReplicasOffline
-from raylog.coordination.store import Check
+from raylog.coordination.control import reassignment
+from raylog.coordination.control.proposals import Drain, OfflineReplica, ReplicasOffline
+from raylog.coordination.controller.events import Deposed, Event, NewPartitions, NewReplicas, NewTopic, Write, Written
+from raylog.coordination.metadata import paths, snapshot
+from raylog.coordination.metadata.model import ClusterState, PartitionState
+from raylog.coordination.store.port import Check
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

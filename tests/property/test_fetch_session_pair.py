@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.replication.delayed import DelayedFetches
-from raylog.client.fetch_session import FetchSession, SessionRequest, Wanted
+from raylog.client.fetch.fetch_session import FetchSession, SessionRequest, Wanted
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 TOPIC = TopicName("t")
 TPS = [TopicPartition(TOPIC, PartitionIndex(n)) for n in range(4)]

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from raylog.broker.handlers.fetch_sessions import FetchSessions, IncrementalFetch, SessionPartition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 UNKNOWN_TOPIC_ID = 100
 NAMES = ["t", "u"]

@@ -12,11 +12,11 @@ import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import NOW, Shelf, batch, open_shelf
-from raylog.broker.partition import Partition
+from raylog.broker.partition.partition import Partition
 from raylog.protocol.errors import OffsetOutOfRange
-from raylog.protocol.fetch import EpochEndOffset, FetchedPartition
 from raylog.protocol.ids import LeaderEpoch, Offset
 from raylog.protocol.records import decode_batches
+from raylog.protocol.wire.fetch import EpochEndOffset, FetchedPartition
 
 LOG_DIR = Path("/logs")
 SMALL = {"segment.bytes": "400"}

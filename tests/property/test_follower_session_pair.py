@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from raylog.broker.handlers.fetch_sessions import FetchSessions
-from raylog.broker.net.follower_session import FollowerSession
+from raylog.broker.replicas.follower_session import FollowerSession
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
 TOPICS = [UUID(int=number) for number in (1, 2)]
 KEYS = [(topic, partition) for topic in TOPICS for partition in range(3)]

@@ -10,9 +10,9 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.group import Member
-from raylog.coordination.group_events import (
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.groups.group import Member
+from raylog.coordination.metadata.group_events import (
     Begin,
     Cease,
     Claimed,
@@ -64,7 +64,7 @@ class World:
         self.owners: dict[TopicPartition, tuple[MemberId, int]] = {}
 
     def view(self, name: MemberId, dead: set[MemberId]) -> View:
-        """As the member sees them: all, or its own share and the member before it (``group_view``)."""
+        """As the member sees them: all, or its own share and the member before it (``groups.view``)."""
         members = dict.fromkeys(self.ids, frozenset({TOPIC}))
         before = max((member for member in self.ids if member < name), default=None)
         if before is None or name not in self.ids or dead & self.ids.keys():

@@ -10,9 +10,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.protocol import fetch, produce
-from raylog.protocol.batch_header import HEADER
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress, max_decompressed
+from raylog.protocol.batches.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress, max_decompressed
+from raylog.protocol.batches.header import HEADER
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -21,8 +20,6 @@ from raylog.protocol.errors import (
     UnsupportedCompressionType,
     UnsupportedVersion,
 )
-from raylog.protocol.frames import FrameBuffer
-from raylog.protocol.messages import decode_request, decode_response, parse_request_header
 from raylog.protocol.records import (
     HEADER_SIZE,
     Record,
@@ -34,7 +31,10 @@ from raylog.protocol.records import (
     read_header,
     validate_batch,
 )
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire import fetch, produce
+from raylog.protocol.wire.frames import FrameBuffer
+from raylog.protocol.wire.messages import decode_request, decode_response, parse_request_header
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 LENGTHS = [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00"]
 EVIL = st.sampled_from([*LENGTHS, b"\xff" * 9, b"\x00", b"\x01"])

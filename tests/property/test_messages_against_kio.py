@@ -15,16 +15,16 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_writer
 
 from kit.kio_entities import entities
-from raylog.protocol import fetch, produce
-from raylog.protocol.messages import (
+from raylog.protocol.batches.transactions import AbortedTransaction
+from raylog.protocol.wire import fetch, produce
+from raylog.protocol.wire.messages import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
     parse_request_header,
 )
-from raylog.protocol.transactions import AbortedTransaction
-from raylog.protocol.wire import ZERO_UUID, NodeEndpoint
+from raylog.protocol.wire.primitives import ZERO_UUID, NodeEndpoint
 
 SERVED = {
     "list_offsets": 2, "metadata": 3, "find_coordinator": 10, "api_versions": 18, "create_topics": 19,

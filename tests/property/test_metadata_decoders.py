@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raylog.broker.groups.classic_claims import decode_claim, decode_group, encode_claim, encode_group
-from raylog.coordination import group_paths, paths, producer_ids
-from raylog.coordination.model import NO_BROKER_EPOCH
-from raylog.coordination.node_json import CorruptMetadata
+from raylog.broker.groups.classic.claims import decode_claim, decode_group, encode_claim, encode_group
+from raylog.coordination.metadata import group_paths, paths, producer_ids
+from raylog.coordination.metadata.model import NO_BROKER_EPOCH
+from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.protocol.ids import (
     NO_TIMESTAMP,
     BrokerId,

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kit.topics import drop_topic, forget_offsets, put_topic
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, SettledKind, settle_kind, vacancy
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import Claim, CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import Check, Create, Delete, StoreError, StoreUnavailable
+from raylog.coordination.groups.kinds import GroupKind, SettledKind, settle_kind, vacancy
+from raylog.coordination.groups.offsets import Claim, CommittedOffset, RegistryOffsetStore
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import Check, Create, Delete, StoreError, StoreUnavailable
 from raylog.protocol.errors import UnknownMemberId
 from raylog.protocol.ids import (
     NO_MEMBER,

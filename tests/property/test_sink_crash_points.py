@@ -7,6 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,13 +20,13 @@ from kit.cluster import InProcessCluster
 from kit.reading import all_records
 from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life, values_of
 from raylog.client import Admin
-from raylog.client.producer_state import Identity
+from raylog.client.produce.producer_state import Identity
 from raylog.protocol.errors import UnknownTopicOrPartition
-from raylog.spark.sink_batch import Written, write_batch
-from raylog.spark.sink_plan import BatchPlan, Target
-from raylog.spark.sink_store import SinkStore
-from raylog.spark.sink_task import FILE, SinkTask, send_files
-from raylog.spark.sink_topics import BrokerTopics, ProducerNames
+from raylog.spark.writing.sink_batch import SentMeanwhile, Written, write_batch
+from raylog.spark.writing.sink_plan import BatchPlan, Target
+from raylog.spark.writing.sink_store import SinkStore
+from raylog.spark.writing.sink_task import FILE, REFUSED, SinkTask, records_sent, send_files
+from raylog.spark.writing.sink_topics import BrokerTopics, ProducerNames
 
 ROWS = 240
 FILES = 3
@@ -54,28 +56,60 @@ class Brokers(BrokerTopics):
 class Rows(BatchFiles):
     """Sends the rows of one batch as Spark's tasks do."""
 
-    def __init__(self, servers: str, topic: str, batch_id: int, disk: Disk, life: Life, chance: random.Random) -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        batch_id: int,
+        disk: Disk,
+        life: Life,
+        chance: random.Random,
+        at_once: int = AT_ONCE,
+    ) -> None:
         super().__init__(topic, batch_id, disk, life, chance, rows=ROWS, files=FILES)
-        self._servers, self._steps = servers, life
+        self._servers, self._steps, self._at_once = servers, life, at_once
 
     def send(self, plan: BatchPlan, written: Written) -> int:
         task = SinkTask(self._servers, self.topic, {}, plan, written)
-        sent = 0
-        for name in plan.files:
-            for answer in send_files(task, self._batches(plan.rows, name)):
-                sent += answer.column("records")[0].as_py()
-        return sent
+        answers = [answer for name in plan.files for answer in send_files(task, self._batches(plan.rows, name))]
+        return records_sent((row["records"], row[REFUSED]) for answer in answers for row in answer.to_pylist())
 
     def _batches(self, directory: str, name: str) -> Iterator[pa.RecordBatch]:
         values = self.staged(directory, name)
-        for start in range(0, len(values), AT_ONCE):
-            part = values[start : start + AT_ONCE]
+        for start in range(0, len(values), self._at_once):
+            part = values[start : start + self._at_once]
             self._steps.step()
             keys = [value[-1:] if int(value.split(b"-")[1]) % 3 else None for value in part]
             yield pa.RecordBatch.from_pydict(
                 {"value": pa.array(part), "key": pa.array(keys, pa.binary()), FILE: [name] * len(part)}
             )
         self._steps.step()
+
+
+class Overtaken(Rows):
+    """Sends when another try, whose records are cut otherwise, has sent up to its step number ``ends`` meanwhile."""
+
+    def __init__(self, world: World, ends: int) -> None:
+        make = partial(Rows, world.servers, world.topic, 0, world.disk, chance=world.chance)
+        self._another = make(life=Life(ends), at_once=3)
+        super().__init__(world.servers, world.topic, 0, world.disk, Life(), world.chance)
+        self.refused = 0
+
+    def send(self, plan: BatchPlan, written: Written) -> int:
+        with suppress(Death, SentMeanwhile):
+            self._another.send(plan, written)
+        try:
+            return super().send(plan, written)
+        except SentMeanwhile:
+            self.refused += 1
+            raise
+
+
+class Refused(Rows):
+    """Is always told that its records are out of order."""
+
+    def send(self, plan: BatchPlan, written: Written) -> int:
+        raise SentMeanwhile("sequence 7, expected 5")
 
 
 class World:
@@ -170,6 +204,28 @@ def test_two_at_once_write_each_record_once(cluster: InProcessCluster) -> None:
         list(both.map(lambda each: each[0].send(plan, each[1]), [(ours, written), (others, {})]))
     assert world.live(0)
     world.check(1)
+
+
+def test_a_try_that_another_one_overtakes_goes_on_behind_it(cluster: InProcessCluster) -> None:
+    refused = 0
+    for ends in range(0, 80, 6):
+        world = World(cluster)
+        assert not world.live(0, 14)  # all that comes before sending
+        rows, life = Overtaken(world, ends), Life()
+        store, brokers = SinkStore(DiskFiles(world.disk, life), world.topic), Brokers(world.servers, world.names, life)
+        write_batch(0, rows, store, brokers, topic=world.topic, batch_size=BATCH_SIZE)
+        world.check(1)
+        refused += rows.refused
+    assert refused > 0
+
+
+def test_records_refused_without_further_ones_in_the_log_end_the_try(cluster: InProcessCluster) -> None:
+    world = World(cluster)
+    assert not world.live(0, 14)
+    rows, life = Refused(world.servers, world.topic, 0, world.disk, Life(), world.chance), Life()
+    store, brokers = SinkStore(DiskFiles(world.disk, life), world.topic), Brokers(world.servers, world.names, life)
+    with pytest.raises(SentMeanwhile, match="expected 5"):
+        write_batch(0, rows, store, brokers, topic=world.topic, batch_size=BATCH_SIZE)
 
 
 def test_a_topic_is_created_where_brokers_create_topics(tmp_path: Path) -> None:

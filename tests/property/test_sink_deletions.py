@@ -17,16 +17,16 @@ import pytest
 
 from kit.partitions import TP, batch, open_shelf, values
 from kit.sink_world import BatchFiles, Death, Disk, DiskFiles, Life, die, values_of
-from raylog.broker.partition import Partition
-from raylog.client.offset_ranges import DataLoss
-from raylog.client.producer_state import Identity
-from raylog.protocol.batch_header import batch_headers
+from raylog.broker.partition.partition import Partition
+from raylog.client.produce.producer_state import Identity
+from raylog.client.ranges.offset_ranges import DataLoss
+from raylog.protocol.batches.header import batch_headers
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import Offset
-from raylog.spark.sink_batch import Staged, Written, write_batch
-from raylog.spark.sink_plan import BatchPlan, Target
-from raylog.spark.sink_store import SinkStore
-from raylog.spark.sink_topics import ProducerNames
+from raylog.spark.writing.sink_batch import Staged, Written, write_batch
+from raylog.spark.writing.sink_plan import BatchPlan, Target
+from raylog.spark.writing.sink_store import SinkStore
+from raylog.spark.writing.sink_topics import ProducerNames
 
 ROWS = 12
 FILES = 2

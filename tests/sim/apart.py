@@ -108,7 +108,7 @@ class Takeover:
 def check_choice(world: World, tp: TopicPartition, old: State, new: State) -> None:
     """A partition's state was written: of those who could be chosen, who does not answer must not be.
 
-    The controller reaches itself, as ``controller_silence`` has it. Raises Violation.
+    The controller reaches itself, as ``controller.silence`` has it. Raises Violation.
     """
     brokers = world.brokers.values()
     at, writer = next(

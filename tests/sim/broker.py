@@ -13,14 +13,14 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-from raylog.broker.membership import Membership
-from raylog.broker.partition import Partition
-from raylog.broker.partition_types import ACKS_ALL, AppendInfo
-from raylog.broker.storage.health import Health
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
-from raylog.coordination.proposals import Drain, DrainAnswer, Verdict
-from raylog.coordination.registration import BrokerRegistration, ensure_cluster
-from raylog.coordination.store import Session
+from raylog.broker.cluster.membership import Membership
+from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.types import ACKS_ALL, AppendInfo
+from raylog.broker.storage.disk.health import Health
+from raylog.coordination.control.proposals import Drain, DrainAnswer, Verdict
+from raylog.coordination.membership.registration import BrokerRegistration, ensure_cluster
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint
+from raylog.coordination.store.port import Session
 from raylog.protocol.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs
 

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from .found_at import FOUND_AT
 from .groups import GroupDesign
 from .planted import PLANTED, Planted
 from .run import Outcome, has_groups, planned, report, run, shrink
@@ -91,22 +92,23 @@ def _figures(count: int, steps: int, acked: int, seconds: float, last: int) -> s
     )
 
 
-def proof_seeds(planted: Planted, count: int = PROOF_SEEDS) -> Iterator[int]:
-    """The runs in which it must be found: a mistake of groups in those that have some, another in those without; where
-    it needs faults that few runs have, in these.
+def proof_seeds(planted: Planted, count: int = PROOF_SEEDS, *, fresh: bool = False) -> Iterator[int]:
+    """The runs in which it must be found: the one that found it before, unless ``fresh``, and then a mistake of groups
+    in those that have some, another in those without; where it needs faults that few runs have, in these.
     """
     is_of_groups = planted.design.groups != GroupDesign()
     seeds = (seed for seed in itertools.count() if has_groups(seed) is is_of_groups)
     fit = (s for s in seeds if not planted.among or any(fault.kind in planted.among for fault in planned(s)))
-    return itertools.islice(fit, count)
+    first = [] if fresh else [FOUND_AT[planted.design.name]]
+    return itertools.islice(itertools.chain(first, (seed for seed in fit if seed not in first)), count)
 
 
-def prove(seeds: int = PROOF_SEEDS) -> int:
+def prove(seeds: int = PROOF_SEEDS, *, fresh: bool = False) -> int:
     """Each planted bug must be found by an invariant that fits it, and the product's design pass the same seeds."""
     caught, tried = 0, set[int]()
     for name, planted in PLANTED.items():
         begun = time.process_time()
-        for count, seed in enumerate(proof_seeds(planted, seeds), 1):
+        for count, seed in enumerate(proof_seeds(planted, seeds, fresh=fresh), 1):
             tried.add(seed)
             outcome = run(seed, planted.design)
             if outcome.violation is not None:
@@ -137,10 +139,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="with --long: the first seed (default: drawn)")
     parser.add_argument("--count", type=int, help="with --long: run so many")
     parser.add_argument("--proof", action="store_true", help="find the planted bugs")
+    parser.add_argument("--fresh", action="store_true", help="with --proof: not first where they were found before")
     options = parser.parse_args()
     design = PLANTED[options.bug].design if options.bug else Design()
     if options.proof:
-        return prove()
+        return prove(fresh=options.fresh)
     if options.seed is not None:
         return replay(options.seed, design, whole=options.trace)
     if not options.long:

@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from raylog.broker.controller_calls import Asked, AskedToDecide
-from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.coordination import controller_events as core
-from raylog.coordination.controller import Controller
-from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import Ack, UpdateState
-from raylog.coordination.proposals import decode_proposal
+from raylog.broker.cluster.controller_calls import Asked, AskedToDecide
+from raylog.broker.cluster.controller_runtime import ControllerRuntime
+from raylog.coordination.control.leadership import ElectionRules
+from raylog.coordination.control.peer_control import Ack, UpdateState
+from raylog.coordination.control.proposals import decode_proposal
+from raylog.coordination.controller import events as core
+from raylog.coordination.controller.controller import Controller
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, MonotonicMs, TimestampMs, TopicPartition
 

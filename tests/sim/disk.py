@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple, Never
 from uuid import UUID
 
-from raylog.broker.storage.epochs import LeaderEpochs
-from raylog.broker.storage.files import LogClosed
-from raylog.broker.storage.health import Health
-from raylog.broker.storage.log_config import LogConfig
-from raylog.broker.storage.offsets import LogOffsets, Mark
-from raylog.broker.storage.producers import Producers
-from raylog.coordination.store import Session
+from raylog.broker.storage.disk.files import LogClosed
+from raylog.broker.storage.disk.health import Health
+from raylog.broker.storage.state.epochs import LeaderEpochs
+from raylog.broker.storage.state.log_config import LogConfig
+from raylog.broker.storage.state.offsets import LogOffsets, Mark
+from raylog.broker.storage.state.producers import Producers
+from raylog.coordination.store.port import Session
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import FilePosition, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.records import BatchHeader, read_header, stamp

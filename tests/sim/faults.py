@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from raylog.protocol.ids import BrokerId
 
-from . import apart, foreign, group_faults
+from . import apart, foreign, group_faults, joining
 from .fault import CONTROLLER, COORDINATOR, FOLLOWERS, ITS_LEADER, LEADERS, NAMES, SUBJECT, Fault
 from .world import MOMENTS, REPLICAS, Moment, World
 
@@ -61,6 +61,7 @@ DESCRIPTIONS = {
     "zkfar": "calls of broker {broker} alone to zookeeper take long for {length} ms",
     **apart.DESCRIPTIONS,
     **foreign.DESCRIPTIONS,
+    **joining.DESCRIPTIONS,
     **group_faults.DESCRIPTIONS,
 }
 
@@ -190,6 +191,11 @@ def plan_more(random: Random, brokers: int, *, has_groups: bool) -> list[Fault]:
         *foreign.draw(random, *FAULTS_MS, whom),
         *_configs(random),
     ]
+
+
+def plan_joins(random: Random) -> list[Fault]:
+    """What is added to it in some runs: records are deleted while a replica joins the ISR."""
+    return joining.draw(random, *FAULTS_MS)
 
 
 def _configs(random: Random) -> list[Fault]:
@@ -369,6 +375,9 @@ def _act(world: World, fault: Fault, broker: BrokerId, other: BrokerId) -> Actio
             world.fail_steps(broker, 1 + fault.length // 1_000)
         case "delete":
             world.delete_records(world.tps[fault.length % len(world.tps)], fault.rate)
+        case "trim":
+            until = min(world.engine.now + fault.length, HORIZON_MS)
+            joining.trim(world, world.tps[fault.other % len(world.tps)], fault.rate, until)
         case "elect":
             world.elect()
         case "recreate":

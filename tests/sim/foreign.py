@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group_model import Registered
-from raylog.coordination.store import Create, Op, Set
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.store.port import Create, Op, Set
 from raylog.protocol.ids import BrokerId, MemberId, TimestampMs, TopicName, TopicPartition
 
 from .apart import STAYS_MS

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync, Synced
-from raylog.coordination.group_model import CommittedOffset
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync, Synced
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import (
     FencedInstanceId,
     IllegalGeneration,

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylog.broker.config import BROKER_SETTINGS, OFFSETS_COMMIT_LINGER_MS
-from raylog.broker.groups.classic_claims import decode_claim, decode_group
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Sync
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic.claims import decode_claim, decode_group
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, Sync
+from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.upkeep import GroupUpkeep
-from raylog.coordination import group_paths
-from raylog.coordination.group_model import CommittedOffset
+from raylog.broker.groups.offsets.upkeep import GroupUpkeep
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, GroupId, MemberId, MonotonicMs, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings

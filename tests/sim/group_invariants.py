@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.store import Create, Delete, Op, Set
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.store.port import Create, Delete, Op, Set
 from raylog.protocol.ids import (
     NO_GENERATION,
     NO_LEADER,

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from raylog.client.group_changes import Began, Ceased, Change, Dropped
-from raylog.client.group_ports import MemberPorts
-from raylog.client.group_requests import Commit, GoodBye, PolledAgain, Quieted
-from raylog.client.group_thread import MemberThread
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.group_events import Begin, ClaimPartition, Died, Effect, Event
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.store import SessionEvent
+from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.member_thread import MemberThread
+from raylog.client.groups.ports import MemberPorts
+from raylog.client.groups.requests import Commit, GoodBye, PolledAgain, Quieted
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.metadata.group_events import Begin, ClaimPartition, Died, Effect, Event
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.port import SessionEvent
 from raylog.protocol.errors import FencedInstanceId
 from raylog.protocol.ids import NO_OFFSET, InstanceId, MemberId, MonotonicMs, Offset, TimestampMs, TopicPartition
 

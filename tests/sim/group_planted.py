@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_messages import Identity, Outcome, Reply, Token
+from raylog.broker.groups.classic.group import ClassicGroup, GroupState
+from raylog.broker.groups.classic.messages import Identity, Outcome, Reply, Token
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.held import HeldGroup
-from raylog.broker.groups.holding import GroupHolder
-from raylog.broker.groups.table import Entry
-from raylog.coordination import group_paths
-from raylog.coordination.group_claims import GroupClaims
-from raylog.coordination.group_events import Event
-from raylog.coordination.group_kinds import SettledKind
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.lease import Lease
-from raylog.coordination.model import ClusterState
-from raylog.coordination.offset_nodes import Stored
-from raylog.coordination.offset_store import BY_NAME, Topics
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import ANY_VERSION, Delete, MetadataStore, Op, OpResult, Stat, StoreError
+from raylog.broker.groups.holding.held import HeldGroup
+from raylog.broker.groups.holding.holding import GroupHolder
+from raylog.broker.groups.holding.table import Entry
+from raylog.coordination.groups.claims import GroupClaims
+from raylog.coordination.groups.kinds import SettledKind
+from raylog.coordination.groups.offset_nodes import Stored
+from raylog.coordination.groups.offset_store import BY_NAME, Topics
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Event
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.metadata.model import ClusterState
+from raylog.coordination.store.port import ANY_VERSION, Delete, MetadataStore, Op, OpResult, Stat, StoreError
 from raylog.protocol.errors import NonEmptyGroup, RaylogError
 from raylog.protocol.ids import GroupId, MemberId, MonotonicMs, Offset, TopicId, TopicName, TopicPartition
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raylog.broker.groups.classic_claims import decode_group
+from raylog.broker.groups.classic.claims import decode_group
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group import Member
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.lease import Lease
-from raylog.coordination.store import Create, Delete, Set
+from raylog.coordination.groups.group import Member
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.store.port import Create, Delete, Set
 from raylog.protocol.ids import BrokerId, GroupId, InstanceId, MemberId, Offset, PartitionIndex, TopicId, TopicPartition
 
 from .engine import Process, Thread

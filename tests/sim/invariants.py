@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from raylog.coordination import paths
-from raylog.coordination.store import Create, Delete, Op, OpResult, Set
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.port import Create, Delete, Op, OpResult, Set
 from raylog.protocol.ids import (
     NO_LEADER,
     BrokerEpoch,

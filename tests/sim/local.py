@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from raylog.broker.local_partitions import LocalPartitions
-from raylog.broker.storage.log_config import LogConfig
-from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import Follow, Lead
+from raylog.broker.partition.local_partitions import LocalPartitions
+from raylog.broker.storage.state.log_config import LogConfig
+from raylog.coordination.control.peer_control import Follow, Lead
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import InconsistentTopicId
 from raylog.protocol.ids import Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings

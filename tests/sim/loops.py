@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from raylog.coordination.loops import FIRST_PAUSE_S, Loop, Loops
-from raylog.coordination.store import NodeEvent, SessionEvent
+from raylog.coordination.host.loops import FIRST_PAUSE_S, Loop, Loops
+from raylog.coordination.store.port import NodeEvent, SessionEvent
 from raylog.protocol.errors import RaylogError
 
 from .engine import Thread, Violation

@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from raylog.broker.partition import Partition
-from raylog.broker.partition_types import AppendInfo, ReadInfo
+from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.types import AppendInfo, ReadInfo
 from raylog.broker.replication.follower import Follower, ReplicaLog
 from raylog.broker.replication.leader import Leadership, Replica
-from raylog.broker.storage.producers import Producers
-from raylog.coordination import paths
-from raylog.coordination.controller import Controller
-from raylog.coordination.controller_events import Write
-from raylog.coordination.controller_office import Job, Office, WriteOutcome
-from raylog.coordination.controller_writes import Writes
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
-from raylog.coordination.peer_control import Ack, Act, Receiver
-from raylog.coordination.registration import BrokerRegistration
-from raylog.coordination.store import NoNode, Op
-from raylog.coordination.unreadable import collecting
+from raylog.broker.storage.state.producers import Producers
+from raylog.coordination.control.peer_control import Ack, Act, Receiver
+from raylog.coordination.controller.controller import Controller
+from raylog.coordination.controller.events import Write
+from raylog.coordination.controller.office import Job, Office, WriteOutcome
+from raylog.coordination.controller.writes import Writes
+from raylog.coordination.membership.registration import BrokerRegistration
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, PartitionState
+from raylog.coordination.store.port import NoNode, Op
+from raylog.coordination.store.unreadable import collecting
 from raylog.protocol.errors import DuplicateSequence, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
 from raylog.protocol.ids import (
     NO_EPOCH,
@@ -94,6 +94,18 @@ class JoinsAtHighWatermark(Leadership):
 
 class JoiningPartition(Partition):
     leadership = JoinsAtHighWatermark
+
+
+class JoinsWithDeleted(Leadership):
+    """What a follower keeps that others have deleted is of no interest, nor is it in one that joins meanwhile."""
+
+    def low_watermark(self, log_start: Offset) -> Offset:
+        members = [self.followers.get(member) for member in (*self.isr, *self.elr)]
+        return min([log_start, *(replica.log_start for replica in members if replica is not None)])
+
+
+class KeepingPartition(Partition):
+    leadership = JoinsWithDeleted
 
 
 class BelievesAnyFetch(Leadership):
@@ -338,6 +350,7 @@ AMONG = {
     "orphan-stops-all": ("orphan",),
     "notices-unchecked": ("zkfar",),
     "delete-in-two-steps": ("g-delete",),
+    "joins-with-deleted": ("trim",),
 }
 """Faults that few runs have, by what is planted where they strike."""
 
@@ -371,6 +384,7 @@ PLANTED = {
         _planted("sequence-reset", ONCE, partition=ForgetsProducers),
         _planted("duplicate-acked-at-once", ACKED, MIN_ISR, partition=AcksDuplicatesAtOnce),
         _planted("older-is-duplicate", ACKED, partition=KnowsTheNewestBatch),
+        _planted("joins-with-deleted", DELETED, partition=KeepingPartition),
         _planted("start-in-an-epoch-row", DELETED, log=StartInAnEpochRow),
         _planted("state-before-its-effects", PROGRESS, IN_TIME, receiver=StoresFirst, local=StopsAtTheFirstFailure),
         _planted("membership-ends-by-an-error", PROGRESS, IN_TIME, loops=EndingLoops),

@@ -1,4 +1,4 @@
-"""The partitions of a simulated broker: the product's table, with what ``replica_fetchers``, ``isr_changes`` and the
+"""The partitions of a simulated broker: the product's table, with what ``replicas.fetchers``, ``isr_changes`` and the
 Fetch handler do in a real one.
 
 Followers ask for one partition at a time, over and over; a request waits at the leader until there is something, as
@@ -19,11 +19,10 @@ from raylog.broker.config import (
     REPLICA_LAG_TIME_MAX_MS,
     topic_settings,
 )
-from raylog.broker.partition import Isolation, Partition
-from raylog.broker.partitions import PartitionTable
-from raylog.coordination.model import BrokerInfo
-from raylog.coordination.peer_control import Lead
-from raylog.coordination.proposals import (
+from raylog.broker.partition.partition import Isolation, Partition
+from raylog.broker.partition.table import PartitionTable
+from raylog.coordination.control.peer_control import Lead
+from raylog.coordination.control.proposals import (
     IsrAnswer,
     IsrChange,
     OfflineReplica,
@@ -32,6 +31,7 @@ from raylog.coordination.proposals import (
     ReplicasOffline,
     Verdict,
 )
+from raylog.coordination.metadata.model import BrokerInfo
 from raylog.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -39,9 +39,9 @@ from raylog.protocol.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.protocol.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
 
 from .clients import Consumed, ConsumeRequest, DeleteRequest, Ends, EndsRequest, OutOfRange
 from .local import SimLogs, SimPartitions, StepFailed

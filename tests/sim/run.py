@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .apart import TAKEN_OVER, TAKEOVER_MS, Takeover
 from .engine import Violation
 from .fault import Fault
-from .faults import HORIZON_MS, describe, inject, plan, plan_groups, plan_more
+from .faults import HORIZON_MS, describe, inject, plan, plan_groups, plan_joins, plan_more
 from .group_invariants import ABANDONED
 from .invariants import PROGRESS, TOLD
 from .world import Design, World
@@ -58,7 +58,7 @@ def _drawn(seed: int) -> tuple[Cluster, list[Fault]]:
     faults = plan(random, brokers)
     if has_groups(seed):
         faults = sorted(faults[: random.choice((0, 2, 4, 30))] + plan_groups(random))
-    more = plan_more(Random(f"more {seed}"), brokers, has_groups=has_groups(seed))
+    more = plan_more(Random(f"more {seed}"), brokers, has_groups=has_groups(seed)) + plan_joins(Random(f"joins {seed}"))
     if more and not has_groups(seed):
         faults = faults[: random.choice((0, 4, 30))]
     return Cluster(brokers, partitions, flushes, has_groups(seed)), sorted(faults + more)

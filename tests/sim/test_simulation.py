@@ -15,6 +15,7 @@ import pytest
 from sim.cli import PROOF_SEEDS, proof_seeds
 from sim.fault import Fault
 from sim.faults import DESCRIPTIONS
+from sim.found_at import FOUND_AT
 from sim.planted import PLANTED
 from sim.run import Outcome, planned, report, run, shrink
 from sim.world import MOMENTS, Design
@@ -89,6 +90,14 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert found.violation is not None
     assert found.violation.invariant in planted.invariants, f"found by accident: {found.violation}"
     assert_clean(run(found.seed))
+
+
+def test_proof_begins_where_bug_was_found() -> None:
+    assert FOUND_AT.keys() == PLANTED.keys()
+    for name, planted in PLANTED.items():
+        first, then = proof_seeds(planted, 2)
+        assert first == FOUND_AT[name]
+        assert then == next(seed for seed in proof_seeds(planted, 2, fresh=True) if seed != first)
 
 
 def test_the_fixed_seeds_plan_every_fault_and_wait_for_every_moment() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from raylog.coordination.store import SessionState
+from raylog.coordination.store.port import SessionState
 from raylog.protocol.ids import TopicPartition
 
 from .engine import Process, Thread, Violation

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from raylog.broker.partition import Partition
-from raylog.coordination import paths
-from raylog.coordination.controller import Controller
-from raylog.coordination.controller_events import (
+from raylog.broker.partition.partition import Partition
+from raylog.coordination.control.leadership import ElectionRules
+from raylog.coordination.control.peer_control import Receiver
+from raylog.coordination.controller.controller import Controller
+from raylog.coordination.controller.events import (
     ElectionRequested,
     Event,
     NewPartitions,
@@ -28,11 +29,10 @@ from raylog.coordination.controller_events import (
     ReassignmentRequested,
     TopicDeleteRequested,
 )
-from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.lease import Lease
-from raylog.coordination.peer_control import Receiver
-from raylog.coordination.registration import BrokerRegistration
-from raylog.coordination.store import ANY_VERSION, Create, Op, OpResult, Set, StoreError
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.membership.registration import BrokerRegistration
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.port import ANY_VERSION, Create, Op, OpResult, Set, StoreError
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, MonotonicMs, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 

@@ -7,23 +7,26 @@ from collections.abc import Iterator
 import pytest
 
 from kit.cli import RunningCluster
-from raylog.broker.local_ray import RECORD
-from raylog.coordination.own_session import OwnSession
+from kit.machine import SLOWNESS
+from raylog.broker.launch.local_ray import RECORD
+from raylog.coordination.host.own_session import OwnSession
 
 START_TIMEOUT_S = 360
 """Of a test on the shared cluster: whichever comes first brings it up, on whatever machine."""
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on the shared cluster come last, in their random order: an idle Ray costs those beside it time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on the shared cluster come last, in their random order: an idle Ray costs those beside it time. Where
+    several tests run at once, ``kit.scheduling`` chooses."""
 
     def shares(item: pytest.Item) -> bool:
         return "three_brokers" in getattr(item, "fixturenames", ())
 
-    items.sort(key=shares)
+    if not hasattr(config, "workerinput"):
+        items.sort(key=shares)
     for item in filter(shares, items):
-        item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+        item.add_marker(pytest.mark.timeout(START_TIMEOUT_S * SLOWNESS), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from kit.wire import WireClient
 from raylog.broker.broker import Broker
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS
 from raylog.broker.handlers import TABLE
-from raylog.coordination import paths
+from raylog.coordination.metadata import paths
 from raylog.protocol.ids import TopicName
 from raylog.protocol.records import Record, encode_batch
 

@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 from kit.cluster import InProcessCluster
 from kit.wire import WireClient, produce_request, request
 from raylog.broker.handlers import TABLE, ApiRow
-from raylog.protocol.batch_header import read_header
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from raylog.protocol.batches.header import read_header
 from raylog.protocol.records import Record, decode_batches, encode_batch
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 BATCH = encode_batch([Record(b"value", b"key") for _ in range(3)])
 

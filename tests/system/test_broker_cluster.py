@@ -12,7 +12,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.coordination.memory_store import MemoryStore
+from raylog.coordination.store.memory import MemoryStore
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     InvalidRequiredAcks,

@@ -14,9 +14,9 @@ import pytest
 from kit import register_and_hang
 from kit.register_and_hang import BROKER
 from kit.zookeeper import running_zookeeper
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.membership.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 
 pytestmark = pytest.mark.system
 

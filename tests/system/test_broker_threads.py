@@ -17,11 +17,11 @@ from kit.failing_threads import FaultyThreads, FaultyThreadsCluster, kind_of
 from kit.group_wire import WireMember
 from kit.waiting import wait_until
 from kit.wire import WireClient
-from raylog.broker import doctor_checks
 from raylog.broker.broker import Broker
-from raylog.broker.doctor_checks import State
-from raylog.coordination.controller_events import CreatedTopic, NewTopic
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.broker.cli import doctor_checks
+from raylog.broker.cli.doctor_checks import State
+from raylog.coordination.controller.events import CreatedTopic, NewTopic
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import BrokerNotAvailable, NotLeaderOrFollower, RaylogError, code_of
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TopicName
 from raylog.protocol.records import Record, encode_batch

@@ -21,8 +21,8 @@ from kit.proxy import Fate
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, Producer
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,

@@ -15,7 +15,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.commands import one_line, run
-from raylog.client.perf import BrokerCpu, measure_e2e, measure_produce, percentile
+from raylog.client.cli.perf import BrokerCpu, measure_e2e, measure_produce, percentile
 from raylog.client.results import BrokerDescription
 from raylog.protocol.errors import MessageTooLarge
 from raylog.protocol.ids import BrokerId

@@ -17,7 +17,7 @@ from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.cli.consume import Ends, print_records
-from raylog.client.cli.records import formatter
+from raylog.client.cli.terminal.records import formatter
 
 pytestmark = pytest.mark.system
 

@@ -13,11 +13,11 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
-from raylog.client.config import PRODUCER_SETTINGS, client_settings
-from raylog.client.connection import Address
-from raylog.client.network import Network
-from raylog.client.resolver import Candidate, LookUp
-from raylog.coordination.free_ports import free_port
+from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
+from raylog.client.network.connection import Address
+from raylog.client.network.network import Network
+from raylog.client.network.resolver import Candidate, LookUp
+from raylog.coordination.host.free_ports import free_port
 from raylog.protocol.errors import RaylogError
 
 HOST = "broker.test"

@@ -20,7 +20,7 @@ from kit.cluster import InProcessCluster
 from kit.zookeeper import running_zookeeper
 from raylog.client import CommittedOffset, Producer
 from raylog.client.aio import AsyncConsumer, AsyncRebalanceListener
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     InvalidConfig,

@@ -40,8 +40,8 @@ from kit.bad_values import (
 from kit.cluster import InProcessCluster
 from raylog.client import Admin, Consumer, NewTopic, Producer, data
 from raylog.client.aio import AsyncConsumer, AsyncProducer
-from raylog.client.group_consumer import RebalanceListener
-from raylog.coordination.group_model import CommittedOffset
+from raylog.client.groups.group_consumer import RebalanceListener
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import Offset
 

@@ -14,7 +14,7 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.commands import RAYLOG, environment, one_line, run, started
 from kit.waiting import wait_until
-from raylog.protocol.compiled import RECORD_CODEC
+from raylog.protocol.batches.compiled import RECORD_CODEC
 
 pytestmark = pytest.mark.system
 

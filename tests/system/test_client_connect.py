@@ -11,7 +11,7 @@ import ray
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
 from raylog.client import Admin, Cluster, connect
-from raylog.coordination.ray_token import ray_token
+from raylog.coordination.host.ray_token import ray_token
 from raylog.protocol.errors import BrokerNotAvailable, InvalidConfig, NotLeaderOrFollower, UnknownTopicOrPartition
 from raylog.protocol.records import Batches, Record
 

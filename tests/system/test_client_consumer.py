@@ -18,9 +18,9 @@ from kit.cluster import InProcessCluster
 from kit.proxied import proxied
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, NewTopic, Producer
-from raylog.client.columns import SCHEMA
+from raylog.client.batches.decode import SCHEMA
 from raylog.client.read_errors import PositionLost, WakeupError
-from raylog.coordination.clocks import wall_ms
+from raylog.coordination.host.clocks import wall_ms
 from raylog.protocol.errors import (
     CorruptMessage,
     InvalidConfig,

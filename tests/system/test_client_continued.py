@@ -12,10 +12,10 @@ from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.delivery import Delivery
-from raylog.client.identity import new_identities
-from raylog.client.producer_state import Continuation, Identity
-from raylog.client.producer_traces import next_sequences
-from raylog.client.subscription import LATEST
+from raylog.client.fetch.subscription import LATEST
+from raylog.client.produce.identity import new_identities
+from raylog.client.produce.producer_state import Continuation, Identity
+from raylog.client.ranges.producer_traces import next_sequences
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidProducerEpoch,

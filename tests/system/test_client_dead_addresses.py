@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster import InProcessCluster
-from raylog.coordination.free_ports import free_port
+from raylog.coordination.host.free_ports import free_port
 
 pytestmark = [
     pytest.mark.system,

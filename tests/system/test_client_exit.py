@@ -21,7 +21,7 @@ BEGIN = """
 import asyncio, multiprocessing, os, queue, signal, sys, threading, time
 from raylog.client import Producer
 from raylog.client.aio import AsyncProducer
-from raylog.client.exit_flush import close_all, remember
+from raylog.client.produce.exit_flush import close_all, remember
 
 servers, name = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in its background

@@ -11,9 +11,9 @@ from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
-from raylog.client.config import ADMIN_SETTINGS, client_settings
-from raylog.client.connection import Address
-from raylog.client.pool import Pool
+from raylog.client.config.client import ADMIN_SETTINGS, client_settings
+from raylog.client.network.connection import Address
+from raylog.client.network.pool import Pool
 
 pytestmark = pytest.mark.system
 

@@ -8,10 +8,10 @@ import pytest
 
 from kit.proxied import proxied
 from raylog.client import Consumer, Producer
-from raylog.protocol import fetch
-from raylog.protocol.messages import parse_request_header
+from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.transactions import AbortedTransaction
+from raylog.protocol.wire import fetch
+from raylog.protocol.wire.messages import parse_request_header
 
 pytestmark = pytest.mark.system
 

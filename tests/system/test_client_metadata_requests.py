@@ -12,7 +12,7 @@ from kit.proxied import proxied
 from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Producer
-from raylog.protocol.messages import decode_request, parse_request_header
+from raylog.protocol.wire.messages import decode_request, parse_request_header
 
 pytestmark = pytest.mark.system
 

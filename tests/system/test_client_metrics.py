@@ -16,7 +16,7 @@ from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from raylog.client import Consumer, Producer
 from raylog.client.aio import AsyncConsumer, AsyncProducer
-from raylog.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
+from raylog.client.telemetry.metrics import CONSUMER_METRICS, PRODUCER_METRICS
 from raylog.protocol.errors import RequestTimedOut
 
 RECORDS = 300

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from kit.waiting import wait_until
-from raylog.client.config import ADMIN_SETTINGS, client_settings
-from raylog.client.connection import Address
-from raylog.client.pool import Pool
+from raylog.client.config.client import ADMIN_SETTINGS, client_settings
+from raylog.client.network.connection import Address
+from raylog.client.network.pool import Pool
 
 pytestmark = pytest.mark.system
 

@@ -21,8 +21,8 @@ from kit.proxy import Fate, FrameProxy
 from kit.reading import all_records
 from kit.waiting import wait_until
 from raylog.client import Admin, Consumer, Delivery, Producer
-from raylog.client.columns import HEADERS
-from raylog.client.metadata import ClusterView
+from raylog.client.batches.decode import HEADERS
+from raylog.client.network.metadata import ClusterView
 from raylog.client.results import PartitionDescription, TopicDescription
 from raylog.protocol.errors import (
     InvalidPartitions,
@@ -473,6 +473,19 @@ def test_an_own_partitioner_chooses(cluster: InProcessCluster) -> None:
     assert asked[0] == (b"kkk", [0, 1, 2, 3], [0, 1, 2, 3])
 
 
+def test_roundrobin_leaves_out_partition_without_leader(tmp_path: Path) -> None:
+    with InProcessCluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        servers = cluster.bootstrap_servers
+        cluster.stop(cluster.leader("t", 1).broker_id)
+        with Admin(servers) as admin, Producer(servers, partitioner="roundrobin") as producer:
+            wait_until(lambda: admin.describe_topic("t").partitions[1].leader < 0, 20, "nobody leads t-1")
+            landed = [producer.send("t", b"v").result(20).partition for _ in range(3)]
+            runs = producer.send_batch("t", [b"v"] * 5).result(20)
+    assert landed == [0, 0, 0]
+    assert [(run.partition, run.record_count) for run in runs] == [(0, 5)]
+
+
 def test_callbacks_that_raise_or_wait_harm_nobody(cluster: InProcessCluster, caplog: pytest.LogCaptureFixture) -> None:
     refused: list[RaylogError] = []
 
@@ -523,28 +536,37 @@ def test_a_callback_that_sends_while_memory_is_used_up_is_refused_not_stuck(tmp_
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_told_to_make_its_own(cluster: InProcessCluster) -> None:
-    with Producer(cluster.bootstrap_servers) as producer, Consumer(cluster.bootstrap_servers, ["t"]) as consumer:
+    servers = cluster.bootstrap_servers
+    with Producer(servers) as producer, Consumer(servers, ["t"]) as consumer, Admin(servers) as admin:
         producer.send("t", b"before").result(10)
+        admin.describe_topic("t")
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             signal.alarm(20)  # a child that hangs must not stay
             answers = []
-            for use in (lambda: producer.send("t", b"child"), lambda: producer.flush(5), lambda: consumer.poll(0)):
+            for use in (
+                lambda: producer.send("t", b"child"),
+                lambda: producer.flush(5),
+                lambda: consumer.poll(0),
+                lambda: admin.describe_topic("t"),
+            ):
                 try:
                     use()
                     answers.append("no error")
                 except RaylogError as error:
                     answers.append(str(error))
             producer.close()
+            admin.close()
             os.write(write, "\n".join(answers).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as answered:
             told = answered.read().splitlines()
         assert os.waitpid(child, 0)[1] == 0
-        assert len(told) == 3
+        assert len(told) == 4
         assert all("before the process forked" in line for line in told)
+        assert admin.describe_topic("t").name == "t"
         assert producer.send("t", b"after").result(10)
     assert sorted(values(cluster.bootstrap_servers)) == [b"after", b"before"]
 

@@ -15,7 +15,7 @@ from kit.cluster import InProcessCluster
 from kit.proxy import Fate, FrameProxy
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
-from raylog.broker.storage.cleaning import delete_records
+from raylog.broker.storage.log.cleaning import delete_records
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.admin import NewTopic
 from raylog.client.aio import AsyncConsumer

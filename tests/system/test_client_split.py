@@ -16,7 +16,7 @@ from kit.proxy import Fate
 from kit.reading import all_records
 from raylog.client import Admin, Producer
 from raylog.client.aio import AsyncProducer
-from raylog.client.producer_state import Continuation, Identity
+from raylog.client.produce.producer_state import Continuation, Identity
 from raylog.protocol.errors import MessageTooLarge, OutOfOrderSequence, RaylogError
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 

@@ -11,7 +11,8 @@ from kit import namespaces
 
 SUSPENDED_S = 1_000
 LOOK = (
-    "import time; from raylog.coordination.clocks import monotonic_ms; print(monotonic_ms() - 1000 * time.monotonic())"
+    "import time; from raylog.coordination.host.clocks import monotonic_ms; "
+    "print(monotonic_ms() - 1000 * time.monotonic())"
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
-from raylog.coordination import paths
+from raylog.coordination.metadata import paths
 from raylog.protocol.errors import NotController, TopicAlreadyExists
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 

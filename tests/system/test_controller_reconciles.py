@@ -9,7 +9,7 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.coordination import paths
+from raylog.coordination.metadata import paths
 from raylog.protocol.ids import NO_LEADER, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = pytest.mark.system

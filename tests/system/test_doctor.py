@@ -15,9 +15,9 @@ import pytest
 from kit.cli import RunningCluster, raylog
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.broker.doctor import Finding, State, examine
-from raylog.broker.doctor_facts import Question, look
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.broker.cli.doctor import Finding, State, examine
+from raylog.broker.cli.doctor_facts import Question, look
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 WAIT_S = 30.0

@@ -17,11 +17,18 @@ from queue import SimpleQueue
 import pytest
 
 from kit.waiting import wait_until
-from raylog.coordination.embedded import MODULE, EmbeddedZooKeeper
-from raylog.coordination.processes import ProcessRef
-from raylog.coordination.store import NodeChange, NodeEvent, SessionEvent, SessionState, StoreEvent, StoreUnavailable
-from raylog.coordination.zk_store import ZkStore
-from raylog.coordination.zookeeper_server import EmbeddedError
+from raylog.coordination.host.processes import ProcessRef
+from raylog.coordination.store.port import (
+    NodeChange,
+    NodeEvent,
+    SessionEvent,
+    SessionState,
+    StoreEvent,
+    StoreUnavailable,
+)
+from raylog.coordination.zookeeper.embedded import MODULE, EmbeddedZooKeeper
+from raylog.coordination.zookeeper.server import EmbeddedError
+from raylog.coordination.zookeeper.store import ZkStore
 
 pytestmark = pytest.mark.system
 

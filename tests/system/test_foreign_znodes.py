@@ -10,11 +10,11 @@ import pytest
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.broker.doctor import unreadable_nodes
+from raylog.broker.cli.doctor import unreadable_nodes
 from raylog.client import Admin, Consumer, Producer
-from raylog.coordination import group_paths, paths
-from raylog.coordination.store import MetadataStore
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.store.port import MetadataStore
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]

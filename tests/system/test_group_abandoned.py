@@ -11,7 +11,7 @@ import pytest
 from kit.group_wire import WireMember
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.broker.groups.held import read_group
+from raylog.broker.groups.holding.held import read_group
 from raylog.protocol.ids import GroupId
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]

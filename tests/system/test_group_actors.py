@@ -26,11 +26,11 @@ from ray import cloudpickle
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
 from raylog.client import ActorGroup, Cluster, Producer, connect, group
-from raylog.client.consumer_actor import MemberReport
-from raylog.client.group_runner import State
+from raylog.client.handlers.consumer_actor import MemberReport
+from raylog.client.handlers.runner import State
 from raylog.client.results import GroupDescription
-from raylog.coordination import group_paths
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
 

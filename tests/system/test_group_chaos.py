@@ -28,7 +28,7 @@ from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client.admin import Admin
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

@@ -24,8 +24,8 @@ from kit.group_wire import WireMember
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, CommittedOffset, Consumer, ConsumerInterceptor, Producer, RebalanceListener
-from raylog.client.config_texts import parse_address
-from raylog.coordination.embedded import EmbeddedZooKeeper
+from raylog.client.config.texts import parse_address
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     IllegalGeneration,

@@ -13,13 +13,13 @@ import pytest
 from kit.node import registered_store
 from kit.topics import put_topic
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, Protocol, Sync
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, Protocol, Sync
+from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.offsets import CommittedOffset
+from raylog.coordination.groups.offsets import CommittedOffset
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import RaylogError, UnknownMemberId
 from raylog.protocol.ids import (
     NO_GENERATION,

@@ -23,7 +23,7 @@ from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, request
 from kit.zookeeper import running_zookeeper
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -40,18 +40,29 @@ WAIT_S = 30.0
 
 
 def settle(members: Sequence[WireMember]) -> None:
-    """All join, and are in one stable generation."""
+    """All join, and are in one stable generation; each joins again, as clients do, when another has come after it."""
+    generations: dict[WireMember, int] = {}
+    over = threading.Event()
+
+    def join(member: WireMember) -> None:
+        while not over.wait(0.02):
+            generations.pop(member, None)
+            if not member.member_id or member.heartbeat() is not ErrorCode.none:
+                member.join()
+            generations[member] = member.generation
+
+    def together() -> bool:
+        return len(found := list(generations.values())) == len(members) and len(set(found)) == 1
+
     with ThreadPoolExecutor(len(members)) as pool:
-
-        def together() -> bool:
-            for joining in [pool.submit(member.join) for member in members if not stable(member)]:
-                joining.result(WAIT_S)
-            return all(stable(member) for member in members) and len({each.generation for each in members}) == 1
-
-        def stable(member: WireMember) -> bool:
-            return bool(member.member_id) and member.heartbeat() is ErrorCode.none
-
-        wait_until(together, WAIT_S, "all members are in one generation")
+        joining = [pool.submit(join, member) for member in members]
+        try:
+            wait_until(together, WAIT_S, "all members are in one generation")
+        finally:
+            over.set()
+        for each in joining:
+            each.result(WAIT_S)
+    assert together()
 
 
 def heartbeat_until_heard(members: Sequence[WireMember]) -> None:

@@ -17,9 +17,9 @@ from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, ConsumerRecord, Producer
-from raylog.client.group_handler import Counts
-from raylog.client.group_plan import GroupPlan
-from raylog.client.group_runner import HandlerRunner, MemberStatus, State
+from raylog.client.handlers.core import Counts
+from raylog.client.handlers.plan import GroupPlan
+from raylog.client.handlers.runner import HandlerRunner, MemberStatus, State
 from raylog.protocol.ids import TopicPartition
 
 pytestmark = pytest.mark.system

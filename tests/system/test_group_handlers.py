@@ -23,10 +23,10 @@ from kit.proxy import FrameProxy
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, ConsumerRecord, Producer
-from raylog.client.group_handler import Counts
-from raylog.client.group_plan import GroupPlan
-from raylog.client.group_runner import HandlerRunner, State
-from raylog.coordination.free_ports import free_port
+from raylog.client.handlers.core import Counts
+from raylog.client.handlers.plan import GroupPlan
+from raylog.client.handlers.runner import HandlerRunner, State
+from raylog.coordination.host.free_ports import free_port
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 pytestmark = pytest.mark.system
@@ -296,7 +296,7 @@ def test_exactly_once_reads_from_where_the_users_store_says(cluster: InProcessCl
 
 DYING = """
 import os, signal, sys
-from raylog.client.group_plan import GroupPlan
+from raylog.client.handlers.plan import GroupPlan
 
 servers, group, topic, guarantee, log, death = sys.argv[1:]
 

@@ -19,18 +19,18 @@ from kit.member_process import MemberProcess
 from kit.stores import Counting
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.client.group_changes import Dropped
-from raylog.client.group_member import GroupMember
-from raylog.coordination import group_paths
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.group_events import Died
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import EventSink, MetadataStore, Op, OpResult, Versioned
-from raylog.coordination.zk_store import ZkStore
+from raylog.client.groups.changes import Dropped
+from raylog.client.groups.member import GroupMember
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Died
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import EventSink, MetadataStore, Op, OpResult, Versioned
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import InconsistentGroupProtocol, RaylogError, UnknownMemberId
 from raylog.protocol.ids import Offset
 

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 from kit.group_wire import LOOK_FURTHER, WireMember
 from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_claims import decode_claim
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
+from raylog.broker.groups.classic.claims import decode_claim
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.metadata import group_paths
 from raylog.protocol.ids import GroupId, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

@@ -105,7 +105,7 @@ def read_all(servers: str, topic: str, ends: dict[int, int]) -> dict[tuple[int, 
 def seconds_to_start() -> float:
     """How long this machine takes now for a Python process with what a broker imports."""
     begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import raylog.broker.actor"], check=True, timeout=WAIT_S)
+    subprocess.run([sys.executable, "-c", "import raylog.broker.launch.actor"], check=True, timeout=WAIT_S)
     return time.monotonic() - begin
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
-from raylog.broker.net.liveness import BrokerLiveness
-from raylog.coordination.liveness import (
+from raylog.broker.cluster.liveness import BrokerLiveness
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.membership.liveness import (
     REPEAT_S,
     LivenessConnections,
     LivenessListener,
@@ -21,8 +22,7 @@ from raylog.coordination.liveness import (
     address_towards,
     machine_id,
 )
-from raylog.coordination.loops import Loops
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 pytestmark = pytest.mark.system

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from kit.waiting import wait_until
-from raylog.broker.net.liveness import BrokerLiveness
-from raylog.coordination.loops import Loops
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.names import Address, Names
+from raylog.broker.cluster.liveness import BrokerLiveness
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.membership.host_names import Address, Names
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 pytestmark = pytest.mark.system

@@ -19,11 +19,11 @@ import pytest
 
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
-from raylog.broker import local_ray
-from raylog.broker.cluster_file import RayInfo
-from raylog.broker.local_ray import temp_dir_of
-from raylog.coordination.own_session import OwnSession
-from raylog.coordination.processes import ProcessRef, wait_for_end
+from raylog.broker.launch import local_ray
+from raylog.broker.launch.cluster_file import RayInfo
+from raylog.broker.launch.local_ray import temp_dir_of
+from raylog.coordination.host.own_session import OwnSession
+from raylog.coordination.host.processes import ProcessRef, wait_for_end
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

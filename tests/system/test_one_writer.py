@@ -15,13 +15,13 @@ from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request
 from kit.zookeeper import running_zookeeper
 from raylog.client.admin import Admin
-from raylog.coordination import paths
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.metadata import paths
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.ids import BrokerId
-from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.produce import ProducedPartition, parse_produce_response
 
 pytestmark = pytest.mark.system
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kit.waiting import wait_until
-from raylog.coordination.own_session import OwnSession, run_in_session
-from raylog.coordination.processes import ProcessRef, running
+from raylog.coordination.host.own_session import OwnSession, run_in_session
+from raylog.coordination.host.processes import ProcessRef, running
 
 pytestmark = pytest.mark.system
 

@@ -15,10 +15,10 @@ from kit.commands import RAYLOG
 
 PACKAGE = Path(__file__).parent.parent.parent / "packages/protocol"
 ROUND_TRIP = """
-from raylog.client.column_batches import binary, encode_rows, header_column, integers
-from raylog.client.column_schema import Rows
-from raylog.client.columns import SCHEMA, body_of, decode_columns
-from raylog.protocol.compiled import KERNEL, RECORD_CODEC
+from raylog.client.batches.encode import binary, encode_rows, header_column, integers
+from raylog.client.batches.column_schema import Rows
+from raylog.client.batches.decode import SCHEMA, body_of, decode_columns
+from raylog.protocol.batches.compiled import KERNEL, RECORD_CODEC
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import batch_headers, frame_batch
 
@@ -81,7 +81,7 @@ def test_a_wheel_carries_the_kernel_and_one_made_without_a_compiler_works_all_th
     for made in [*sources.glob("build/lib*"), *sources.glob("build/temp*")]:
         shutil.rmtree(made)
     plain = build(sources, tmp_path / "plain", CC="false")
-    assert list(plain.glob("raylog/protocol/*_kernel.py"))
+    assert list(plain.glob("raylog/protocol/batches/*_kernel.py"))
     assert not [path for path in plain.glob("**/*") if path.suffix in {".so", ".c", ".pyd"}]
     assert run(plain, sys.executable, "-c", ROUND_TRIP) == "pure Python"
     assert run(plain, RAYLOG, "--version").endswith("(record codec: pure Python)")

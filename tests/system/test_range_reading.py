@@ -12,9 +12,9 @@ from kit.cluster import InProcessCluster
 from kit.leaders import move_leader
 from kit.odd_logs import append_as_stored, compacted, control_batch
 from raylog.client import Admin, Producer
-from raylog.client.offset_ranges import LATEST, AtTime, DataLoss, OffsetRange, Selection
-from raylog.client.range_planner import log_bounds, offsets_at, select
-from raylog.client.range_reader import RangeReading, read_range
+from raylog.client.ranges.offset_ranges import LATEST, AtTime, DataLoss, OffsetRange, Selection
+from raylog.client.ranges.range_planner import log_bounds, offsets_at, select
+from raylog.client.ranges.range_reader import RangeReading, read_range
 from raylog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record

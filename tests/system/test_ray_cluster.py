@@ -21,11 +21,11 @@ from ray.util import list_named_actors
 
 from kit.cli import RunningCluster, raylog
 from kit.waiting import wait_until
-from raylog.broker.cluster_file import accepts
-from raylog.broker.ray_driver import actor_names
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.own_session import OwnSession
-from raylog.coordination.ray_token import ray_token
+from raylog.broker.launch.cluster_file import accepts
+from raylog.broker.launch.ray_driver import actor_names
+from raylog.coordination.host.own_session import OwnSession
+from raylog.coordination.host.ray_token import ray_token
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import NotLeaderOrFollower
 from raylog.protocol.records import Record, encode_batch
 

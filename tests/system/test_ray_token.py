@@ -14,8 +14,8 @@ import pytest
 import ray
 
 from kit.cli import RunningCluster
-from raylog.broker import local_ray
-from raylog.coordination.ray_token import ray_token
+from raylog.broker.launch import local_ray
+from raylog.coordination.host.ray_token import ray_token
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 

@@ -24,12 +24,12 @@ from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer
 from raylog.client.aio import AsyncConsumer
-from raylog.client.data_source import read_blocks
-from raylog.client.data_stream import stream
-from raylog.client.group_plan import GroupPlan
-from raylog.client.group_runner import State
-from raylog.client.offset_ranges import OffsetRange
-from raylog.client.range_reader import RangeReading
+from raylog.client.handlers.plan import GroupPlan
+from raylog.client.handlers.runner import State
+from raylog.client.ranges.offset_ranges import OffsetRange
+from raylog.client.ranges.range_reader import RangeReading
+from raylog.client.ray_data.source import read_blocks
+from raylog.client.ray_data.stream import stream
 from raylog.client.read_errors import CorruptBatch, RecordDeserializationError
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, OffsetOutOfRange
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition

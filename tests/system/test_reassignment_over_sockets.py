@@ -15,8 +15,8 @@ from kit.waiting import wait_until
 from kit.wire import WireClient
 from raylog.broker.handlers import TABLE
 from raylog.client import Producer
-from raylog.coordination.controller_events import NewTopic
-from raylog.coordination.model import PartitionState
+from raylog.coordination.controller.events import NewTopic
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 

@@ -13,11 +13,11 @@ from kit.cluster import InProcessCluster
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, Producer
-from raylog.client.group_changes import Began
-from raylog.client.group_member import GroupMember
-from raylog.coordination import group_paths
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.zk_store import ZkStore
+from raylog.client.groups.changes import Began
+from raylog.client.groups.member import GroupMember
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 
 pytestmark = pytest.mark.system

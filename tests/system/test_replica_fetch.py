@@ -12,13 +12,13 @@ from kit.node import BROKER, LISTENER, Node
 from kit.partitions import NOW, batch
 from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request
-from raylog.broker.net.peer import FETCH_VERSION, PeerConnection
-from raylog.coordination.model import BrokerInfo, Endpoint, TopicState
+from raylog.broker.replicas.leader_connection import FETCH_VERSION, PeerConnection
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint, TopicState
 from raylog.protocol.errors import ErrorCode, NetworkException
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
-from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, decode_batches, encode_batch
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from raylog.protocol.wire.produce import ProducedPartition, parse_produce_response
 
 FOLLOWER = 2
 EPOCH = 7

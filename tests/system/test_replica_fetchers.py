@@ -16,15 +16,17 @@ from kit.node import BROKER, LISTENER, Node
 from kit.slow_files import StartWrites
 from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.net.peer import FETCH_VERSION
-from raylog.broker.partition import Partition
-from raylog.broker.replica_fetchers import ReplicaFetchers
-from raylog.broker.storage.cleaning import delete_records
-from raylog.broker.storage.files import RealFileSystem
-from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.broker.partition.partition import Partition
+from raylog.broker.replicas.fetchers import ReplicaFetchers
+from raylog.broker.replicas.leader_connection import FETCH_VERSION
+from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.broker.storage.log.cleaning import delete_records
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import ErrorCode
-from raylog.protocol.fetch import (
+from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TopicName
+from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -33,9 +35,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TopicName
-from raylog.protocol.messages import parse_request_header
-from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.messages import parse_request_header
 
 LEADER = 2
 WAIT_S = 10.0

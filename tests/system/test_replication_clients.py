@@ -16,7 +16,7 @@ from kit.proxied import behind_proxies
 from kit.proxy import Fate
 from kit.waiting import wait_until
 from kit.workload import Workload
-from raylog.protocol.produce import parse_produce_response
+from raylog.protocol.wire.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ from kit.wire import WireClient, request
 from kit.workload import Workload
 from raylog.broker.handlers import TABLE
 from raylog.client.admin import Admin
-from raylog.coordination import paths
+from raylog.coordination.metadata import paths
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

@@ -17,7 +17,7 @@ from kit.cluster import InProcessCluster
 from kit.faulty_files import FailingFileSystem
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.client import Consumer, Producer
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition

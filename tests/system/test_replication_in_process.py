@@ -12,7 +12,7 @@ from kit.cluster import InProcessCluster
 from kit.reading import consumed
 from kit.waiting import wait_until
 from raylog.broker.broker import Broker
-from raylog.broker.partition import Partition
+from raylog.broker.partition.partition import Partition
 from raylog.client import Producer
 from raylog.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderOrFollower
 from raylog.protocol.ids import BrokerId, Offset, PartitionIndex, TopicName, TopicPartition

@@ -13,9 +13,9 @@ from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient, produce_request, request
 from kit.workload import Workload
-from raylog.protocol.messages import decode_response
-from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.messages import decode_response
+from raylog.protocol.wire.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -21,7 +21,7 @@ from raylog.client.aio import AsyncProducer
 from raylog.client.results import ProducerDescription, RecordMetadata
 from raylog.protocol.errors import RequestTimedOut
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.produce import parse_produce_response
+from raylog.protocol.wire.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

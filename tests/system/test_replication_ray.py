@@ -18,7 +18,7 @@ from kit.cli import RunningCluster
 from kit.history_checker import Verdict
 from kit.waiting import wait_until
 from kit.workload import Workload
-from raylog.broker.local_ray import PLACE_LABEL
+from raylog.broker.launch.local_ray import PLACE_LABEL
 from raylog.client.admin import Admin
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]

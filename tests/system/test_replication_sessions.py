@@ -19,8 +19,8 @@ from kit.replicated import ReplicatedCluster
 from kit.waiting import wait_until
 from kit.workload import Workload
 from raylog.client.admin import Admin
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.model import PartitionState
+from raylog.coordination.metadata.model import PartitionState
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
 from raylog.protocol.errors import RaylogError
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

@@ -24,11 +24,11 @@ from kit.reading import all_records
 from raylog.client import Producer
 from raylog.client.aio import AsyncProducer
 from raylog.client.cli.produce import produce
-from raylog.client.data_sink import TopicDatasink
-from raylog.coordination.free_ports import free_port
+from raylog.client.ray_data.sink import TopicDatasink
+from raylog.coordination.host.free_ports import free_port
 from raylog.protocol.errors import MessageTooLarge, RaylogError
 from raylog.protocol.records import Record, encode_batch
-from raylog.spark.write_task import WriteTask, send_rows
+from raylog.spark.writing.write_task import WriteTask, send_rows
 
 PRODUCE, METADATA, INIT_PRODUCER_ID = 0, 3, 22
 SETTINGS: dict[str, Any] = {

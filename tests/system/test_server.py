@@ -19,10 +19,10 @@ from kit.waiting import wait_until
 from kit.wire import WireClient, fetch_request, produce_request, request
 from raylog.broker.net.acceptor import BURST, Acceptor
 from raylog.broker.net.server import Listener, SocketServer
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
-from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, decode_batches, encode_batch
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import parse_produce_response
 
 Address = tuple[str, int]
 WAIT_S = 10.0

@@ -31,8 +31,8 @@ from raylog.broker.net.request_memory import STALL_S
 from raylog.client.admin import Admin
 from raylog.protocol.errors import ErrorCode
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
-from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.produce import parse_produce_response
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 

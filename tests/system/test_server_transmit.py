@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raylog.broker.net.transmit import COPY_BYTES, SendFailed, limit_sends, transmit
-from raylog.broker.storage.files import File, FileSlice, RealFileSystem
+from raylog.broker.storage.disk.files import File, FileSlice, RealFileSystem
 from raylog.protocol.ids import FilePosition
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.client import Admin, Consumer, Producer
 from raylog.client.aio import AsyncConsumer
-from raylog.client.config_texts import parse_address
+from raylog.client.config.texts import parse_address
 from raylog.client.results import GroupDescription
 from raylog.protocol.errors import FencedInstanceId, InvalidConfig
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 WAIT_S = 30.0
 PARTITIONS = 4
+RECORDS = 40
 GROUP: dict[str, Any] = {"auto_offset_reset": "earliest", "session_timeout_ms": 60_000, "fetch_max_wait_ms": 50}
 
 
@@ -35,7 +37,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ):
         cluster.create_topic("t", partitions=PARTITIONS)
         with Producer(cluster.bootstrap_servers) as producer:
-            for number in range(40):
+            for number in range(RECORDS):
                 producer.send("t", b"%d" % number, partition=number % PARTITIONS)
         yield cluster.bootstrap_servers
 
@@ -58,12 +60,11 @@ def await_share(consumer: Consumer, count: int, *others: Consumer) -> int:
 def test_closed_consumer_is_back_where_it_was(servers: str) -> None:
     static = {**GROUP, "group_id": "back"}
     with Consumer(servers, "t", group_instance_id="b", **static) as other:
-        consumer = Consumer(servers, "t", group_instance_id="a", **static)
-        got = await_share(consumer, 2, other)
-        while got < 20:
-            got += await_share(consumer, 2, other)
-        had, id_before = consumer.assignment(), consumer.member_id
-        consumer.close()
+        with Consumer(servers, "t", group_instance_id="a", **static) as consumer:
+            await_share(consumer, 2, other)
+            had, id_before = consumer.assignment(), consumer.member_id
+            while any(consumer.position(tp.topic, tp.partition) < RECORDS // PARTITIONS for tp in had):
+                await_share(consumer, 2, other)
         other.poll(20)
         assert len(other.assignment()) == 2
         with Consumer(servers, "t", group_instance_id="a", **static) as again:
@@ -79,20 +80,19 @@ def test_async_consumer_is_fenced_and_its_successor_closes(servers: str) -> None
     static = {**GROUP, "group_id": "async", "group_instance_id": "a"}
 
     async def scenario() -> None:
-        older = AsyncConsumer(servers, "t", **static)
-        while len(older.assignment()) < PARTITIONS:
-            await older.poll(20)
-        newer = AsyncConsumer(servers, "t", **static)
-        while len(newer.assignment()) < PARTITIONS:
+        async with AsyncConsumer(servers, "t", **static) as older, AsyncExitStack() as stack:
+            while len(older.assignment()) < PARTITIONS:
+                await older.poll(20)
+            newer = await stack.enter_async_context(AsyncConsumer(servers, "t", **static))
+            while len(newer.assignment()) < PARTITIONS:
+                await newer.poll(20)
+            with pytest.raises(FencedInstanceId):
+                await older.commit({("t", 0): 1})
+            with pytest.raises(FencedInstanceId):
+                await older.poll(20)
+            await older.close()
             await newer.poll(20)
-        with pytest.raises(FencedInstanceId):
-            await older.commit({("t", 0): 1})
-        with pytest.raises(FencedInstanceId):
-            await older.poll(20)
-        await older.close()
-        await newer.poll(20)
-        assert len(newer.assignment()) == PARTITIONS
-        await newer.close()
+            assert len(newer.assignment()) == PARTITIONS
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
@@ -103,9 +103,8 @@ def test_admin_removes_consumer_that_does_not_come_back(servers: str) -> None:
         Consumer(servers, "t", **group) as other,
         WireMember("removed", lambda: addresses(servers), instance="a") as it,
     ):
-        gone = Consumer(servers, "t", group_instance_id="a", **group)
-        await_share(gone, 2, other)
-        gone.close()
+        with Consumer(servers, "t", group_instance_id="a", **group) as gone:
+            await_share(gone, 2, other)
         with Admin(servers) as admin:
             described = admin.describe_groups(["removed"])["removed"]
         assert isinstance(described, GroupDescription)

@@ -16,9 +16,9 @@ from ray.cluster_utils import Cluster
 from kit.cli import RunningCluster
 from kit.waiting import wait_until
 from kit.wire import WireClient
-from raylog.broker.local_ray import PLACE_LABEL
+from raylog.broker.launch.local_ray import PLACE_LABEL
 from raylog.client.admin import Admin
-from raylog.coordination.processes import ProcessRef
+from raylog.coordination.host.processes import ProcessRef
 from raylog.protocol.records import Record, encode_batch
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

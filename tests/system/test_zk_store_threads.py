@@ -6,18 +6,22 @@ import ctypes
 import os
 import queue
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kazoo.handlers.threading import KazooTimeoutError
 
 from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.loops import Loops
-from raylog.coordination.store import SessionEvent, SessionState, StoreError, StoreEvent
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.store.port import Session, SessionEvent, SessionState, StoreError, StoreEvent, StoreUnavailable
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 
 pytestmark = [
     pytest.mark.system,
@@ -53,6 +57,32 @@ def end_by(thread: threading.Thread, error: type[BaseException], store: ZkStore)
         return not thread.is_alive()
 
     wait_until(ended, WAIT_S, "the thread has ended")
+
+
+class OftenKicked(ZkStore):
+    """Where it would end a session, the session's own process connects again first, so that ZooKeeper drops the
+    connection, which kazoo takes for a timeout: that often, and then no more."""
+
+    kicks = 2
+
+    def _new_client(self, session: Session | None = None) -> Any:
+        client = super()._new_client(session)
+        if session is not None and self.kicks:
+            self.kicks -= 1
+
+            def kicked(timeout: float) -> None:
+                raise KazooTimeoutError("Connection time-out")
+
+            client.start = kicked
+        return client
+
+
+def test_ending_session_of_living_process_is_tried_again(zookeeper: EmbeddedZooKeeper) -> None:
+    with ZkStore(zookeeper.address, session_timeout_ms=10_000) as living, OftenKicked(zookeeper.address) as other:
+        left = living.session
+        other.end_session(left)
+        assert other.kicks == 0
+        wait_until(lambda: living.session != left, WAIT_S, "it has another session")
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
@@ -107,3 +137,27 @@ def test_store_whose_connection_has_ended_can_be_closed(
     wait_until(lambda: not loops.names(), WAIT_S, "nothing tries to start it again")
     with pytest.raises(StoreError, match="closed"):
         store.exists("/")
+
+
+def test_store_that_cannot_start_leaves_no_thread() -> None:
+    """The server grants a session, and then answers nothing."""
+    granted = struct.pack(">iiiqi16s?", 37, 0, 4_000, 1, 16, bytes(16), False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def grant() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(granted)
+                while connection.recv(1024):
+                    pass
+
+        serving = threading.Thread(target=grant, daemon=True)
+        serving.start()
+        store = ZkStore(f"127.0.0.1:{server.getsockname()[1]}", session_timeout_ms=4_000, request_timeout_ms=300)
+        with pytest.raises(StoreUnavailable):
+            store.start()
+        thread = store._client._connection._connection_routine
+        serving.join(WAIT_S)
+        assert thread is None or not thread.is_alive()
+        assert not serving.is_alive(), "the store has left its connection open"

@@ -21,12 +21,20 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from kit.cli import RunningCluster
 from kit.ray_nodes import NODES, ray_nodes
 from raylog.client import Admin, Consumer, Producer
-from raylog.coordination.credentials import new_credentials, read_credentials
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import Create, Delete, SessionEvent, SessionState, Set, StoreEvent, StoreUnauthorized
-from raylog.coordination.zk_auth import acl_of, close_tree
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.store.port import (
+    Create,
+    Delete,
+    SessionEvent,
+    SessionState,
+    Set,
+    StoreEvent,
+    StoreUnauthorized,
+)
+from raylog.coordination.zookeeper.auth import acl_of, close_tree
+from raylog.coordination.zookeeper.credentials import new_credentials, read_credentials
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import InvalidConfig
 
 pytestmark = pytest.mark.system

@@ -22,11 +22,11 @@ from kit.waiting import wait_until
 from kit.zookeeper import running_zookeeper
 from raylog.broker.broker import Broker
 from raylog.broker.config import SEGMENT_BYTES
-from raylog.coordination import configs
-from raylog.coordination.embedded import EmbeddedZooKeeper
-from raylog.coordination.processes import ProcessRef
-from raylog.coordination.store import StoreError
-from raylog.coordination.zk_store import ZkStore
+from raylog.coordination.host.processes import ProcessRef
+from raylog.coordination.metadata import configs
+from raylog.coordination.store.port import StoreError
+from raylog.coordination.zookeeper.embedded import EmbeddedZooKeeper
+from raylog.coordination.zookeeper.store import ZkStore
 from raylog.protocol.errors import NotLeaderOrFollower, RaylogError
 from raylog.protocol.ids import TopicName
 from raylog.protocol.records import Record, encode_batch

@@ -6,18 +6,18 @@ import queue
 import threading
 from typing import cast
 
-from raylog.broker.controller_calls import Item
-from raylog.broker.controller_sender import Sender
-from raylog.broker.groups.due import THREADS, DueGroups
-from raylog.broker.membership import Membership
-from raylog.broker.partitions import PartitionTable
-from raylog.coordination import controller_events as core
-from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.lease import Lease
-from raylog.coordination.loops import Loops
-from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
-from raylog.coordination.registration import BrokerRegistration
-from raylog.coordination.store import MetadataStore, SessionEvent, SessionState, StoreUnavailable
+from raylog.broker.cluster.controller_calls import Item
+from raylog.broker.cluster.controller_sender import Sender
+from raylog.broker.cluster.membership import Membership
+from raylog.broker.groups.holding.due import THREADS, DueGroups
+from raylog.broker.partition.table import PartitionTable
+from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.controller import events as core
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.membership.registration import BrokerRegistration
+from raylog.coordination.store.port import MetadataStore, SessionEvent, SessionState, StoreUnavailable
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, GroupId, MonotonicMs
 
 WAIT_S = 10.0

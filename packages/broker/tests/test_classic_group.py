@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_messages import (
+from raylog.broker.groups.classic.group import ClassicGroup, GroupState
+from raylog.broker.groups.classic.messages import (
     Identity,
     Join,
     Joined,
@@ -20,8 +20,7 @@ from raylog.broker.groups.classic_messages import (
     Sync,
     Synced,
 )
-from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
-from raylog.protocol.consumer_protocol import encode_subscription
+from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
 from raylog.protocol.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -32,6 +31,7 @@ from raylog.protocol.errors import (
     UnknownMemberId,
 )
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, Generation, GroupId, InstanceId, MemberId, MonotonicMs
+from raylog.protocol.wire.consumer_protocol import encode_subscription
 
 RULES = GroupRules(initial_rebalance_delay_ms=3_000, max_size=3)
 NOBODY = Identity(NO_MEMBER, NO_GENERATION)
@@ -178,6 +178,18 @@ def test_member_that_joins_again_must_share_a_protocol(pair: Cluster) -> None:
     assert (pair.group.state, pair.group.generation) == (GroupState.STABLE, 1)
 
 
+def test_member_that_is_alone_must_share_a_protocol_with_itself(cluster: Cluster) -> None:
+    cluster.join("a", instance="one")
+    cluster.at(3_000)
+    sticky = (Protocol("sticky", b"t"),)
+    assert isinstance(cluster.join("changed", "m1", "one", protocols=sticky), InconsistentGroupProtocol)
+    assert isinstance(cluster.join("started", instance="one", protocols=sticky), InconsistentGroupProtocol)
+    both = (Protocol("sticky", b"t"), Protocol("range", b"t"))
+    cluster.join("both", "m1", "one", protocols=both)
+    cluster.join("sticky", "m1", "one", protocols=sticky)
+    assert (cluster.joined("both").protocol, cluster.joined("sticky").generation) == ("sticky", 3)
+
+
 def test_leader_that_keeps_its_place_but_is_absent_is_replaced(cluster: Cluster) -> None:
     cluster.join("a", instance="one")
     cluster.join("b")
@@ -244,6 +256,15 @@ def test_who_leaves_is_not_waited_for(pair: Cluster) -> None:
     assert pair.joined("b again").leader == "m2"
 
 
+def test_id_that_was_given_out_leaves_whatever_instance_is_named(pair: Cluster) -> None:
+    """It is of no static member, as in Kafka."""
+    pair.join("given", needs_id=True)
+    outcome, results = pair.group.leave([Leaver(MemberId("m3"), InstanceId("i"))], MonotonicMs(pair.now))
+    pair.take(outcome)
+    assert (results, pair.group.state) == ((None,), GroupState.STABLE)
+    assert isinstance(pair.join("late", "m3"), UnknownMemberId)
+
+
 def test_the_last_to_leave_empties_the_group(pair: Cluster) -> None:
     outcome, _ = pair.group.leave([Leaver(MemberId("m1")), Leaver(MemberId("m2"))], MonotonicMs(pair.now))
     pair.take(outcome)
@@ -274,6 +295,21 @@ def test_a_member_whose_answer_was_lost_gets_it_again(pair: Cluster) -> None:
     before = pair.joined("b")
     assert pair.join("b again", "m2") == before
     assert pair.group.state is GroupState.STABLE
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [(Protocol("range", b"t"), Protocol("sticky", b"t")), (Protocol("sticky", b"t"), Protocol("range", b"t"))],
+)
+def test_member_that_supports_other_protocols_now_has_all_join(pair: Cluster, protocols: tuple[Protocol, ...]) -> None:
+    """Whoever comes next must share one with what it supports now."""
+    assert pair.join("b again", "m2", protocols=protocols) is None
+    pair.join("a again", "m1", protocols=protocols)
+    assert pair.joined("b again").generation == 2
+    pair.sync("b syncs 2", me(pair.joined("b again")))
+    pair.sync("a syncs 2", me(pair.joined("a again")), m1=b"1", m2=b"2")
+    assert pair.join("b gives up", "m2", protocols=(Protocol("range", b"t"),)) is None
+    assert isinstance(pair.join("c", protocols=(Protocol("sticky", b"t"),)), InconsistentGroupProtocol)
 
 
 def test_a_leader_that_joins_again_has_the_group_rebalanced(pair: Cluster) -> None:
@@ -385,9 +421,52 @@ def test_a_join_that_does_not_fit_is_refused_and_changes_nothing(
     assert (pair.group.state, len(pair.group.members)) == (GroupState.STABLE, 2)
 
 
-def test_a_full_group_refuses_newcomers(pair: Cluster) -> None:
+@pytest.fixture
+def full(pair: Cluster) -> Cluster:
+    """Members m1 (leads), m2 and m3, which is static, in a new generation."""
+    pair.join("c", instance="i")
+    pair.join("a again", "m1")
+    pair.join("b again", "m2")
+    assert pair.group.state is GroupState.COMPLETING_REBALANCE
+    return pair
+
+
+@pytest.mark.parametrize("needs_id", [True, False])
+def test_full_group_refuses_newcomers(full: Cluster, needs_id: bool) -> None:
+    assert isinstance(full.join("d", needs_id=needs_id), GroupMaxSizeReached)
+    full.sync("a syncs again", me(full.joined("a again")))
+    assert isinstance(full.join("d again", needs_id=needs_id), GroupMaxSizeReached)
+
+
+def test_static_member_that_starts_again_has_its_place_in_a_full_group(full: Cluster) -> None:
+    full.sync("a syncs again", me(full.joined("a again")))
+    full.join("c started again", instance="i")
+    assert full.joined("c started again").generation == 2
+
+
+def test_id_that_was_given_out_takes_no_place(cluster: Cluster) -> None:
+    for name in "abcd":
+        assert isinstance(cluster.join(name, needs_id=True), MemberIdIs)
+
+
+def test_last_to_join_again_finds_no_place_and_is_not_waited_for(pair: Cluster) -> None:
     pair.join("c")
-    assert isinstance(pair.join("d"), GroupMaxSizeReached)
+    pair.join("d")
+    pair.join("b again", "m2")
+    assert isinstance(pair.join("a again", "m1"), GroupMaxSizeReached)
+    assert [member.id for member in pair.group.members] == ["m2", "m3", "m4"]
+    assert pair.joined("b again").leader == "m2"
+
+
+def test_id_for_which_there_is_no_place_is_not_waited_for(pair: Cluster) -> None:
+    late = pair.join("late", needs_id=True)
+    assert isinstance(late, MemberIdIs)
+    pair.join("c")
+    pair.join("a again", "m1")
+    pair.join("b again", "m2")
+    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert isinstance(pair.join("late again", late.member_id), GroupMaxSizeReached)
+    assert pair.joined("c").generation == 2
 
 
 def test_the_protocol_that_most_like_best_is_taken(cluster: Cluster) -> None:
@@ -396,6 +475,23 @@ def test_the_protocol_that_most_like_best_is_taken(cluster: Cluster) -> None:
     cluster.join("c", protocols=(Protocol("own", b""), Protocol("sticky", b""), Protocol("range", b"")))
     cluster.at(9_000)
     assert cluster.joined("a").protocol == "sticky"
+
+
+def test_first_by_name_of_equally_liked_protocols_is_taken(cluster: Cluster) -> None:
+    """Whoever of the members joined first."""
+    cluster.join("a", protocols=(Protocol("roundrobin", b""), Protocol("range", b"")))
+    cluster.join("b", protocols=(Protocol("range", b""), Protocol("roundrobin", b"")))
+    cluster.at(6_000)
+    assert cluster.joined("a").protocol == "range"
+
+
+def test_rebalance_before_the_assignment_leaves_none(pair: Cluster) -> None:
+    """The former one is of no generation that anybody is in; while members join it is still told."""
+    pair.join("a again", "m1")
+    assert [member.assignment for member in pair.group.members] == [b"1", b"2"]
+    pair.join("b again", "m2")
+    pair.join("c")
+    assert [member.assignment for member in pair.group.members] == [b"", b"", b""]
 
 
 def test_rebalance_renews_session_of_member_waiting_for_sync(cluster: Cluster) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.broker.cluster_file import (
+from raylog.broker.launch.cluster_file import (
     BrokerFile,
     BrokerPlace,
     ClusterFile,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from kit.waiting import wait_until
-from raylog.broker.handlers.commit_wait import Appended, CommitWait
-from raylog.broker.partition import AppendInfo, Partition
+from raylog.broker.handlers.records.commit_wait import Appended, CommitWait
+from raylog.broker.partition.partition import AppendInfo, Partition
 from raylog.broker.replication.delayed_operations import DelayedOperation, DelayedOperations
 from raylog.protocol.errors import NotLeaderOrFollower, RequestTimedOut
 from raylog.protocol.ids import NO_TIMESTAMP, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition

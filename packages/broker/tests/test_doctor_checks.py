@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raylog.broker import doctor_checks
-from raylog.broker.doctor_checks import GIB, MIB, Finding, State, worst
-from raylog.broker.doctor_facts import Disk, NodeFacts
+from raylog.broker.cli import doctor_checks
+from raylog.broker.cli.doctor_checks import GIB, MIB, Finding, State, worst
+from raylog.broker.cli.doctor_facts import Disk, NodeFacts
 
 GOOD = NodeFacts(
     version="1",

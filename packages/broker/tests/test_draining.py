@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kit.node import BROKER, Node
-from raylog.broker.draining import Draining
-from raylog.coordination.proposals import Drain, DrainAnswer, Verdict, decode_proposal
+from raylog.broker.cluster.draining import Draining
+from raylog.coordination.control.proposals import Drain, DrainAnswer, Verdict, decode_proposal
 from raylog.protocol.errors import BrokerNotAvailable, RequestTimedOut
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, PartitionIndex, TopicName, TopicPartition
 

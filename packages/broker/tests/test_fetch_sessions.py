@@ -10,9 +10,9 @@ import pytest
 from raylog.broker.handlers.fetch_sessions import EVICTION_MS, MAX_FAILING, FetchSessions, IncrementalFetch
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 MINUTE = 60_000
 

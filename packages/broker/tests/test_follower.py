@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kit.partitions import batch
 from raylog.broker.replication.follower import Append, Follower, StartAnew, Truncate, missing_batches
-from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.state.epochs import LeaderEpochs
 from raylog.protocol.errors import NotLeaderOrFollower, OffsetOutOfRange
-from raylog.protocol.fetch import EpochEndOffset, FetchedPartition
 from raylog.protocol.ids import LeaderEpoch, Offset
+from raylog.protocol.wire.fetch import EpochEndOffset, FetchedPartition
 
 NOTHING_COMMITTED = Offset(0)
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from raylog.broker.net.follower_session import FollowerSession
-from raylog.protocol.fetch import FetchPartition, FetchTopic
+from raylog.broker.replicas.follower_session import FollowerSession
+from raylog.protocol.wire.fetch import FetchPartition, FetchTopic
 
 TOPIC = UUID(int=1)
 PARTS = [FetchPartition(0, 5, 100), FetchPartition(1, 7, 100)]

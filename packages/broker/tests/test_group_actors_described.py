@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from raylog.broker.groups.actors import describe_actors, remove_actors
-from raylog.broker.groups.classic_messages import Leaver
-from raylog.coordination import group_paths
-from raylog.coordination.group_model import Registered
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.store import BadVersion, Op, OpResult
-from raylog.protocol.consumer_protocol import subscribed_topics
+from raylog.broker.groups.classic.messages import Leaver
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import BadVersion, Op, OpResult
 from raylog.protocol.errors import CoordinatorNotAvailable, RaylogError, UnknownMemberId
 from raylog.protocol.ids import GroupId, InstanceId, MemberId, PartitionIndex, TimestampMs, TopicName, TopicPartition
+from raylog.protocol.wire.consumer_protocol import subscribed_topics
 
 GROUP = GroupId("g")
 TOPICS = [TopicName("flights"), TopicName("a" * 60 + "-")]

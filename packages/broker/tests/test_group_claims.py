@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.broker.groups.classic_claims import (
+from raylog.broker.groups.classic.claims import (
     UNCLAIMED,
     Claim,
     choose_coordinator,
@@ -19,9 +19,9 @@ from raylog.broker.groups.classic_claims import (
     encode_claim,
     encode_group,
 )
-from raylog.broker.groups.classic_stored import StoredGroup, StoredMember
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.node_json import CorruptMetadata
+from raylog.broker.groups.classic.stored import StoredGroup, StoredMember
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState
+from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
 
 GROUP = GroupId("billing")

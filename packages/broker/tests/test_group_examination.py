@@ -9,16 +9,16 @@ import pytest
 from kit.node import registered_store
 from kit.stores import Counting, close_node
 from kit.topics import put_topic
-from raylog.broker.doctor import unreadable_nodes
-from raylog.broker.groups.classic_claims import Claim, encode_claim, encode_group
-from raylog.broker.groups.classic_stored import StoredGroup
+from raylog.broker.cli.doctor import unreadable_nodes
+from raylog.broker.groups.classic.claims import Claim, encode_claim, encode_group
+from raylog.broker.groups.classic.stored import StoredGroup
 from raylog.broker.groups.examination import GROUPS_AT_ONCE
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

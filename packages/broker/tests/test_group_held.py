@@ -5,15 +5,22 @@ from __future__ import annotations
 import pytest
 
 from kit.node import registered_store
-from raylog.broker.groups import held as held_module
-from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, encode_claim, encode_group
-from raylog.broker.groups.classic_stored import GroupRules, StoredGroup, StoredMember
-from raylog.broker.groups.held import Claimant, HeldGroup, check_coordinates, claim_group, read_claim, read_group
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.store import BadVersion
+from raylog.broker.groups.classic.claims import UNCLAIMED, Claim, encode_claim, encode_group
+from raylog.broker.groups.classic.stored import GroupRules, StoredGroup, StoredMember
+from raylog.broker.groups.holding import held as held_module
+from raylog.broker.groups.holding.held import (
+    Claimant,
+    HeldGroup,
+    check_coordinates,
+    claim_group,
+    read_claim,
+    read_group,
+)
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.port import BadVersion
 from raylog.protocol.errors import NotCoordinator, RaylogError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Generation, GroupId, MemberId, MonotonicMs
 

@@ -9,17 +9,17 @@ import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
-from raylog.broker.groups.classic_claims import Claim, choose_coordinator, decode_group, encode_claim
-from raylog.broker.groups.classic_messages import Identity, Join, Leaver, Protocol, Sync
+from raylog.broker.groups.classic.claims import Claim, choose_coordinator, decode_group, encode_claim
+from raylog.broker.groups.classic.messages import Identity, Join, Leaver, Protocol, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.held import read_claim
-from raylog.coordination import group_paths, paths
-from raylog.coordination.group_kinds import GroupKind, mark_deleted, settle_kind
-from raylog.coordination.group_model import Registered
-from raylog.coordination.group_nodes import group_ids
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.unreadable import collecting
+from raylog.broker.groups.holding.held import read_claim
+from raylog.coordination.groups.kinds import GroupKind, mark_deleted, settle_kind
+from raylog.coordination.groups.nodes import group_ids
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.unreadable import collecting
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -39,6 +39,7 @@ from raylog.protocol.ids import (
     BrokerId,
     Generation,
     GroupId,
+    InstanceId,
     MemberId,
     Offset,
     PartitionIndex,
@@ -412,6 +413,11 @@ def test_bare_group_is_forgotten_when_it_is_empty(one: GroupCoordinator) -> None
     one.forget(GROUP, READ)
     assert one.forget_bare(GROUP)
     assert one.list_groups() == []
+
+
+@pytest.mark.parametrize(("instance", "begin"), [(None, "c-"), (InstanceId("i"), "i-"), (InstanceId(""), "-")])
+def test_member_id_begins_with_whose_it_is(one: GroupCoordinator, instance: InstanceId | None, begin: str) -> None:
+    assert joined(one.join(GROUP, wishes(instance_id=instance))).member_id[:-36] == begin
 
 
 @pytest.mark.parametrize(

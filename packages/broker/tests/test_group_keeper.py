@@ -10,18 +10,18 @@ import pytest
 
 from kit.group_brokers import GROUP, IDS, WAIT_S, Brokers, joined, member_of, wishes
 from kit.stores import close_node
-from raylog.broker.groups import keeper
-from raylog.broker.groups.classic_claims import choose_coordinator
-from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
+from raylog.broker.groups.classic.claims import choose_coordinator
+from raylog.broker.groups.classic.messages import Identity, Leaver, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.held import read_claim
-from raylog.broker.groups.table import GroupBusy
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.model import BrokerInfo
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.unreadable import collecting
+from raylog.broker.groups.holding import keeper
+from raylog.broker.groups.holding.held import read_claim
+from raylog.broker.groups.holding.table import GroupBusy
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.model import BrokerInfo
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.unreadable import collecting
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator
 from raylog.protocol.ids import BrokerEpoch, BrokerId, GroupId, Offset, PartitionIndex, TopicName, TopicPartition
 

@@ -9,15 +9,15 @@ import pytest
 
 from kit.stores import Counting, close_node
 from kit.topics import drop_topic, put_topic
-from raylog.broker.groups.lag import ASKED_FOR_MS, LISTED_AT_ONCE, PASS_INTERVAL_MS, READ_AT_ONCE, GroupLags
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import ClusterState, TopicState
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import StoreUnavailable
-from raylog.coordination.unreadable import collecting
+from raylog.broker.groups.offsets.lag import ASKED_FOR_MS, LISTED_AT_ONCE, PASS_INTERVAL_MS, READ_AT_ONCE, GroupLags
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.metadata.model import ClusterState, TopicState
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import StoreUnavailable
+from raylog.coordination.store.unreadable import collecting
 from raylog.protocol.ids import GroupId, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
 
 GROUP = GroupId("readers")

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from kit.group_brokers import GROUP, WAIT_S, Brokers, joined, member_of, wishes
-from raylog.broker.groups import keeper
-from raylog.broker.groups.classic_claims import Claim, choose_coordinator, encode_claim
-from raylog.broker.groups.classic_messages import Identity, Leaver
+from raylog.broker.groups.classic.claims import Claim, choose_coordinator, encode_claim
+from raylog.broker.groups.classic.described import ListedGroup
+from raylog.broker.groups.classic.messages import Identity, Leaver
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.described import ListedGroup
-from raylog.broker.groups.held import read_claim
+from raylog.broker.groups.holding import keeper
+from raylog.broker.groups.holding.held import read_claim
 from raylog.broker.groups.listing import list_stored
-from raylog.coordination import group_nodes, group_paths
-from raylog.coordination.group_kinds import GroupKind, mark_deleted, settle_kind
-from raylog.coordination.group_model import Registered
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.model import BrokerInfo
+from raylog.coordination.groups import nodes as group_nodes
+from raylog.coordination.groups.kinds import GroupKind, mark_deleted, settle_kind
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.metadata.model import BrokerInfo
+from raylog.coordination.store.memory import MemoryStore
 from raylog.protocol.errors import CoordinatorNotAvailable, NotCoordinator
 from raylog.protocol.ids import NO_GENERATION, NO_MEMBER, BrokerEpoch, BrokerId, GroupId, MemberId, TimestampMs
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 from kit.group_brokers import GROUP, IDS, Brokers, joined, member_of, wishes
 from kit.waiting import wait_until
-from raylog.broker.groups import keeper
-from raylog.broker.groups.classic_claims import choose_coordinator
-from raylog.broker.groups.classic_messages import Identity, Leaver, Sync
+from raylog.broker.groups.classic.claims import choose_coordinator
+from raylog.broker.groups.classic.messages import Identity, Leaver, Sync
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.held import read_claim
-from raylog.broker.groups.retention import OffsetRetention
-from raylog.coordination import group_paths
-from raylog.coordination.model import BrokerInfo
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.broker.groups.holding import keeper
+from raylog.broker.groups.holding.held import read_claim
+from raylog.broker.groups.offsets.retention import OffsetRetention
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.model import BrokerInfo
 from raylog.protocol.errors import NotCoordinator
 from raylog.protocol.ids import (
     NO_GENERATION,

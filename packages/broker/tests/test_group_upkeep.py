@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.described import ListedGroup
-from raylog.broker.groups.lag import PASS_INTERVAL_MS, Led
-from raylog.broker.groups.retention import RetainedGroups
-from raylog.broker.groups.upkeep import GroupUpkeep
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import ClusterState
+from raylog.broker.groups.classic.described import ListedGroup
+from raylog.broker.groups.offsets.lag import PASS_INTERVAL_MS, Led
+from raylog.broker.groups.offsets.retention import RetainedGroups
+from raylog.broker.groups.offsets.upkeep import GroupUpkeep
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata.model import ClusterState
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import CoordinatorNotAvailable
 from raylog.protocol.ids import GroupId, MonotonicMs, TimestampMs, TopicPartition
 

@@ -14,14 +14,14 @@ from kio.schema.errors import ErrorCode
 
 from kit.node import Node
 from kit.wire import request
-from raylog.broker.groups.classic_messages import Join, Joined, JoinedMember, Leaver, MemberIdIs, Sync, Synced
-from raylog.broker.groups.described import DescribedGroup, DescribedMember
+from raylog.broker.groups.classic.described import DescribedGroup, DescribedMember
+from raylog.broker.groups.classic.messages import Join, Joined, JoinedMember, Leaver, MemberIdIs, Sync, Synced
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, DelayedReply
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.errors import GroupIdNotFound, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Generation, GroupId, InstanceId, MemberId
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
 KEYS = {row.name: row.key for row in TABLE}
 HOST = "10.0.0.9"

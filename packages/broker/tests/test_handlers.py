@@ -17,8 +17,8 @@ from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import TimestampMs
-from raylog.protocol.messages import decode_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.messages import decode_response
 
 VERSIONS = {row.name: range(row.min_version, row.max_version + 1) for row in TABLE}
 

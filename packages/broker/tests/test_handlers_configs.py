@@ -14,15 +14,15 @@ from kit.node import BROKER, Node
 from kit.node_calls import ask
 from kit.topics import stored_configs
 from kit.waiting import wait_until
+from raylog.broker.cluster.ports import StoredConfigs
 from raylog.broker.config import AUTO_CREATE_TOPICS_ENABLE, MAX_CONNECTIONS, NUM_PARTITIONS, SEGMENT_BYTES
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Operation, Resource
-from raylog.broker.ports import StoredConfigs
-from raylog.coordination import paths
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import MAX_WRITE_BYTES
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import MAX_WRITE_BYTES
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import TopicName
 from raylog.protocol.records import Record, encode_batch

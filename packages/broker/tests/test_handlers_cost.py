@@ -21,10 +21,10 @@ from kit.node import Node
 from kit.wire import request
 from raylog.broker.handlers import TABLE, ApiRow
 from raylog.broker.handlers.context import Connection, DelayedReply
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
-from raylog.protocol.produce import PartitionRecords, ProduceRequest, TopicRecords, encode_produce_request
 from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import PartitionRecords, ProduceRequest, TopicRecords, encode_produce_request
 
 SOME = 500
 """For memory, whose measurement is slow."""

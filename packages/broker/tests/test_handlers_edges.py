@@ -151,12 +151,15 @@ def test_settings_are_checked_before_topics(node: Node, api: str, entry: dict[st
     assert result.error_code is ErrorCode.invalid_config
 
 
-def test_the_first_wrong_setting_is_told(node: Node) -> None:
-    entries = [{"name": "segment.bytes", "value": "1", "config_operation": op} for op in (2, 4)]
-    entries[1]["name"] = "flush.ms"
+@pytest.mark.parametrize(("operation", "value"), [(0, "1"), (2, "1"), (3, "1"), (0, "x")])
+def test_unknown_operations_are_told_before_wrong_settings(node: Node, operation: int, value: str) -> None:
+    entries = [
+        {"name": "segment.bytes", "value": value, "config_operation": operation},
+        {"name": "flush.ms", "value": "1", "config_operation": 4},
+    ]
     resource = {"resource_type": 2, "resource_name": "t", "configs": entries}
     [result] = ask(node, "IncrementalAlterConfigs", 1, resources=[resource]).responses
-    assert result.error_code is ErrorCode.invalid_config
+    assert result.error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("operation", [0, 2, 3])

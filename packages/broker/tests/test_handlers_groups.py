@@ -16,17 +16,16 @@ from kit.node import Node
 from kit.topics import drop_topic, put_topic
 from kit.waiting import wait_until
 from kit.wire import request
-from raylog.broker.groups.classic_claims import decode_group
-from raylog.broker.groups.classic_messages import Identity as Who
-from raylog.broker.groups.classic_messages import Join, Joined, Protocol, Sync
+from raylog.broker.groups.classic.claims import decode_group
+from raylog.broker.groups.classic.messages import Identity as Who
+from raylog.broker.groups.classic.messages import Join, Joined, Protocol, Sync
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Connection, DelayedReply, Operation, Resource
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import Registered
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.protocol import consumer_protocol
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import Registered
 from raylog.protocol.ids import (
     NO_MEMBER,
     Generation,
@@ -38,7 +37,8 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire import consumer_protocol
+from raylog.protocol.wire.messages import decode_response
 
 KEYS = {row.name: row.key for row in TABLE}
 GROUP, ACTORS = GroupId("readers"), GroupId("actors")
@@ -116,23 +116,51 @@ class Denies:
 
 # --- OffsetCommit, OffsetFetch
 
+_PART = {"committed_offset": 5, "committed_metadata": "x" * 8}
+SOME_WRONG = [
+    {"name": FLIGHTS, "partitions": [
+        _PART,
+        {**_PART, "partition_index": 1, "committed_metadata": "x" * 9},
+        {**_PART, "partition_index": 2},
+    ]},
+    {"name": "none", "partitions": [_PART]},
+]  # fmt: skip
+"""Commits to a partition that takes it, to one whose metadata are too large, and to two that there are not."""
+
 
 def test_what_is_wrong_with_one_partition_is_no_reason_to_refuse_the_others(node: Node) -> None:
-    part = {"committed_offset": 5, "committed_metadata": "x" * 8}
-    topics = [
-        {"name": FLIGHTS, "partitions": [
-            part,
-            {**part, "partition_index": 1, "committed_metadata": "x" * 9},
-            {**part, "partition_index": 2},
-        ]},
-        {"name": "none", "partitions": [part]},
-    ]  # fmt: skip
-    answer = ask(node, "OffsetCommit", 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    answer = ask(node, "OffsetCommit", 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=SOME_WRONG)
     assert [[each.error_code for each in topic.partitions] for topic in answer.topics] == [
         [ErrorCode.none, ErrorCode.offset_metadata_too_large, ErrorCode.unknown_topic_or_partition],
         [ErrorCode.unknown_topic_or_partition],
     ]
     assert fetched(node) == [(0, 5, "x" * 8), (0, -1, "")]
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_who_may_not_commit_hears_what_is_not_there(node: Node, version: int) -> None:
+    """What is there is refused for the member's sake, whatever else is wrong with its commit."""
+
+    def codes(**who: Any) -> list[list[ErrorCode]]:
+        answer = ask(node, "OffsetCommit", version, group_id=GROUP, topics=SOME_WRONG, **who)
+        return [[each.error_code for each in topic.partitions] for topic in answer.topics]
+
+    def expected(code: ErrorCode) -> list[list[ErrorCode]]:
+        return [[code, code, ErrorCode.unknown_topic_or_partition], [ErrorCode.unknown_topic_or_partition]]
+
+    absent = ErrorCode.group_id_not_found if version == 9 else ErrorCode.illegal_generation
+    assert codes(generation_id_or_member_epoch=1, member_id="m") == expected(absent)
+    who = join(node, FLIGHTS)
+    assert codes(generation_id_or_member_epoch=1, member_id="m") == expected(ErrorCode.unknown_member_id)
+    odd = {"generation_id_or_member_epoch": who.generation + 1, "member_id": who.member_id}
+    assert codes(**odd) == expected(ErrorCode.illegal_generation)
+
+
+def test_commit_of_nothing_that_can_be_stored_makes_a_group(node: Node) -> None:
+    """As in Kafka: who commits has been heard, and is refused for the partition's sake alone."""
+    assert commit(node, metadata="x" * 9) is ErrorCode.offset_metadata_too_large
+    assert node.groups.describe(GROUP).state == "Empty"
+    assert commit(node, topic="none") is ErrorCode.unknown_topic_or_partition
 
 
 def test_topics_without_partitions_are_left_out_of_answers(node: Node) -> None:

@@ -18,8 +18,10 @@ from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import CloseConnection, Connection
-from raylog.protocol.compression import Codec
-from raylog.protocol.fetch import (
+from raylog.protocol.batches.compression import Codec
+from raylog.protocol.ids import Offset, TimestampMs, TopicName
+from raylog.protocol.records import Record, decode_batches, encode_batch
+from raylog.protocol.wire.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -27,8 +29,8 @@ from raylog.protocol.fetch import (
     FetchTopic,
     parse_fetch_response,
 )
-from raylog.protocol.ids import Offset, TimestampMs, TopicName
-from raylog.protocol.produce import (
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProducedPartition,
     ProduceRequest,
@@ -36,8 +38,6 @@ from raylog.protocol.produce import (
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.records import Record, decode_batches, encode_batch
-from raylog.protocol.wire import ZERO_UUID
 
 PRODUCE, FETCH = TABLE[0], TABLE[1]
 PRODUCE_VERSIONS = range(PRODUCE.min_version, PRODUCE.max_version + 1)

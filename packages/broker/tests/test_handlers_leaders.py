@@ -12,11 +12,11 @@ from kio.schema.errors import ErrorCode
 from kit.node import BROKER, Node
 from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId
-from raylog.protocol.messages import decode_response
-from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.messages import decode_response
+from raylog.protocol.wire.produce import ProducedPartition, parse_produce_response
 
 OTHER = 2
 KEYS = {row.name: row.key for row in TABLE}

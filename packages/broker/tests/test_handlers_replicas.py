@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 from kit.node import BROKER, Node, sent
 from kit.wire import fetch_request
 from raylog.broker.config.replication import RACK_AWARE_SELECTOR
-from raylog.coordination.model import BrokerInfo
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
+from raylog.coordination.metadata.model import BrokerInfo
 from raylog.protocol.ids import BrokerEpoch, BrokerId, TimestampMs, TopicName
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 
 NOBODY = -1
 VERSION = 15

@@ -15,7 +15,7 @@ from kit.node import BROKER, Node
 from kit.node_calls import ask
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import Operation, Resource
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 GROWING = next(range(row.min_version, row.max_version + 1) for row in TABLE if row.name == "CreatePartitions")
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 from kit.partitions import TP, open_shelf
 from kit.waiting import wait_until
-from raylog.broker.isr_changes import IsrChanges
-from raylog.broker.partition import Partition
-from raylog.broker.partitions import PartitionTable
-from raylog.coordination.loops import Loops
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState
-from raylog.coordination.proposals import IsrAnswer, Outcome, ProposeIsr, Verdict, decode_proposal
+from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.table import PartitionTable
+from raylog.broker.replicas.isr_changes import IsrChanges
+from raylog.coordination.control.proposals import IsrAnswer, Outcome, ProposeIsr, Verdict, decode_proposal
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, PartitionState
 from raylog.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MonotonicMs, Offset, TopicId
 from raylog.protocol.ids import TopicPartition as Tp
 

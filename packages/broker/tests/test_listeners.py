@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.listeners import check_listeners, endpoints, format_listener, parse_listeners
+from raylog.broker.launch.up_request import broker_settings
+from raylog.broker.net.listeners import check_listeners, endpoints, format_listener, parse_listeners
 from raylog.broker.net.server import Listener
-from raylog.broker.up_request import broker_settings
-from raylog.coordination.model import Endpoint
+from raylog.coordination.metadata.model import Endpoint
 from raylog.protocol.errors import InvalidConfig
 
 BOUND = [Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("INSIDE", "10.0.0.1", 9093)]

@@ -16,9 +16,9 @@ from raylog.broker.handlers.fetch_sessions import EVICTION_MS, FetchSessions, In
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.protocol.errors import FetchSessionIdNotFound
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 MANY = 80_000
 MOST_S = 0.02

@@ -19,14 +19,14 @@ from kit.waiting import wait_until
 from kit.wire import produce_request, request
 from raylog.broker.handlers import TABLE
 from raylog.broker.handlers.context import DelayedReply
-from raylog.broker.storage.files import RealFileSystem
-from raylog.coordination.model import PartitionState
+from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.coordination.metadata.model import PartitionState
+from raylog.protocol.batches.rows import encode_records
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TimestampMs
-from raylog.protocol.messages import decode_response
-from raylog.protocol.produce import parse_produce_response
 from raylog.protocol.records import Codec, Record, encode_batch, frame_batch
-from raylog.protocol.rows import encode_records
+from raylog.protocol.wire.messages import decode_response
+from raylog.protocol.wire.produce import parse_produce_response
 
 LIST_OFFSETS, DELETE_RECORDS, DESCRIBE_LOG_DIRS, DESCRIBE_PRODUCERS = 2, 21, 35, 61
 VERSIONS = {row.key: range(row.min_version, row.max_version + 1) for row in TABLE}

@@ -9,7 +9,7 @@ import pytest
 
 from kit.faulty_files import FailingFileSystem
 from kit.node import Node
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import Record, decode_batches, encode_batch

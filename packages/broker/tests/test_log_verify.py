@@ -11,11 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from kit.partitions import NOW, TP, Shelf, append, open_shelf
-from raylog.broker.storage import checkpoint
-from raylog.broker.storage.stored import rows_of
-from raylog.broker.storage.verify import Finding, Level, Verifier
-from raylog.protocol.batch_header import HEADER_SIZE
-from raylog.protocol.compression import Codec
+from raylog.broker.storage.directories.stored import rows_of
+from raylog.broker.storage.directories.verify import Finding, Level, Verifier
+from raylog.broker.storage.disk import checkpoint
+from raylog.protocol.batches.compression import Codec
+from raylog.protocol.batches.header import HEADER_SIZE
 from raylog.protocol.errors import CorruptMessage, InvalidRequest
 from raylog.protocol.records import Record, encode_batch
 

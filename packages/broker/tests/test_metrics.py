@@ -14,7 +14,7 @@ from kit.wire import produce_request
 from raylog.broker.counters import Counters, RequestTimes
 from raylog.broker.handlers.context import Connection
 from raylog.broker.metrics import Facts, Kind, Sample, samples
-from raylog.coordination.model import ClusterState, PartitionState, TopicState
+from raylog.coordination.metadata.model import ClusterState, PartitionState, TopicState
 from raylog.protocol.ids import (
     NO_LEADER,
     BrokerId,

@@ -6,7 +6,7 @@ import threading
 
 from kit.waiting import wait_until
 from raylog.broker.net.threads import MAX_WAITING, Threads
-from raylog.coordination.loops import Loops
+from raylog.coordination.host.loops import Loops
 
 
 def named(name: str) -> set[threading.Thread]:

@@ -13,17 +13,17 @@ import pytest
 from kit.stores import Contended
 from kit.topics import forget_offsets, put_topic, replace_topic
 from kit.waiting import wait_until
-from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
-from raylog.broker.groups.due import THREADS
-from raylog.coordination import group_paths
-from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import Check, Op
+from raylog.broker.groups.holding.due import THREADS
+from raylog.broker.groups.offsets.committer import Commit, OffsetCommitter, Results
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import Check, Op
 from raylog.protocol.errors import CoordinatorNotAvailable, IllegalGeneration, NotCoordinator, UnknownTopicOrPartition
 from raylog.protocol.ids import GroupId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
 

@@ -14,19 +14,18 @@ from kit.node import registered_store
 from kit.stores import Counting, Interrupted
 from kit.topics import drop_topic, put_topic
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
-from raylog.broker.groups.classic_stored import GroupRules
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Protocol, Sync
+from raylog.broker.groups.classic.stored import GroupRules
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.retention import LOOKS, OffsetRetention, RetainedGroups
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_nodes import group_ids
-from raylog.coordination.loops import Loops
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, TopicState
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.topic_ids import TopicGone
-from raylog.protocol import consumer_protocol
+from raylog.broker.groups.offsets.retention import LOOKS, OffsetRetention, RetainedGroups
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.nodes import group_ids
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, TopicState
+from raylog.coordination.metadata.topic_ids import TopicGone
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import CoordinatorNotAvailable, NonEmptyGroup, NotCoordinator, RaylogError
 from raylog.protocol.ids import (
     NO_GENERATION,
@@ -42,6 +41,7 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
+from raylog.protocol.wire import consumer_protocol
 
 GROUP = GroupId("readers")
 FLIGHTS, OLD = TopicName("flights"), TopicName("old")

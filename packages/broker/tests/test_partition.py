@@ -10,10 +10,10 @@ import pytest
 
 from kit.partitions import NOW, TP, append, batch, lead, open_shelf, values
 from raylog.broker.config import topic_settings
-from raylog.broker.partition import Isolation, Origin
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.truncation import truncate_to
-from raylog.protocol.compression import Codec
+from raylog.broker.partition.partition import Isolation, Origin
+from raylog.broker.storage.log.cleaning import enforce_retention
+from raylog.broker.storage.log.truncation import truncate_to
+from raylog.protocol.batches.compression import Codec
 from raylog.protocol.errors import (
     CorruptMessage,
     FencedLeaderEpoch,

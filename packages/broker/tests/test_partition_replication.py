@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from kit.partitions import NOW, TP, Shelf, append, batch, open_shelf, values
 from kit.waiting import wait_until
-from raylog.broker.partition import Isolation, Partition
-from raylog.broker.partition_types import ACKS_ALL
-from raylog.coordination.model import PartitionState
+from raylog.broker.partition.partition import Isolation, Partition
+from raylog.broker.partition.types import ACKS_ALL
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import (
     CorruptMessage,
     FencedLeaderEpoch,
@@ -32,9 +32,9 @@ from raylog.protocol.errors import (
     StaleBrokerEpoch,
     UnknownLeaderEpoch,
 )
-from raylog.protocol.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset, TopicPartition
 from raylog.protocol.records import decode_batches
+from raylog.protocol.wire.fetch import NO_EPOCH_END, EpochEndOffset, FetchedPartition
 
 BROKERS = (1, 2, 3)
 START = MonotonicMs(0)

@@ -12,17 +12,17 @@ import pytest
 
 from kit.partitions import NOW, TOPIC_ID, TP, append
 from raylog.broker.config import BROKER_SETTINGS
-from raylog.broker.partition import Partition
-from raylog.broker.partitions import PartitionTable
+from raylog.broker.partition.partition import Partition
+from raylog.broker.partition.table import PartitionTable
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
-from raylog.broker.storage.checkpoint import read_topic_id
-from raylog.broker.storage.files import RealFileSystem
-from raylog.broker.storage.log import Log
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.broker.storage.truncation import Damage
-from raylog.coordination.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
-from raylog.coordination.peer_control import Ack, AckStatus, UpdateState
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.checkpoint import read_topic_id
+from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.broker.storage.log.log import Log
+from raylog.broker.storage.log.truncation import Damage
+from raylog.coordination.control.peer_control import Ack, AckStatus, UpdateState
+from raylog.coordination.metadata.model import NO_LEADER, BrokerInfo, PartitionState, TopicState
 from raylog.protocol.errors import (
     NotLeaderOrFollower,
     RaylogError,

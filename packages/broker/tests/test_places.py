@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.broker.places import find_places, place_for, zookeeper_host
+from raylog.broker.launch.places import find_places, place_for, zookeeper_host
 from raylog.protocol.errors import RaylogError
 
 

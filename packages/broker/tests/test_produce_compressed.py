@@ -14,11 +14,14 @@ import zstandard
 from kio.schema.errors import ErrorCode
 
 from kit.node import Node
-from raylog.broker.storage.decompression import MAX_REQUEST_BYTES, RequestDecompression
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Codec, compress
+from raylog.broker.storage.log.decompression import MAX_REQUEST_BYTES, RequestDecompression
+from raylog.protocol.batches.compression import DEFAULT_MAX_BYTES, Codec, compress
+from raylog.protocol.batches.rows import encode_records
 from raylog.protocol.errors import InvalidRecord, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.produce import (
+from raylog.protocol.records import Record, frame_batch, read_header
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProducedPartition,
     ProduceRequest,
@@ -26,9 +29,6 @@ from raylog.protocol.produce import (
     encode_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.records import Record, frame_batch, read_header
-from raylog.protocol.rows import encode_records
-from raylog.protocol.wire import ZERO_UUID
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 MIB = 1 << 20

@@ -12,10 +12,10 @@ from kit.node import LISTENER, Node
 from kit.waiting import wait_until
 from kit.wire import produce_request
 from raylog.broker.handlers.context import DelayedReply
-from raylog.coordination.model import BrokerInfo, Endpoint
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
-from raylog.protocol.produce import ProducedPartition, ProduceResponse, parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.produce import ProducedPartition, ProduceResponse, parse_produce_response
 
 FOLLOWER = BrokerId(2)
 BATCH = encode_batch([Record(b"one"), Record(b"two")])

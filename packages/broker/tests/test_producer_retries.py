@@ -11,14 +11,14 @@ import pytest
 
 from kit.partitions import NOW, TOPIC_ID, TP, batch
 from raylog.broker.config import BROKER_SETTINGS, topic_settings
-from raylog.broker.partition import AppendInfo, Isolation, Partition
-from raylog.broker.partition_types import ACKS_ALL
-from raylog.broker.storage.files import RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.model import PartitionState
+from raylog.broker.partition.partition import AppendInfo, Isolation, Partition
+from raylog.broker.partition.types import ACKS_ALL
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import DuplicateSequence, OutOfOrderSequence
-from raylog.protocol.fetch import FetchedPartition
 from raylog.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, MonotonicMs, Offset
+from raylog.protocol.wire.fetch import FetchedPartition
 
 MEMBERS = (BrokerId(1), BrokerId(2))
 FIRST = 5

@@ -11,7 +11,7 @@ from kit.waiting import wait_until
 from raylog.broker.config import BROKER_SETTINGS
 from raylog.broker.handlers.context import CloseConnection
 from raylog.broker.net.request_memory import MIN_BYTES_PER_S, STALL_S, RequestMemory, Share
-from raylog.protocol.frames import GREEDY_BYTES
+from raylog.protocol.wire.frames import GREEDY_BYTES
 
 MB = 1 << 20
 

@@ -10,8 +10,8 @@ import pytest
 
 from kit.faulty_files import LossyFileSystem
 from kit.partitions import NOW, Shelf, append, open_shelf
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.clock import RetentionClock
+from raylog.broker.storage.directories.clock import RetentionClock
+from raylog.broker.storage.log.cleaning import enforce_retention
 from raylog.protocol.ids import TimestampMs
 
 HOUR_MS = 60 * 60 * 1000

@@ -12,8 +12,8 @@ import pytest
 
 from kit.faulty_files import LossyFileSystem
 from kit.partitions import NOW, Shelf, append, lead, open_shelf
-from raylog.broker.partition import Partition
-from raylog.broker.storage.checkpoint import decode_topic_id
+from raylog.broker.partition.partition import Partition
+from raylog.broker.storage.disk.checkpoint import decode_topic_id
 from raylog.protocol.errors import CorruptMessage, InconsistentTopicId, OffsetOutOfRange, StorageError
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import decode_batches

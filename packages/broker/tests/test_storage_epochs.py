@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.broker.storage.epochs import LeaderEpochs
+from raylog.broker.storage.state.epochs import LeaderEpochs
 
 ROWS = [(1, 0), (4, 10)]
 

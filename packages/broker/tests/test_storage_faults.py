@@ -10,8 +10,8 @@ import pytest
 
 from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
-from raylog.broker.storage.checkpoint import RECOVERY_POINTS, read_offsets
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk.checkpoint import RECOVERY_POINTS, read_offsets
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import PartitionIndex, TimestampMs, TopicId, TopicName, TopicPartition
 

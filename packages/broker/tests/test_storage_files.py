@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.faulty_files import FailingFileSystem
-from raylog.broker.storage.files import (
+from raylog.broker.storage.disk.files import (
     PIECE_BYTES,
     FileSlice,
     RealFileSystem,

@@ -10,10 +10,10 @@ from types import TracebackType
 import pytest
 
 from kit.partitions import NOW, append, open_shelf
-from raylog.broker.partition import Isolation, Partition
-from raylog.broker.storage.cleaning import delete_records
-from raylog.broker.storage.first_read import Stretch, check
-from raylog.broker.storage.scrub import Scrubber
+from raylog.broker.partition.partition import Isolation, Partition
+from raylog.broker.storage.directories.scrub import Scrubber
+from raylog.broker.storage.log.cleaning import delete_records
+from raylog.broker.storage.log.first_read import Stretch, check
 from raylog.protocol.errors import CorruptMessage, OffsetOutOfRange
 from raylog.protocol.ids import Offset
 from raylog.protocol.records import batch_headers, decode_batches

@@ -9,8 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from kit.partitions import TOPIC_ID, TP, append, batch, lead, open_shelf
-from raylog.broker.storage import checkpoint
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk import checkpoint
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 

@@ -14,10 +14,10 @@ import pytest
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf
 from kit.slow_files import StuckDisk
 from raylog.broker.config import topic_settings
-from raylog.broker.partition import Partition
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.files import File, FileClosed, RealFileSystem
-from raylog.broker.storage.scrub import Scrubber
+from raylog.broker.partition.partition import Partition
+from raylog.broker.storage.directories.scrub import Scrubber
+from raylog.broker.storage.disk.files import File, FileClosed, RealFileSystem
+from raylog.broker.storage.log.cleaning import enforce_retention
 from raylog.protocol.errors import NotLeaderOrFollower, OffsetOutOfRange
 from raylog.protocol.ids import Offset, TimestampMs
 from raylog.protocol.records import decode_batches

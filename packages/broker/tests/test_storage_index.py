@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from raylog.broker.storage.files import RealFileSystem
-from raylog.broker.storage.index import OffsetIndex, TimeIndex
-from raylog.broker.storage.index_sums import IndexSum, IndexSums
-from raylog.broker.storage.marks import RecentMarks
-from raylog.broker.storage.offsets import Mark
-from raylog.broker.storage.segment import Segment
-from raylog.broker.storage.unchecked import Unchecked
-from raylog.broker.storage.warm_indexes import KEPT, WarmIndexes
+from raylog.broker.storage.disk.files import RealFileSystem
+from raylog.broker.storage.disk.index_sums import IndexSum, IndexSums
+from raylog.broker.storage.segments.index import OffsetIndex, TimeIndex
+from raylog.broker.storage.segments.segment import Segment
+from raylog.broker.storage.segments.unchecked import Unchecked
+from raylog.broker.storage.segments.warm_indexes import KEPT, WarmIndexes
+from raylog.broker.storage.state.marks import RecentMarks
+from raylog.broker.storage.state.offsets import Mark
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 

@@ -10,9 +10,9 @@ import pytest
 
 from kit.partitions import NOW, Shelf, append, batch, open_shelf
 from kit.slow_files import MeasuredLock, SlowDisk, StuckDisk
-from raylog.broker.storage.files import RealFileSystem
-from raylog.protocol.fetch import FetchedPartition
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
+from raylog.protocol.wire.fetch import FetchedPartition
 
 TOPIC = {"segment.bytes": 200, "index.interval.bytes": 0, "retention.bytes": 500, "retention.ms": -1}
 COUNT = 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.partitions import NOW, Shelf, append, open_shelf
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import StorageError
 from raylog.protocol.ids import TimestampMs
 

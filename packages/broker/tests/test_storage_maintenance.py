@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
-from raylog.broker.partition import Partition
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.log import Log
+from raylog.broker.partition.partition import Partition
+from raylog.broker.storage.log.cleaning import enforce_retention
+from raylog.broker.storage.log.log import Log
 from raylog.protocol.ids import Offset, PartitionIndex, TimestampMs
 
 LATER = TimestampMs(NOW + 10**9)

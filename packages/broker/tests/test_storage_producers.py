@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from kit.partitions import NOW, batch, open_shelf
-from raylog.broker.storage.producers import BATCHES_KEPT, GRACE_MS, Producers
+from raylog.broker.storage.state.producers import BATCHES_KEPT, GRACE_MS, Producers
 from raylog.protocol.errors import CorruptMessage, InvalidProducerEpoch, OutOfOrderSequence
 from raylog.protocol.ids import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
 from raylog.protocol.records import BatchHeader, read_header, stamp

@@ -13,9 +13,9 @@ from crc32c import crc32c
 
 from kit.faulty_files import FailingFileSystem
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, lead, open_shelf, values
-from raylog.broker.storage.checkpoint import LEADER_EPOCHS
-from raylog.broker.storage.files import RealFileSystem
-from raylog.broker.storage.log_dirs import LogDirs
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.checkpoint import LEADER_EPOCHS
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import InconsistentTopicId, StorageError
 from raylog.protocol.ids import BrokerId, Offset, TopicId
 

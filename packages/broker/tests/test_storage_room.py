@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from raylog.broker.storage.files import RealFile, RealFileSystem
-from raylog.broker.storage.room import AHEAD_BYTES, FROM_BYTES, Room
+from raylog.broker.storage.disk.files import RealFile, RealFileSystem
+from raylog.broker.storage.disk.room import AHEAD_BYTES, FROM_BYTES, Room
 
 CHUNK = bytes(64 << 10)
 

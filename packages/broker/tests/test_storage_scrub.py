@@ -14,8 +14,8 @@ import pytest
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import NOW, Shelf, append, open_shelf, values
 from kit.waiting import wait_until
-from raylog.broker.partition import Partition
-from raylog.broker.storage.scrub import CHUNK_BYTES, Scrubber, unread_bytes
+from raylog.broker.partition.partition import Partition
+from raylog.broker.storage.directories.scrub import CHUNK_BYTES, Scrubber, unread_bytes
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import LeaderEpoch, Offset, TimestampMs
 

@@ -9,11 +9,11 @@ import pytest
 from crc32c import crc32c
 
 from kit.partitions import NOW, TP, append, batch, open_shelf, values
-from raylog.broker.storage.cleaning import enforce_retention
-from raylog.broker.storage.log_config import LogConfig
-from raylog.broker.storage.segment import MAX_RELATIVE_OFFSET
-from raylog.broker.storage.validation import check_policy
-from raylog.protocol.batch_header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, read_header
+from raylog.broker.storage.log.cleaning import enforce_retention
+from raylog.broker.storage.log.validation import check_policy
+from raylog.broker.storage.segments.segment import MAX_RELATIVE_OFFSET
+from raylog.broker.storage.state.log_config import LogConfig
+from raylog.protocol.batches.header import CRC_POSITION, HEADER, HEADER_SIZE, LOG_OVERHEAD, read_header
 from raylog.protocol.errors import CorruptMessage, MessageTooLarge
 from raylog.protocol.ids import FilePosition, Offset, TimestampMs
 

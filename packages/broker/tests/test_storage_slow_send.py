@@ -13,8 +13,8 @@ import pytest
 
 from kit.partitions import NOW, TP, Shelf, append, open_shelf
 from raylog.broker.net.transmit import SendFailed, limit_sends, transmit
-from raylog.broker.storage.files import FileSlice
-from raylog.broker.storage.truncation import truncate_to
+from raylog.broker.storage.disk.files import FileSlice
+from raylog.broker.storage.log.truncation import truncate_to
 from raylog.protocol.ids import Offset, TimestampMs
 
 VALUE_BYTES = 50_000

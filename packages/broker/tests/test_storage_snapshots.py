@@ -9,7 +9,7 @@ import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem
 from kit.partitions import NOW, Shelf, batch, open_shelf
-from raylog.broker.partition import AppendInfo
+from raylog.broker.partition.partition import AppendInfo
 from raylog.protocol.ids import Offset
 
 SMALL = {"segment.bytes": 300}  # two batches

@@ -13,12 +13,12 @@ from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.node import Node
 from kit.partitions import NOW, TOPIC_ID, TP, Shelf, append, open_shelf, values
 from kit.slow_files import StartWrites
-from raylog.broker.storage import checkpoint
-from raylog.broker.storage.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
-from raylog.broker.storage.files import RealFileSystem
+from raylog.broker.storage.disk import checkpoint
+from raylog.broker.storage.disk.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
+from raylog.broker.storage.disk.files import RealFileSystem
 from raylog.protocol.errors import RaylogError
-from raylog.protocol.fetch import FetchedPartition
 from raylog.protocol.ids import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.wire.fetch import FetchedPartition
 
 DIR = Path("/logs")
 COUNT = 12

@@ -9,8 +9,8 @@ import pytest
 
 from kit.faulty_files import FailingFile, FailingFileSystem
 from kit.partitions import Shelf, append, lead, open_shelf
-from raylog.broker.storage.files import File, RealFileSystem
-from raylog.broker.storage.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
+from raylog.broker.storage.disk.files import File, RealFileSystem
+from raylog.broker.storage.log.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
 from raylog.protocol.ids import Offset, TimestampMs
 
 

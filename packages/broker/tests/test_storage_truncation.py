@@ -8,8 +8,8 @@ import pytest
 
 from kit.faulty_files import Loss, LossyFileSystem, SimulatedCrash
 from kit.partitions import NOW, Shelf, append, open_shelf, values
-from raylog.broker.storage.offsets import Mark
-from raylog.broker.storage.verify import Verifier
+from raylog.broker.storage.directories.verify import Verifier
+from raylog.broker.storage.state.offsets import Mark
 from raylog.protocol.ids import FilePosition, Offset
 from raylog.protocol.records import decode_batches
 

@@ -14,12 +14,12 @@ import pytest
 from kit.node import BROKER, Node, sent
 from kit.waiting import wait_until
 from kit.wire import fetch_request, produce_request
-from raylog.coordination.model import ClusterState
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import ErrorCode
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
 from raylog.protocol.ids import BrokerId, TimestampMs, TopicId
-from raylog.protocol.produce import ProducedPartition, parse_produce_response
 from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, parse_fetch_response
+from raylog.protocol.wire.produce import ProducedPartition, parse_produce_response
 
 FOLLOWER = BrokerId(2)
 BATCH = encode_batch([Record(b"of the first topic")])

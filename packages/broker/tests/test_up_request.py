@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.broker.cluster_file import BrokerPlace, ClusterFile, RayInfo, ZooKeeperInfo
-from raylog.broker.up_request import Request, check_change
+from raylog.broker.launch.cluster_file import BrokerPlace, ClusterFile, RayInfo, ZooKeeperInfo
+from raylog.broker.launch.up_request import Request, check_change
 from raylog.protocol.errors import RaylogError
 
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from kit.interrupts import Interrupt
-from raylog.client import accumulator as module
-from raylog.client.accumulator import Accumulator, Batch, BatchState, EncodedRecords
+from raylog.client.batches import accumulator as module
+from raylog.client.batches.accumulator import Accumulator, Batch, BatchState, EncodedRecords
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record, encode_batch
 
 A = TopicPartition(TopicName("t"), PartitionIndex(0))
 B = TopicPartition(TopicName("t"), PartitionIndex(1))
+RECORD = Record(b"v")
 
 
 def accumulator(memory: int = 10_000) -> Accumulator[str]:
@@ -17,9 +18,8 @@ def accumulator(memory: int = 10_000) -> Accumulator[str]:
 
 
 def opened(core: Accumulator[str], tp: TopicPartition, now_ms: int = 0, size: int = 100) -> Batch[str]:
-    batch = core.open_batch(tp, size, now_ms)
+    batch = core.open_batch(tp, size, now_ms, RECORD)
     assert batch is not None
-    batch.records.append(Record(b"v"))
     return batch
 
 
@@ -41,11 +41,11 @@ def test_memory_is_taken_per_batch_and_given_back_once() -> None:
     core = accumulator(memory=2_500)
     first = opened(core, A)
     opened(core, B)
-    assert core.open_batch(A, 100, 0) is None
+    assert core.open_batch(A, 100, 0, RECORD) is None
     core.take(first)
-    assert core.open_batch(A, 100, 0) is None  # in flight: still held
+    assert core.open_batch(A, 100, 0, RECORD) is None  # in flight: still held
     core.release(first)
-    assert core.open_batch(A, 100, 0) is not None
+    assert core.open_batch(A, 100, 0, RECORD) is not None
     with pytest.raises(KeyError):
         core.release(first)
 
@@ -123,17 +123,23 @@ def test_old_batches_are_found_in_order() -> None:
     assert core.older_than(1) == batches[:2]
 
 
-def test_interrupt_while_a_batch_is_opened_leaves_none_that_is_never_sent() -> None:
+@pytest.mark.parametrize("encoded", [False, True])
+def test_interrupt_while_a_batch_is_made_leaves_all_of_it_or_none(encoded: bool) -> None:
+    """What is counted is to be sent, and has records."""
     for nth in range(100):
         core = accumulator()
+        opened(core, A)
         try:
-            with Interrupt(nth, module):
-                core.open_batch(A, 100, 0)
+            with Interrupt(nth, module, but=(Accumulator._add,)):
+                if encoded:
+                    core.add_encoded(A, EncodedRecords(0, b"x" * 2_000, 1, 0, 0), 0)
+                else:
+                    core.open_batch(A, 2_000, 0, RECORD)
             break
         except KeyboardInterrupt:
-            batch = core.open.get(A) or core.open_batch(A, 100, 0)
-            assert batch is not None
-            batch.records.append(Record(b"v"))
-            assert batch in core.waiting[A]
-            assert batch in core.incomplete
+            pass
+        assert list(core.incomplete) == list(core.waiting[A])
+        assert core.free_memory + sum(batch.reserved for batch in core.incomplete) == core.buffer_memory
+        assert all(batch.count for batch in core.incomplete)
+        assert set(core.open.values()) <= core.incomplete.keys()
     assert 10 < nth < 99

@@ -28,10 +28,9 @@ from kio.schema.types import GroupId as KioGroupId
 from kio.schema.types import TopicName as KioTopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from raylog.client import admin_groups as ask
+from raylog.client.requests import admin_groups as ask
 from raylog.client.results import GroupDescription, MemberDescription
-from raylog.coordination.group_model import CommittedOffset
-from raylog.protocol.consumer_protocol import encode_assignment, encode_subscription
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -43,6 +42,7 @@ from raylog.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.wire.consumer_protocol import encode_assignment, encode_subscription
 
 NOW = i32Timedelta.parse(timedelta(0))
 BROKER = BrokerId(2)

@@ -18,7 +18,7 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32, i32Timedelta
 
-from raylog.client import admin_requests as ask
+from raylog.client.requests import admin_requests as ask
 from raylog.protocol.errors import (
     ClusterAuthorizationFailed,
     InvalidConfig,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from raylog.client.change_queue import ChangeQueue
-from raylog.client.group_changes import Began, Ceased, Dropped
+from raylog.client.groups.change_queue import ChangeQueue
+from raylog.client.groups.changes import Began, Ceased, Dropped
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))

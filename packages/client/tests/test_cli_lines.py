@@ -7,8 +7,8 @@ from io import StringIO
 
 import pytest
 
-from raylog.client.cli.progress import Progress
-from raylog.client.cli.records import NewRecord, formatter, json_reader, line_reader, parsed_headers
+from raylog.client.cli.terminal.progress import Progress
+from raylog.client.cli.terminal.records import NewRecord, formatter, json_reader, line_reader, parsed_headers
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidRecord, InvalidRequest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.client.cli import main
-from raylog.client.cli.common import ids_of
+from raylog.client.cli.terminal.common import ids_of
 
 NOWHERE = ("--bootstrap-server", "127.0.0.1:1")
 

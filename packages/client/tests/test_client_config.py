@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.config import (
+from raylog.client.config.client import (
     ADMIN_SETTINGS,
     BOOTSTRAP_SERVERS,
     LINGER_MS,
@@ -12,9 +12,9 @@ from raylog.client.config import (
     client_settings,
     producer_guarantees,
 )
-from raylog.client.config_texts import parse_address
-from raylog.client.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID, offset_reset
-from raylog.client.subscription import EARLIEST, LATEST
+from raylog.client.config.texts import parse_address
+from raylog.client.fetch.consumer_config import CLIENT_RACK, CONSUMER_SETTINGS, GROUP_ID, offset_reset
+from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.settings import SettingsTable
 

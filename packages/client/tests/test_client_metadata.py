@@ -18,7 +18,7 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
-from raylog.client.metadata import Metadata, backoff_ms
+from raylog.client.network.metadata import Metadata, backoff_ms
 from raylog.client.results import BrokerDescription
 from raylog.protocol import ids
 from raylog.protocol.errors import InvalidTopic, UnknownTopicOrPartition

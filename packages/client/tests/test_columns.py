@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.kernels import DECODERS, ENCODERS
-from raylog.client.column_batches import Encode, binary, encode_rows, header_column, integers
-from raylog.client.column_schema import Rows
-from raylog.client.columns import SCHEMA, Decode, Integers, body_of, decode_columns, schema_of
-from raylog.protocol.batch_header import read_header
+from raylog.client.batches.column_schema import Rows
+from raylog.client.batches.decode import SCHEMA, Decode, Integers, body_of, decode_columns, schema_of
+from raylog.client.batches.encode import Encode, binary, encode_rows, header_column, integers
+from raylog.protocol.batches.header import read_header
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, InvalidRequest, MessageTooLarge
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import (

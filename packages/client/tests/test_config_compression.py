@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raylog.client.config import PRODUCER_SETTINGS, client_settings
-from raylog.client.config_compression import compression
-from raylog.protocol.compression import Codec
+from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
+from raylog.client.config.compression import compression
+from raylog.protocol.batches.compression import Codec
 from raylog.protocol.errors import InvalidConfig
 
 

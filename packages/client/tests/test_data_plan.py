@@ -8,8 +8,8 @@ from typing import Any
 import pandas
 import pytest
 
-from raylog.client.data_plan import by_node, places, tasks_at_once
-from raylog.client.offset_ranges import EARLIEST, LATEST, OffsetRange
+from raylog.client.ranges.offset_ranges import EARLIEST, LATEST, OffsetRange
+from raylog.client.ray_data.plan import by_node, places, tasks_at_once
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from raylog.client.data_sink import sendable
+from raylog.client.ray_data.sink import sendable
 
 VALUES = pa.array([b"a", b"b"])
 

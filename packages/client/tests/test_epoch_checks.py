@@ -11,18 +11,18 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from kio.static.protocol import RequestPayload
 
 from kit.wire import entity
-from raylog.client.connection import Address, Reply, Request
-from raylog.client.epoch_checks import EpochChecks, EpochQuestion
-from raylog.client.fetch_state import PartitionBuffer
-from raylog.client.metadata import Metadata
-from raylog.client.network import Network
+from raylog.client.fetch.epoch_checks import EpochChecks, EpochQuestion
+from raylog.client.fetch.fetch_state import PartitionBuffer
+from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.network.connection import Address, Reply, Request
+from raylog.client.network.metadata import Metadata
+from raylog.client.network.network import Network
 from raylog.client.read_errors import LogTruncated
-from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import NetworkException, RaylogError, TopicAuthorizationFailed, UnsupportedVersion
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.messages import encode_response, response_type
 from raylog.protocol.records import Record, encode_batch
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.messages import encode_response, response_type
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 API_KEY, VERSION = 23, 4
 TP = TopicPartition(TopicName("t"), PartitionIndex(0))

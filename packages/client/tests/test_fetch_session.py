@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from raylog.client.fetch_session import FetchSession, Wanted
-from raylog.protocol.fetch import FetchPartition
+from raylog.client.fetch.fetch_session import FetchSession, Wanted
 from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.wire.fetch import FetchPartition
 
 
 def test_session_over_ever_new_topics_remembers_few() -> None:

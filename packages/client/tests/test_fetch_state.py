@@ -6,18 +6,18 @@ import pytest
 
 from kit.interrupts import Interrupt
 from kit.odd_logs import compacted
-from raylog.client import fetch_state
-from raylog.client.columns import SCHEMA
-from raylog.client.fetch_state import Gap, PartitionBuffer
+from raylog.client.arguments.serde import Deserializer, deserializer
+from raylog.client.batches.decode import SCHEMA
+from raylog.client.fetch import fetch_state
+from raylog.client.fetch.fetch_state import Gap, PartitionBuffer
+from raylog.client.fetch.subscription import Place
 from raylog.client.read_errors import CorruptBatch, RecordDeserializationError
 from raylog.client.results import ConsumerRecord
-from raylog.client.serde import Deserializer, deserializer
-from raylog.client.subscription import Place
-from raylog.protocol.batch_header import CRC_POSITION, HEADER_SIZE
+from raylog.protocol.batches.header import CRC_POSITION, HEADER_SIZE
+from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.errors import MessageTooLarge, UnsupportedCompressionType
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Codec, Record, TimestampType, encode_batch
-from raylog.protocol.transactions import AbortedTransaction
 
 TP = TopicPartition(TopicName("t"), PartitionIndex(3))
 

@@ -12,18 +12,20 @@ from kio.schema.errors import ErrorCode
 from kit.interrupts import Interrupt
 from kit.steps import steps
 from kit.wire import entity
-from raylog.client import fetch_plan
-from raylog.client.connection import Address, Reply, Request
-from raylog.client.consumer_config import consumer_settings
-from raylog.client.epoch_checks import EpochQuestion
-from raylog.client.fetch_state import PartitionBuffer
-from raylog.client.fetcher import FETCH_VERSION, Fetcher
-from raylog.client.metadata import Metadata
-from raylog.client.network import Network
-from raylog.client.offset_searches import OffsetQuestion
-from raylog.client.subscription import EARLIEST, Subscription
+from raylog.client.fetch import fetch_plan
+from raylog.client.fetch.consumer_config import consumer_settings
+from raylog.client.fetch.epoch_checks import EpochQuestion
+from raylog.client.fetch.fetch_state import PartitionBuffer
+from raylog.client.fetch.fetcher import FETCH_VERSION, Fetcher
+from raylog.client.fetch.offset_searches import OffsetQuestion
+from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.network.connection import Address, Reply, Request
+from raylog.client.network.metadata import Metadata
+from raylog.client.network.network import Network
 from raylog.protocol.errors import NetworkException, RaylogError, UnsupportedVersion
-from raylog.protocol.fetch import (
+from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
+from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -31,9 +33,7 @@ from raylog.protocol.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
-from raylog.protocol.ids import PartitionIndex, TopicId, TopicName, TopicPartition
-from raylog.protocol.messages import encode_response, response_type
-from raylog.protocol.records import Record, encode_batch
+from raylog.protocol.wire.messages import encode_response, response_type
 
 MAX_BYTES = 1_000
 BROKERS = (1, 2, 3)

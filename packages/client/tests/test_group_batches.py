@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from raylog.client.columns import SCHEMA
-from raylog.client.group_batches import Columns, HandlerBatch, RawRecord, Rows, columns_of, rows_of
-from raylog.client.group_handler_config import Guarantee, OnError, split_config
+from raylog.client.arguments.serde import deserializer
+from raylog.client.batches.decode import SCHEMA
+from raylog.client.handlers.batches import Columns, HandlerBatch, RawRecord, Rows, columns_of, rows_of
+from raylog.client.handlers.config import Guarantee, OnError, split_config
 from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
-from raylog.client.serde import deserializer
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 

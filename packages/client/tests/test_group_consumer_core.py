@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.group_changes import Began, Ceased, Change, Dropped
-from raylog.client.group_consumer_core import Assigned, GroupCore, Lost, Revoked, Step
-from raylog.client.subscription import EARLIEST, Subscription
-from raylog.coordination.group_model import CommittedOffset
+from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.group_consumer_core import Assigned, GroupCore, Lost, Revoked, Step
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, OffsetMetadataTooLarge
 from raylog.protocol.ids import LeaderEpoch, MonotonicMs, Offset, PartitionIndex, TopicName, TopicPartition
 

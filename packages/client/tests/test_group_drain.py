@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from raylog.client.admin import Admin
-from raylog.client.group_drain import LOOK_S, GroupDrain
+from raylog.client.handlers.drain import LOOK_S, GroupDrain
 from raylog.client.results import OffsetAndTimestamp, PartitionDescription, TopicDescription
-from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import (
     BrokerNotAvailable,
     GroupAuthorizationFailed,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.group_batches import Rows
-from raylog.client.group_handler import (
+from raylog.client.handlers.batches import Rows
+from raylog.client.handlers.config import split_config
+from raylog.client.handlers.core import (
     COMMIT_RETRY_MS,
     POLL_EVERY_MS,
     POLL_MOST_MS,
@@ -26,7 +27,6 @@ from raylog.client.group_handler import (
     Stop,
     Verdict,
 )
-from raylog.client.group_handler_config import split_config
 from raylog.client.read_errors import RecordDeserializationError
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.ids import MonotonicMs, PartitionIndex, TopicName, TopicPartition

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from raylog.client.group_batches import Rows
-from raylog.client.group_plan import GroupPlan
-from raylog.client.group_user_handler import UserHandler
+from raylog.client.handlers.batches import Rows
+from raylog.client.handlers.plan import GroupPlan
+from raylog.client.handlers.user_handler import UserHandler
 from raylog.client.results import ConsumerRecord
 from raylog.protocol.errors import InvalidConfig, InvalidRequest
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition

@@ -10,20 +10,20 @@ from itertools import count
 import pytest
 
 from kit.interrupts import Interrupt
-from raylog.client import change_queue, group_consumer, group_consumer_core
-from raylog.client.change_queue import ChangeQueue
-from raylog.client.group_calls import made_here
-from raylog.client.group_changes import Began, Ceased, Change, Dropped
-from raylog.client.group_consumer import GroupReader
-from raylog.client.group_consumer_core import GroupCore
-from raylog.client.guards import OneUser
-from raylog.client.metadata import ClusterView, Metadata
+from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.groups import change_queue, group_consumer, group_consumer_core
+from raylog.client.groups.calls import made_here
+from raylog.client.groups.change_queue import ChangeQueue
+from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.group_consumer import GroupReader
+from raylog.client.groups.group_consumer_core import GroupCore
+from raylog.client.network.guards import OneUser
+from raylog.client.network.metadata import ClusterView, Metadata
 from raylog.client.results import ConsumerRecord, TopicDescription
-from raylog.client.subscription import EARLIEST, Subscription
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import RegistryOffsetStore
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import IllegalGeneration, InvalidRequest, UnknownTopicOrPartition
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
@@ -148,11 +148,11 @@ class World:
         )
 
     def attend(self) -> float:
-        with self.user:
+        with self.user.alone():
             return made_here(self.reader.attend(), self.user)
 
     def leave(self, *, commit: bool = True) -> None:
-        with self.user:
+        with self.user.alone():
             made_here(self.reader.leave(1, commit=commit), self.user)
 
     def begin(self, *partitions: TopicPartition, committed: int = 7) -> None:
@@ -237,7 +237,7 @@ def test_on_assigned_that_raised_is_called_again_before_anything_is_read(world: 
 
 def test_a_listener_may_use_the_consumer_but_not_poll_it(world: World) -> None:
     def use() -> None:
-        with world.user:  # as position() does
+        with world.user.alone():  # as position() does
             pass
         with pytest.raises(InvalidRequest, match="cannot poll"):
             world.attend()

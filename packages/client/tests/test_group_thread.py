@@ -11,21 +11,21 @@ import pytest
 
 from kit.group_members import GROUP, TOPIC, make_topic, tps
 from kit.topics import drop_topic
-from raylog.client.group_changes import Began, Ceased, Change, Dropped
-from raylog.client.group_ports import MemberPorts
-from raylog.client.group_requests import Commit, GoodBye, PolledAgain
-from raylog.client.group_thread import MemberThread
-from raylog.coordination import group_paths
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.clocks import wall_ms
-from raylog.coordination.group import Member
-from raylog.coordination.group_events import Evict
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.loops import Loop, Loops
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
+from raylog.client.groups.changes import Began, Ceased, Change, Dropped
+from raylog.client.groups.member_thread import MemberThread
+from raylog.client.groups.ports import MemberPorts
+from raylog.client.groups.requests import Commit, GoodBye, PolledAgain
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.groups.group import Member
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.host.clocks import wall_ms
+from raylog.coordination.host.loops import Loop, Loops
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Evict
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import InconsistentGroupProtocol, UnknownTopicOrPartition
 from raylog.protocol.ids import MemberId, MonotonicMs
 

@@ -9,7 +9,7 @@ import pytest
 from raylog.client.cli import groups_plan as plan
 from raylog.client.cli.groups_plan import Goal, Kind, Log
 from raylog.client.results import GroupDescription, MemberDescription, PartitionDescription, TopicDescription
-from raylog.coordination.group_model import CommittedOffset
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidPartitions, InvalidRequest
 from raylog.protocol.ids import (
     BrokerId,

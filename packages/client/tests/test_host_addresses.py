@@ -6,7 +6,7 @@ import socket
 from threading import Event
 
 from kit.waiting import wait_until
-from raylog.client.host_addresses import HostAddresses
+from raylog.client.ranges.host_addresses import HostAddresses
 
 
 def test_names_of_hosts_come_with_their_addresses() -> None:

@@ -4,12 +4,12 @@ from typing import cast
 
 import pytest
 
-from raylog.client.connection import Address
-from raylog.client.leaders import Leaders
-from raylog.client.metadata import ClusterView, Metadata
-from raylog.client.network import Network
+from raylog.client.fetch.leaders import Leaders
+from raylog.client.fetch.subscription import EARLIEST, Subscription
+from raylog.client.network.connection import Address
+from raylog.client.network.metadata import ClusterView, Metadata
+from raylog.client.network.network import Network
 from raylog.client.results import PartitionDescription, TopicDescription
-from raylog.client.subscription import EARLIEST, Subscription
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName, TopicPartition
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import isnan
 
-from raylog.client.columns import SCHEMA
-from raylog.client.fetch_state import PartitionBuffer
-from raylog.client.metrics import (
+from raylog.client.batches.decode import SCHEMA
+from raylog.client.fetch.fetch_state import PartitionBuffer
+from raylog.client.fetch.subscription import Place
+from raylog.client.telemetry.metrics import (
     CONSUMER_METRICS,
     PRODUCER_METRICS,
     SAMPLE_MS,
@@ -15,7 +16,6 @@ from raylog.client.metrics import (
     SendCounts,
     Window,
 )
-from raylog.client.subscription import Place
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Record, encode_batch
 

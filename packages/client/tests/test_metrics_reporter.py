@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kit.waiting import wait_until
-from raylog.client.config import PRODUCER_SETTINGS, client_settings
-from raylog.client.metrics import Metric
-from raylog.client.metrics_reporter import MetricsExport, MetricsReporter
-from raylog.client.seldom import AGAIN_MS, Seldom
+from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
+from raylog.client.telemetry.metrics import Metric
+from raylog.client.telemetry.metrics_reporter import MetricsExport, MetricsReporter
+from raylog.client.telemetry.seldom import AGAIN_MS, Seldom
 from raylog.protocol.errors import InvalidConfig
 
 PATIENCE_S = 10.0

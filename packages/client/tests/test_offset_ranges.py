@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.offset_ranges import (
+from raylog.client.ranges.offset_ranges import (
     EARLIEST,
     LATEST,
     AtTime,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.partitioner import KeyPartitioner, StickyPartitioner, murmur2
+from raylog.client.batches.partitioner import KeyPartitioner, StickyPartitioner, Turns, murmur2
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,17 @@ def test_a_topic_that_shrank_is_left_for_a_partition_that_exists() -> None:
     sticky = StickyPartitioner(lambda n: n - 1, switch_bytes=1_000)
     assert sticky.partition(1, (), 6) == 5
     assert sticky.partition(1, (), 3) == 2
+
+
+def test_turns_leave_out_partitions_without_leader() -> None:
+    turns = Turns()
+    assert [turns.partition((0, 2, 3), 4) for _ in range(4)] == [0, 2, 3, 0]
+    assert [turns.partition((), 4) for _ in range(3)] == [0, 1, 2]
+
+
+@given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 5)).map(sorted).map(tuple))
+def test_turns_of_many_records_are_those_of_each(runs: list[int], available: tuple[int, ...]) -> None:
+    together, alone = Turns(), Turns()
+    for records in runs:
+        each = [alone.partition(available, 6) for _ in range(records)]
+        assert together.partitions(records, available, 6) == each

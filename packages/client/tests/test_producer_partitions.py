@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from raylog.client.accumulator import Batch
+from raylog.client.batches.accumulator import Batch
 from raylog.client.delivery import BatchOutcome
-from raylog.client.producer_partitions import ProducerPartitions
-from raylog.client.producer_state import MAX_EPOCH, Continuation, Identity, PartitionState, RetryPolicy
+from raylog.client.produce.producer_partitions import ProducerPartitions
+from raylog.client.produce.producer_state import MAX_EPOCH, Continuation, Identity, PartitionState, RetryPolicy
 from raylog.protocol.ids import LeaderEpoch, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Record
 

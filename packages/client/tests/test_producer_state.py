@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.accumulator import Batch, BatchState
-from raylog.client.producer_state import MAX_EPOCH, Continuation, Identity, PartitionState, RetryPolicy
+from raylog.client.batches.accumulator import Batch, BatchState
+from raylog.client.produce.producer_state import MAX_EPOCH, Continuation, Identity, PartitionState, RetryPolicy
 from raylog.protocol.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,

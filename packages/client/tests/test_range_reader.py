@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.odd_logs import compacted
-from raylog.client import range_reader
-from raylog.client.columns import schema_of
-from raylog.client.offset_ranges import OffsetRange
-from raylog.client.range_reader import decode_range
+from raylog.client.batches.decode import schema_of
+from raylog.client.ranges import range_reader
+from raylog.client.ranges.offset_ranges import OffsetRange
+from raylog.client.ranges.range_reader import decode_range
+from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.errors import CorruptMessage
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches, Codec, Record, encode_batch, frame_batch
-from raylog.protocol.transactions import AbortedTransaction
 
 TP = TopicPartition(TopicName("flights"), PartitionIndex(3))
 

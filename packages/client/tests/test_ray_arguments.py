@@ -25,7 +25,7 @@ from kit.bad_values import (
     shown,
 )
 from raylog.client import ActorGroup, BrokerHandle, Cluster, connect, group
-from raylog.client.group_plan import GroupPlan
+from raylog.client.handlers.plan import GroupPlan
 from raylog.protocol.records import Record
 
 SERVERS = "localhost:1"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raylog.client.connection import Address
-from raylog.client.read_replicas import ReadReplicas
+from raylog.client.fetch.read_replicas import ReadReplicas
+from raylog.client.network.connection import Address
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 
 TP, OTHER = (TopicPartition(TopicName("t"), PartitionIndex(index)) for index in (0, 1))

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from raylog.client.cli import reassign_plan as plan
-from raylog.client.cli.reassign_plan import Move
+from raylog.client.cli.topics import reassign_plan as plan
+from raylog.client.cli.topics.reassign_plan import Move
 from raylog.client.results import PartitionDescription, PartitionReassignment, TopicDescription
 from raylog.protocol.errors import InvalidReplicaAssignment, InvalidRequest, RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicName, TopicPartition

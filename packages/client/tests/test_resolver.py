@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.client.connection import Address
-from raylog.client.resolver import Candidate, Resolver
+from raylog.client.network.connection import Address
+from raylog.client.network.resolver import Candidate, Resolver
 from raylog.protocol.errors import NetworkException
 
 ADDRESS = Address("broker.example", 9092)

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.partitioner import KeyPartitioner
-from raylog.client.row_partitions import KEYLESS_RUN, numbers_within, partitions_by_key, settled_partitions
+from raylog.client.batches.partitioner import KeyPartitioner
+from raylog.client.batches.row_partitions import KEYLESS_RUN, numbers_within, partitions_by_key, settled_partitions
 
 keys = st.lists(st.none() | st.binary(max_size=3), max_size=40)
 

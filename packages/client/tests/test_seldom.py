@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.client.seldom import AGAIN_MS, Seldom
+from raylog.client.telemetry.seldom import AGAIN_MS, Seldom
 
 
 def test_line_is_due_once_and_again_a_minute_later() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from threading import Condition
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from raylog.client.accumulator import Accumulator
-from raylog.client.client_log import ClientLog
-from raylog.client.config import PRODUCER_SETTINGS, client_settings
-from raylog.client.connection import Address
+from raylog.client.batches.accumulator import Accumulator
+from raylog.client.config.client import PRODUCER_SETTINGS, client_settings
 from raylog.client.delivery import BatchOutcome
-from raylog.client.producer_state import Continuation, Identity
-from raylog.client.sender import Sender
-from raylog.coordination.clocks import monotonic_ms
+from raylog.client.network.connection import Address
+from raylog.client.produce.producer_state import Continuation, Identity
+from raylog.client.produce.sender import Sender
+from raylog.client.telemetry.client_log import ClientLog
+from raylog.coordination.host.clocks import monotonic_ms
 from raylog.protocol.errors import RequestTimedOut, UnknownTopicId, UnsupportedVersion
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Record
@@ -79,13 +79,12 @@ def sender_over(
         buffer_memory=1 << 20,
         new_outcome=lambda tp: BatchOutcome(tp.topic, tp.partition),
     )
-    return Sender(settings, network, accumulator, Condition(), lambda: None, continues), accumulator
+    return Sender(settings, network, accumulator, Lock(), lambda: None, continues), accumulator
 
 
 def one_batch(accumulator: Accumulator[BatchOutcome], created_ms: int) -> BatchOutcome:
-    batch = accumulator.open_batch(TP, 100, created_ms)
+    batch = accumulator.open_batch(TP, 100, created_ms, Record(b"v", timestamp=1))
     assert batch is not None
-    batch.records.append(Record(b"v", timestamp=1))
     return batch.outcome
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.serde import deserializer, serializer
+from raylog.client.arguments.serde import deserializer, serializer
 from raylog.protocol.errors import InvalidConfig, InvalidRecord
 
 

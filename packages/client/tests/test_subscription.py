@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.client.read_errors import PositionLost
-from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
 from raylog.protocol.errors import OffsetOutOfRange
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 

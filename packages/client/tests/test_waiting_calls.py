@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylog.client import Consumer, Producer
-from raylog.client.metadata import ClusterView
+from raylog.client.network.metadata import ClusterView
 from raylog.client.results import PartitionDescription, TopicDescription
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, TopicName

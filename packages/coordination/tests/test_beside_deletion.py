@@ -11,17 +11,17 @@ import pytest
 
 from kit.stores import Meddled
 from kit.topics import forget_offsets, put_topic, replace_topic, stored_configs
-from raylog.coordination import configs, group_paths, paths
-from raylog.coordination.group_events import Register, Registered
-from raylog.coordination.group_kinds import GroupKind, read_kind, settle_kind
-from raylog.coordination.group_model import Registered as Member
-from raylog.coordination.group_nodes import delete_group, group_ids
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import MetadataStore, StoreError
+from raylog.coordination.groups.kinds import GroupKind, read_kind, settle_kind
+from raylog.coordination.groups.nodes import delete_group, group_ids
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import configs, group_paths, paths
+from raylog.coordination.metadata.group_events import Register, Registered
+from raylog.coordination.metadata.group_model import Registered as Member
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import MetadataStore, StoreError
 from raylog.protocol.errors import NonEmptyGroup
 from raylog.protocol.ids import (
     GroupId,

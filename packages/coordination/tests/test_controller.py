@@ -9,8 +9,7 @@ import pytest
 
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from kit.topics import put_topic
-from raylog.coordination import configs, paths, snapshot
-from raylog.coordination.controller_events import (
+from raylog.coordination.controller.events import (
     ConfigChanged,
     CreatedTopic,
     Deposed,
@@ -21,7 +20,8 @@ from raylog.coordination.controller_events import (
     Write,
     Written,
 )
-from raylog.coordination.trees import delete_tree
+from raylog.coordination.metadata import configs, paths, snapshot
+from raylog.coordination.store.trees import delete_tree
 from raylog.protocol.errors import (
     NotController,
     RequestTimedOut,

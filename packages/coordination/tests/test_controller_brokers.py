@@ -7,15 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
-from raylog.coordination import paths
-from raylog.coordination.controller_events import (
-    BrokersChanged,
-    CreatedTopic,
-    StepDown,
-    TopicDefaults,
-    Write,
-)
-from raylog.coordination.proposals import (
+from raylog.coordination.control.proposals import (
     Drain,
     DrainAnswer,
     OfflineReplica,
@@ -23,7 +15,15 @@ from raylog.coordination.proposals import (
     ReplicasOffline,
     Verdict,
 )
-from raylog.coordination.store import Check
+from raylog.coordination.controller.events import (
+    BrokersChanged,
+    CreatedTopic,
+    StepDown,
+    TopicDefaults,
+    Write,
+)
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.port import Check
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

@@ -12,11 +12,11 @@ import pytest
 from kit.controlled import ControlledCluster, created, topic
 from kit.steps import steps
 from kit.stores import Counting
-from raylog.coordination import configs, paths, snapshot
-from raylog.coordination.controller_events import Acked, ConfigChanged, Deposed, Loaded
-from raylog.coordination.election import resign
-from raylog.coordination.model import ClusterState
-from raylog.coordination.peer_control import UpdateState, local_changes
+from raylog.coordination.control.peer_control import UpdateState, local_changes
+from raylog.coordination.controller.events import Acked, ConfigChanged, Deposed, Loaded
+from raylog.coordination.membership.election import resign
+from raylog.coordination.metadata import configs, paths, snapshot
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 
 PARTITIONS = 10

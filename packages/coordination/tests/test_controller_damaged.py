@@ -9,9 +9,9 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
 from kit.stores import Closed
-from raylog.coordination import paths
-from raylog.coordination.controller_events import TopicDefaults
-from raylog.coordination.proposals import DamagedReplica, Outcome, ReplicasDamaged, Verdict
+from raylog.coordination.control.proposals import DamagedReplica, Outcome, ReplicasDamaged, Verdict
+from raylog.coordination.controller.events import TopicDefaults
+from raylog.coordination.metadata import paths
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

@@ -8,8 +8,8 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, partition, topic
 from kit.stores import Closed
-from raylog.coordination import paths
-from raylog.coordination.controller_events import (
+from raylog.coordination.control.proposals import Drain
+from raylog.coordination.controller.events import (
     ConfigChanged,
     Deposed,
     NewReplicas,
@@ -19,8 +19,8 @@ from raylog.coordination.controller_events import (
     TopicDefaults,
     Write,
 )
-from raylog.coordination.model import ClusterState
-from raylog.coordination.proposals import Drain
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,

@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, topic
-from raylog.coordination import paths
-from raylog.coordination.configs import MAX_OVERRIDES_BYTES
-from raylog.coordination.controller_events import (
+from raylog.coordination.controller.events import (
     Deposed,
     NewPartitions,
     Write,
 )
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.configs import MAX_OVERRIDES_BYTES
 from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
-from raylog.coordination import paths
-from raylog.coordination.controller_events import Deposed, NewReplicas, TopicDefaults, Write
-from raylog.coordination.proposals import Drain, Verdict
+from raylog.coordination.control.proposals import Drain, Verdict
+from raylog.coordination.controller.events import Deposed, NewReplicas, TopicDefaults, Write
+from raylog.coordination.metadata import paths
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicName, TopicPartition
 
 FLIGHTS = TopicName("flights")

@@ -8,21 +8,21 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
 from kit.stores import Closed
-from raylog.coordination import paths
-from raylog.coordination.controller_events import (
+from raylog.coordination.control.proposals import (
+    IsrAnswer,
+    IsrChange,
+    ProposeIsr,
+    Verdict,
+)
+from raylog.coordination.controller.events import (
     Deposed,
     Reload,
     StepDown,
     TopicDefaults,
     Write,
 )
-from raylog.coordination.proposals import (
-    IsrAnswer,
-    IsrChange,
-    ProposeIsr,
-    Verdict,
-)
-from raylog.coordination.store import Check, Set
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.port import Check, Set
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

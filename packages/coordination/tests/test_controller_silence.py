@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
-from raylog.coordination import paths, snapshot
-from raylog.coordination.controller_events import CreatedTopic, Deposed, Loaded, NewTopic, Resign, TopicDefaults, Write
-from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.proposals import Verdict
+from raylog.coordination.control.leadership import ElectionRules
+from raylog.coordination.control.proposals import Verdict
+from raylog.coordination.controller.events import CreatedTopic, Deposed, Loaded, NewTopic, Resign, TopicDefaults, Write
+from raylog.coordination.metadata import paths, snapshot
 from raylog.protocol.errors import InvalidReplicaAssignment, PreferredLeaderNotAvailable
 from raylog.protocol.ids import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 

@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, topic
-from raylog.coordination import paths
-from raylog.coordination.controller_events import (
+from raylog.coordination.controller.events import (
     ConfigChanged,
     CreatedTopic,
     Deposed,
@@ -19,7 +18,8 @@ from raylog.coordination.controller_events import (
     TopicDefaults,
     Write,
 )
-from raylog.coordination.model import ClusterState
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,

@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 
 from kit.topics import stored_configs
-from raylog.coordination import configs, paths, snapshot
-from raylog.coordination.election import Mandate, campaign, current_controller, resign
-from raylog.coordination.lease import Lease
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
-from raylog.coordination.registration import FEATURE_LEVEL, ensure_cluster
-from raylog.coordination.store import (
+from raylog.coordination.membership.election import Mandate, campaign, current_controller, resign
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.membership.registration import FEATURE_LEVEL, ensure_cluster
+from raylog.coordination.metadata import configs, paths, snapshot
+from raylog.coordination.metadata.producer_ids import BLOCK_SIZE, ProducerIdAllocator
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import (
     BadVersion,
     Check,
     Create,

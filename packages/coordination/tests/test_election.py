@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from kit.stores import Contended, Interrupted
-from raylog.coordination import paths
-from raylog.coordination.election import Mandate, campaign, current_controller, resign, take_over
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.registration import ensure_cluster
-from raylog.coordination.store import StoreEvent, StoreUnavailable
+from raylog.coordination.membership.election import Mandate, campaign, current_controller, resign, take_over
+from raylog.coordination.membership.registration import ensure_cluster
+from raylog.coordination.metadata import paths
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import StoreEvent, StoreUnavailable
 from raylog.protocol.ids import BrokerId, ControllerEpoch, TimestampMs
 
 NOW = TimestampMs(0)

@@ -12,16 +12,16 @@ import pytest
 from kit.group_members import GROUP, TOPIC, make_topic
 from kit.stores import Counting
 from kit.topics import drop_topic, put_topic
-from raylog.coordination import group_paths
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.group import Member
-from raylog.coordination.group_events import Begin, Cease, Drop, Effect, Event, Leave, Noticed, Quiet, Started
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.group_registry import GroupRegistry
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import NodeEvent, StoreEvent
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.groups.group import Member
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.groups.registry import GroupRegistry
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Begin, Cease, Drop, Effect, Event, Leave, Noticed, Quiet, Started
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import NodeEvent, StoreEvent
 from raylog.protocol.ids import MemberId, MonotonicMs, Offset, PartitionIndex, TimestampMs, TopicName, TopicPartition
 
 MOST_TRIPS = 9

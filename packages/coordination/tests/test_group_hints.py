@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.group import HINT_HOLDS_MS, Member
-from raylog.coordination.group_events import Died, Effect, Evict, Looked, Noticed, Registered, Started, View
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.groups.group import HINT_HOLDS_MS, Member
+from raylog.coordination.metadata.group_events import Died, Effect, Evict, Looked, Noticed, Registered, Started, View
 from raylog.protocol.ids import MemberId, MonotonicMs
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")

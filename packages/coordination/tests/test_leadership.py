@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination.leadership import ElectionRules, Standing, Terms
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.control.leadership import ElectionRules, Standing, Terms
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, PartitionState, TopicState
 from raylog.protocol.ids import (
     BrokerEpoch,
     BrokerId,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from kit.waiting import wait_until
-from raylog.coordination.loops import FAILING_FOR_S, Loops
+from raylog.coordination.host.loops import FAILING_FOR_S, Loops
 
 
 class Told:

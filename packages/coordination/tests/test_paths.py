@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from raylog.coordination import paths, producer_ids
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
+from raylog.coordination.metadata import paths, producer_ids
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.protocol.ids import (
     NO_TOPIC_ID,
     BrokerEpoch,

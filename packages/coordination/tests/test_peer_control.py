@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
-from raylog.coordination.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.coordination.control.peer_control import Ack, AckStatus, Receiver, UpdateState, local_changes
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint, PartitionState, TopicState
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import (
     BrokerEpoch,

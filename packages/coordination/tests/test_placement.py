@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination.model import BrokerInfo, Load
-from raylog.coordination.placement import spread
+from raylog.coordination.control.placement import spread
+from raylog.coordination.metadata.model import BrokerInfo, Load
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 NOTHING = Load({}, {}, {})

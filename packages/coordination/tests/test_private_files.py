@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.coordination.private_files import close_to_others, private_directory, write_private
+from raylog.coordination.host.private_files import close_to_others, private_directory, write_private
 
 
 def mode(path: Path) -> int:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.coordination.model import PartitionState
-from raylog.coordination.proposals import (
+from raylog.coordination.control.proposals import (
     DamagedReplica,
     Drain,
     DrainAnswer,
@@ -25,6 +24,7 @@ from raylog.coordination.proposals import (
     Verdict,
     decode_proposal,
 )
+from raylog.coordination.metadata.model import PartitionState
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import (
     BrokerEpoch,

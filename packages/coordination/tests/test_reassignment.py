@@ -10,10 +10,10 @@ import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, outcome, partition, topic
 from kit.stores import Closed
-from raylog.coordination import paths, snapshot
-from raylog.coordination.controller_events import Deposed, Loaded, NewPartitions, NewReplicas, NewTopic, Result, Write
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.proposals import Verdict
+from raylog.coordination.control.proposals import Verdict
+from raylog.coordination.controller.events import Deposed, Loaded, NewPartitions, NewReplicas, NewTopic, Result, Write
+from raylog.coordination.metadata import paths, snapshot
+from raylog.coordination.store.memory import MemoryStore
 from raylog.protocol.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kit.stores import Contended, Interrupted
-from raylog.coordination import paths
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, Endpoint
-from raylog.coordination.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
-from raylog.coordination.store import Delete, Op, Set, StoreUnavailable
+from raylog.coordination.membership.registration import BrokerRegistration, DuplicateBroker, SessionFile, ensure_cluster
+from raylog.coordination.metadata import paths
+from raylog.coordination.metadata.model import BrokerInfo, Endpoint
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import Delete, Op, Set, StoreUnavailable
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 
 BROKER = BrokerInfo(BrokerId(1), BrokerEpoch(-1), (Endpoint("PLAINTEXT", "localhost", 9092),))

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from kit.controlled import ControlledCluster, assert_agreement, created, topic
-from raylog.coordination import paths, snapshot
-from raylog.coordination.controller_events import Deposed, Loaded, Write
-from raylog.coordination.election import resign
-from raylog.coordination.store import Create
+from raylog.coordination.controller.events import Deposed, Loaded, Write
+from raylog.coordination.membership.election import resign
+from raylog.coordination.metadata import paths, snapshot
+from raylog.coordination.store.port import Create
 from raylog.protocol.ids import BrokerId, TopicId, TopicName
 
 FLIGHTS, OLD = TopicName("flights"), TopicName("old")

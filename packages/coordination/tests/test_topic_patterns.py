@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from raylog.coordination.topic_patterns import matching_topics, pattern_text
+from raylog.coordination.metadata.topic_patterns import matching_topics, pattern_text
 from raylog.protocol.errors import InvalidConfig
 
 LONGEST = "a" * 248 + "-"

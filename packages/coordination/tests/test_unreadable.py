@@ -12,18 +12,21 @@ import pytest
 from kit.controlled import ControlledCluster, Nowhere, assert_agreement, created, partition, topic
 from kit.stores import Closed, close_node
 from kit.topics import put_topic, stored_configs
-from raylog.coordination import configs, election, group_nodes, group_paths, paths, snapshot, unreadable
-from raylog.coordination.controller_events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
-from raylog.coordination.group_kinds import GroupKind, settle_kind
-from raylog.coordination.memory_store import MemoryStore
-from raylog.coordination.memory_tree import MemoryTree
-from raylog.coordination.model import BrokerInfo, ClusterState, PartitionState, TopicState
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.peer_control import Receiver, local_changes
-from raylog.coordination.producer_ids import BLOCK_SIZE, ProducerIdAllocator
-from raylog.coordination.registration import BrokerRegistration, SessionFile
-from raylog.coordination.store import BadVersion, Check
-from raylog.coordination.trees import delete_tree
+from raylog.coordination.control.peer_control import Receiver, local_changes
+from raylog.coordination.controller.events import ConfigChanged, CreatedTopic, Deposed, Loaded, Reload
+from raylog.coordination.groups import nodes as group_nodes
+from raylog.coordination.groups.kinds import GroupKind, settle_kind
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.membership import election
+from raylog.coordination.membership.registration import BrokerRegistration, SessionFile
+from raylog.coordination.metadata import configs, group_paths, paths, snapshot
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, PartitionState, TopicState
+from raylog.coordination.metadata.producer_ids import BLOCK_SIZE, ProducerIdAllocator
+from raylog.coordination.store import unreadable
+from raylog.coordination.store.memory import MemoryStore
+from raylog.coordination.store.memory_tree import MemoryTree
+from raylog.coordination.store.port import BadVersion, Check
+from raylog.coordination.store.trees import delete_tree
 from raylog.protocol.errors import EligibleLeadersNotAvailable, TopicAlreadyExists
 from raylog.protocol.ids import (
     NO_LEADER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from raylog.coordination.store import MAX_WRITE_BYTES, StoreUnauthorized
-from raylog.coordination.zk_reads import ManyReads
+from raylog.coordination.store.port import MAX_WRITE_BYTES, StoreUnauthorized
+from raylog.coordination.zookeeper.reads import ManyReads
 
 STAT = struct.pack(">qqqqiiiqiiq", 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13)
 """Of a node at version 7."""

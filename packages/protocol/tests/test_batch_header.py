@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from raylog.protocol.batch_header import HEADER
+from raylog.protocol.batches.header import HEADER
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, RaylogError, UnsupportedCompressionType
 from raylog.protocol.records import (
     HEADER_SIZE,

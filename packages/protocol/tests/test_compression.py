@@ -14,7 +14,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from raylog.protocol.compression import Codec, compress, decompress, decompress_pieces
+from raylog.protocol.batches.compression import Codec, compress, decompress, decompress_pieces
 from raylog.protocol.errors import CorruptMessage, UnsupportedCompressionType
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

@@ -12,16 +12,16 @@ from kio.index import load_entity_schema
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from raylog.protocol.consumer_protocol import (
+from raylog.protocol.errors import InvalidRequest
+from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
+from raylog.protocol.wire.consumer_protocol import (
     assigned_partitions,
     encode_assignment,
     encode_subscription,
     subscribed_topics,
 )
-from raylog.protocol.entities import entity_reader
-from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.protocol.wire import Reader
+from raylog.protocol.wire.entities import entity_reader
+from raylog.protocol.wire.primitives import Reader
 
 VERSIONS = range(4)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.frames import GREEDY_BYTES, SMALL_BYTES, FrameBuffer, encode_frame, frame_length
+from raylog.protocol.wire.frames import GREEDY_BYTES, SMALL_BYTES, FrameBuffer, encode_frame, frame_length
 
 MAX = 4 << 20
 

@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 from kio.schema.index import schema_name_map
 
-from raylog.protocol import fetch, produce
+from raylog.protocol.batches.transactions import AbortedTransaction
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
-from raylog.protocol.fetch import (
+from raylog.protocol.wire import fetch, produce
+from raylog.protocol.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
     FetchResponse,
@@ -20,8 +21,9 @@ from raylog.protocol.fetch import (
     parse_fetch_request,
     parse_fetch_response,
 )
-from raylog.protocol.messages import parse_request_header
-from raylog.protocol.produce import (
+from raylog.protocol.wire.messages import parse_request_header
+from raylog.protocol.wire.primitives import ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -33,8 +35,6 @@ from raylog.protocol.produce import (
     parse_produce_request,
     parse_produce_response,
 )
-from raylog.protocol.transactions import AbortedTransaction
-from raylog.protocol.wire import ZERO_UUID
 
 TOPIC_ID = UUID("12345678-1234-5678-1234-567812345678")
 PRODUCE_VERSIONS = range(produce.MIN_VERSION, produce.MAX_VERSION + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raylog.protocol.ids import NO_TOPIC_ID, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 
 def test_a_partition_prints_as_its_directory() -> None:

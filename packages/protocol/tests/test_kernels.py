@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.kernels import uncompiled
-from raylog.protocol.column_buffers import Blobs, HeaderLists
-from raylog.protocol.compiled import KERNEL
+from raylog.protocol.batches.column_buffers import Blobs, HeaderLists
+from raylog.protocol.batches.compiled import KERNEL
+from raylog.protocol.batches.rows import Record, decode_records
 from raylog.protocol.errors import InvalidRecord
-from raylog.protocol.rows import Record, decode_records
 
 SOURCE = uncompiled("encode_kernel")
 ENCODE_KERNELS = {"source": SOURCE, **({} if KERNEL is None else {"compiled": KERNEL[1]})}

@@ -14,14 +14,14 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32Timedelta
 
 from raylog.protocol.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
-from raylog.protocol.messages import (
+from raylog.protocol.wire.messages import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
     parse_request_header,
 )
-from raylog.protocol.wire import MAX_REQUEST_ITEMS, Reader, Writer
+from raylog.protocol.wire.primitives import MAX_REQUEST_ITEMS, Reader, Writer
 
 METADATA, CREATE_TOPICS, API_VERSIONS = 3, 19, 18
 BYTE = struct.Struct(">B")

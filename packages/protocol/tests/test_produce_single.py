@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.protocol import produce
 from raylog.protocol.errors import InvalidRequest
-from raylog.protocol.produce import (
+from raylog.protocol.wire import produce
+from raylog.protocol.wire.primitives import REQUEST_HEADER, ZERO_UUID
+from raylog.protocol.wire.produce import (
     PartitionRecords,
     ProducedPartition,
     ProducedTopic,
@@ -22,7 +23,6 @@ from raylog.protocol.produce import (
     encode_produce_response,
     parse_produce_request,
 )
-from raylog.protocol.wire import REQUEST_HEADER, ZERO_UUID
 
 VERSIONS = range(9, 14)
 TOPIC_ID = UUID(int=0x1234 << 100 | 5)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from raylog.protocol.batch_header import HEADER
-from raylog.protocol.compression import compress
+from raylog.protocol.batches.compression import compress
+from raylog.protocol.batches.header import HEADER
+from raylog.protocol.batches.rows import encode_varint
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
 from raylog.protocol.records import (
     HEADER_SIZE,
@@ -22,11 +23,11 @@ from raylog.protocol.records import (
     decode_batch,
     decode_batches,
     encode_batch,
+    frame_batch,
     read_header,
     record_times,
     validate_batch,
 )
-from raylog.protocol.rows import encode_varint
 
 NOW = 1_700_000_000_000
 
@@ -124,6 +125,24 @@ def test_timestamps_may_go_either_way(difference: int) -> None:
     assert [record.timestamp for record in decode_batch(batch)] == [2**41, 2**41 + difference]
     assert read_header(batch).max_timestamp == max(2**41, 2**41 + difference)
     validate_batch(batch)
+
+
+@pytest.mark.parametrize("times", [(-1, 2**63 - 1), (2**63 - 1, -1), (0, 2**63 - 1), (-1, 2**63 - 1, 0)])
+def test_timestamps_lie_as_far_apart_as_can_be(times: tuple[int, ...]) -> None:
+    batch = encode_batch([Record(b"v", timestamp=time) for time in times])
+    assert [record.timestamp for record in decode_batch(batch)] == [*times]
+    assert [time for _, time in record_times(batch)] == [*times]
+
+
+@pytest.mark.parametrize(
+    ("base", "difference", "sum_as_javas"),
+    [(2**63 - 1, 1, -(2**63)), (5, 2**63 - 1, -(2**63) + 4), (-(2**63), -1, 2**63 - 1), (-6, -(2**63), 2**63 - 6)],
+)
+def test_timestamp_always_fits_64_bits(base: int, difference: int, sum_as_javas: int) -> None:
+    body = record_of(0, 0, -1, -1, 0) + record_of(difference, 1, -1, -1, 0)
+    batch = frame_batch(body, 2, base, base)
+    assert [record.timestamp for record in decode_batch(batch)] == [base, sum_as_javas]
+    assert [time for _, time in record_times(batch)] == [base, sum_as_javas]
 
 
 def test_no_timestamp_is_minus_one() -> None:

@@ -13,8 +13,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.protocol.batch_header import HEADER, HEADER_SIZE
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress_pieces, max_decompressed
+from raylog.protocol.batches.compression import DEFAULT_MAX_BYTES, Codec, compress, decompress_pieces, max_decompressed
+from raylog.protocol.batches.header import HEADER, HEADER_SIZE
+from raylog.protocol.batches.rows import encode_records, scan_times
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
 from raylog.protocol.records import (
     MAX_LOOKED_AT,
@@ -25,7 +26,6 @@ from raylog.protocol.records import (
     record_times,
     validate_batch,
 )
-from raylog.protocol.rows import encode_records, scan_times
 
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]
 SECONDS = 3.0

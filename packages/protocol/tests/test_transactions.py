@@ -8,8 +8,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.protocol.batches.transactions import AbortedTransaction, visible_batches
 from raylog.protocol.records import Batches, Record, batch_headers, decode_batches, encode_batch
-from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 ABORT, COMMIT = 0, 1
 

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from raylog.protocol.ids import Offset, PartitionIndex, TopicId, TopicName, TopicPartition
-from raylog.spark.export_files import Coverage, Disk, PartitionDirectory, sweep, temporary_file
-from raylog.spark.export_plan import ExportRefused
+from raylog.spark.exports.files import Coverage, Disk, PartitionDirectory, sweep, temporary_file
+from raylog.spark.exports.plan import ExportRefused
 
 TP = TopicPartition(TopicName("clicks"), PartitionIndex(3))
 COVERAGE = Coverage(TP, TopicId(UUID(int=7)), Offset(0), Offset(4), Offset(9))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.client.offset_ranges import LogBounds, OffsetRange
+from raylog.client.ranges.offset_ranges import LogBounds, OffsetRange
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
-from raylog.spark.export_plan import ExportRefused, plan_export
+from raylog.spark.exports.plan import ExportRefused, plan_export
 
 ZERO, ONE = (TopicPartition(TopicName("clicks"), PartitionIndex(partition)) for partition in (0, 1))
 

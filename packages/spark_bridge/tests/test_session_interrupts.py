@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from raylog.spark.session_interrupts import interrupts_heeded
+from raylog.spark.sessions.interrupts import interrupts_heeded
 
 
 def interrupted(reached: list[str], *, swallowed: bool) -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.producer_state import MAX_EPOCH, Identity
+from raylog.client.produce.producer_state import MAX_EPOCH, Identity
 from raylog.protocol.errors import InvalidPartitions
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.spark.sink_plan import BatchPlan, Target, is_of_sink, next_to_json
-from raylog.spark.sink_task import Numbering
-from raylog.spark.sink_topics import ProducerNames
+from raylog.spark.writing.sink_plan import BatchPlan, Target, is_of_sink, next_to_json
+from raylog.spark.writing.sink_task import Numbering
+from raylog.spark.writing.sink_topics import ProducerNames
 
 TOPIC = TopicName("t")
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from kit.bad_values import NO_SERVERS, NO_TOPIC, NO_WAIT, REFUSALS, Bad, shown
-from raylog.spark.export_plan import ExportRefused
-from raylog.spark.exports import export
-from raylog.spark.options import _BATCH, _BOTH, _STREAM
-from raylog.spark.session_plan import EXECUTOR_RESOURCE
-from raylog.spark.sessions import session
-from raylog.spark.sinks import sink
-from raylog.spark.source import read
-from raylog.spark.stream_source import stream
-from raylog.spark.writes import write
+from raylog.spark.exports.exports import export
+from raylog.spark.exports.plan import ExportRefused
+from raylog.spark.reading.options import _BATCH, _BOTH, _STREAM
+from raylog.spark.reading.source import read
+from raylog.spark.reading.stream_source import stream
+from raylog.spark.sessions.plan import EXECUTOR_RESOURCE
+from raylog.spark.sessions.sessions import session
+from raylog.spark.writing.sinks import sink
+from raylog.spark.writing.writes import write
 
 SERVERS: Bad = tuple(servers for servers in NO_SERVERS if servers is not None)
 TEXT: Bad = (5, b"a", True, ["a"], "")

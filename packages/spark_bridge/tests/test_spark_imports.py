@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["reader", "write_task", "export_task", "sink_task"])
+@pytest.mark.parametrize("module", ["reading.reader", "writing.write_task", "exports.task", "writing.sink_task"])
 def test_workers_import_neither_pyspark_nor_ray(module: str) -> None:
     script = (
         f"import sys, raylog.spark.{module}; print(*sorted({{'pyspark', 'py4j', 'ray', 'raydp'}} & set(sys.modules)))"

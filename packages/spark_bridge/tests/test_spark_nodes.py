@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.spark.session_plan import (
+from raylog.spark.sessions.plan import (
     EXECUTOR_RESOURCE,
     GIB,
     NodeReport,
@@ -17,7 +17,7 @@ from raylog.spark.session_plan import (
     memory_bytes,
     occupied,
 )
-from raylog.spark.session_ray import same_ray
+from raylog.spark.sessions.ray import same_ray
 
 GOOD = NodeReport("/venv/bin/python", 'openjdk version "17.0.9" 2023-10-17', 17)
 

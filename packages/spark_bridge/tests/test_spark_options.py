@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from raylog.client.offset_ranges import EARLIEST, LATEST, AtTime, Selection
+from raylog.client.ranges.offset_ranges import EARLIEST, LATEST, AtTime, Selection
 from raylog.protocol.errors import InvalidConfig
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.spark.columns import SPARK_COLUMNS
-from raylog.spark.options import ReadOptions, read_options
-from raylog.spark.values import ParseMode, ValueFormat
+from raylog.spark.reading.columns import SPARK_COLUMNS
+from raylog.spark.reading.options import ReadOptions, read_options
+from raylog.spark.reading.values import ParseMode, ValueFormat
 
 FLIGHTS_0 = TopicPartition(TopicName("flights"), PartitionIndex(0))
 

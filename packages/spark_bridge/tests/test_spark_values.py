@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
-from raylog.spark.values import MalformedValue, ParseMode, ValueDecoding, ValueFormat, decode_values
+from raylog.spark.reading.values import MalformedValue, ParseMode, ValueDecoding, ValueFormat, decode_values
 
 TP = TopicPartition(TopicName("clicks"), PartitionIndex(1))
 TIME = pa.timestamp("us", tz="UTC")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.offset_ranges import EARLIEST, LATEST, LogBounds, OffsetRange
+from raylog.client.ranges.offset_ranges import EARLIEST, LATEST, LogBounds, OffsetRange
 from raylog.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition
-from raylog.spark.stream_offsets import (
+from raylog.spark.reading.stream_offsets import (
     Backlog,
     Seen,
     StreamOffset,

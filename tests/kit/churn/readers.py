@@ -11,9 +11,9 @@ from uuid import UUID
 from kit.churn.topics import Log, value_of
 from kit.churn.world import ChurnThread, Unanswered, World
 from raylog.protocol.errors import ErrorCode
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.records import Record, decode_batches
-from raylog.protocol.wire import ZERO_UUID
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from raylog.protocol.wire.primitives import ZERO_UUID
 
 __all__ = ["RandomFetcher", "SessionReader", "bounds_at_leader"]
 

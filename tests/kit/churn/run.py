@@ -20,8 +20,8 @@ from kit.churn.topics import Log
 from kit.churn.world import ChurnThread, Unanswered, WatchedCluster, World
 from kit.history_checker import Judgement, check
 from kit.waiting import wait_until
-from raylog.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from raylog.protocol.records import decode_batches
+from raylog.protocol.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 
 __all__ = ["CONFIG", "PLANS", "Report", "churn"]
 

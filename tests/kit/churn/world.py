@@ -17,8 +17,8 @@ from kit.history import Recorder
 from kit.replicated import ReplicatedCluster
 from kit.wire import WireClient
 from raylog.protocol.errors import ErrorCode
-from raylog.protocol.fetch import FetchRequest, FetchResponse
-from raylog.protocol.produce import ProduceResponse
+from raylog.protocol.wire.fetch import FetchRequest, FetchResponse
+from raylog.protocol.wire.produce import ProduceResponse
 
 __all__ = ["PASSING", "ChurnThread", "Unanswered", "WatchedCluster", "World"]
 

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from raylog.broker import direct
+from raylog.broker.cluster.ports import ControllerTopics
 from raylog.broker.config import BROKER_ID, BROKER_RACK, BROKER_SETTINGS, LOG_DIRS, LOG_SCRUB_BYTES_PER_SECOND
 from raylog.broker.events import EventLog, LoopEvents
 from raylog.broker.metrics import Facts, Sample, samples
-from raylog.broker.partitions import PartitionTable
+from raylog.broker.partition.table import PartitionTable
 from raylog.broker.parts import Parts, Place, open_parts, registration_of
-from raylog.broker.ports import ControllerTopics
-from raylog.broker.storage.files import FileSystem, RealFileSystem
-from raylog.broker.storage.scrub import Scrubber, unread_bytes
-from raylog.coordination import unreadable
-from raylog.coordination.clocks import monotonic_ms, wall_ms
-from raylog.coordination.loops import Loops
-from raylog.coordination.peer_control import PeerControl
-from raylog.coordination.store import MetadataStore
+from raylog.broker.storage.directories.scrub import Scrubber, unread_bytes
+from raylog.broker.storage.disk.files import FileSystem, RealFileSystem
+from raylog.coordination.control.peer_control import PeerControl
+from raylog.coordination.host.clocks import monotonic_ms, wall_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.store import unreadable
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.errors import BrokerNotAvailable, RaylogError, RequestTimedOut
 from raylog.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
 from raylog.protocol.records import Batches

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from raylog.broker.config import PRODUCE_CHECK_COMPRESSED
-from raylog.broker.handlers.commit_wait import Appended, CommitWait
 from raylog.broker.handlers.context import Ports
-from raylog.broker.partition_types import ACKS, ACKS_ALL
-from raylog.broker.storage.decompression import RequestDecompression
+from raylog.broker.handlers.records.commit_wait import Appended, CommitWait
+from raylog.broker.partition.types import ACKS, ACKS_ALL
+from raylog.broker.storage.log.decompression import RequestDecompression
 from raylog.protocol.errors import InvalidRequiredAcks
 from raylog.protocol.ids import Offset, PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.records import Batches

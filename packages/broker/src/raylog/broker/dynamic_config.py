@@ -26,11 +26,11 @@ from raylog.broker.config import (
     UNCLEAN_LEADER_ELECTION_ENABLE,
 )
 from raylog.broker.events import EventLog
-from raylog.broker.groups.classic_stored import GroupRules
-from raylog.coordination.configs import DEFAULT_BROKER, check_overrides_size
-from raylog.coordination.controller_events import Rebalance, TopicDefaults
-from raylog.coordination.leadership import ElectionRules
-from raylog.coordination.model import ClusterState, TopicState
+from raylog.broker.groups.classic.stored import GroupRules
+from raylog.coordination.control.leadership import ElectionRules
+from raylog.coordination.controller.events import Rebalance, TopicDefaults
+from raylog.coordination.metadata.configs import DEFAULT_BROKER, check_overrides_size
+from raylog.coordination.metadata.model import ClusterState, TopicState
 from raylog.protocol.errors import InvalidConfig, InvalidRequest
 from raylog.protocol.ids import BrokerId
 from raylog.protocol.settings import Scope, Settings, SettingsTable

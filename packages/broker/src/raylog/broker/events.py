@@ -1,6 +1,7 @@
 """The broker's log: one line per event, what happened first and then ``name=value`` fields.
 
-    2026-03-01 12:00:00,123 WARNING broker=1 raylog.broker.storage.recovery log truncated partition=flights-3 offset=42
+    2026-03-01 12:00:00,123 WARNING broker=1 raylog.broker.storage.directories.recovery log truncated
+    partition=flights-3 offset=42
 
 Fields have the same name wherever they occur: ``partition`` (topic and number, as in a directory's name), ``offset``,
 ``leader_epoch``, ``controller_epoch``, ``broker_epoch``, ``listener``, ``client`` (an address), ``client_id``,

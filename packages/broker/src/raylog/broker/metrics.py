@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from raylog.broker.config import MIN_INSYNC_REPLICAS
 from raylog.broker.counters import Counters, RequestTimes
-from raylog.broker.groups.lag import Lags
+from raylog.broker.groups.offsets.lag import Lags
 from raylog.broker.handlers import TABLE
-from raylog.broker.partition import Partition
-from raylog.coordination.model import ClusterState
+from raylog.broker.partition.partition import Partition
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.ids import Offset, TopicPartition
 
 __all__ = ["Facts", "Kind", "Metric", "Sample", "samples"]

@@ -10,10 +10,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.broker import listeners
+from raylog.broker.cluster.controller_runtime import ControllerRuntime
+from raylog.broker.cluster.draining import Draining
+from raylog.broker.cluster.liveness import BrokerLiveness, SessionsOnly
+from raylog.broker.cluster.membership import Membership
+from raylog.broker.cluster.ports import ControllerTopics, StoredConfigs, StoredProducerIds
 from raylog.broker.config import BROKER_ID, BROKER_RACK, LIVENESS_HINTS, MAX_FETCH_SESSIONS, REPLICA_LAG_TIME_MAX_MS
-from raylog.broker.controller_runtime import ControllerRuntime
-from raylog.broker.draining import Draining
 from raylog.broker.dynamic_config import (
     broker_settings,
     check_topic_overrides,
@@ -23,37 +25,35 @@ from raylog.broker.dynamic_config import (
     topic_defaults,
 )
 from raylog.broker.groups.coordinator import GroupCoordinator
-from raylog.broker.groups.upkeep import GroupUpkeep
+from raylog.broker.groups.offsets.upkeep import GroupUpkeep
 from raylog.broker.handlers.context import Ports
 from raylog.broker.handlers.fetch_sessions import FetchSessions
-from raylog.broker.isr_changes import IsrChanges
-from raylog.broker.membership import Membership
-from raylog.broker.net.liveness import BrokerLiveness, SessionsOnly
+from raylog.broker.net import listeners
 from raylog.broker.net.server import SocketServer
-from raylog.broker.partitions import PartitionTable
-from raylog.broker.ports import ControllerTopics, StoredConfigs, StoredProducerIds
-from raylog.broker.replica_fetchers import ReplicaFetchers
+from raylog.broker.partition.table import PartitionTable
+from raylog.broker.replicas.fetchers import ReplicaFetchers
+from raylog.broker.replicas.isr_changes import IsrChanges
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
-from raylog.broker.storage.clock import RetentionClock
-from raylog.broker.storage.files import FileSystem
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.clocks import monotonic_ms, wall_ms
-from raylog.coordination.lease import Lease
-from raylog.coordination.loops import Loops
-from raylog.coordination.model import BrokerInfo, ClusterState, Endpoint
-from raylog.coordination.paths import decode_topic_id
-from raylog.coordination.peer_control import PeerControl
-from raylog.coordination.private_files import close_to_others, private_directory
-from raylog.coordination.processes import machine_boot_id
-from raylog.coordination.producer_ids import ProducerIdAllocator
-from raylog.coordination.registration import (
+from raylog.broker.storage.directories.clock import RetentionClock
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.files import FileSystem
+from raylog.coordination.control.peer_control import PeerControl
+from raylog.coordination.host.clocks import monotonic_ms, wall_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.host.private_files import close_to_others, private_directory
+from raylog.coordination.host.processes import machine_boot_id
+from raylog.coordination.membership.lease import Lease
+from raylog.coordination.membership.registration import (
     BrokerRegistration,
     SessionFile,
     ensure_cluster,
 )
-from raylog.coordination.store import MetadataStore
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState, Endpoint
+from raylog.coordination.metadata.paths import decode_topic_id
+from raylog.coordination.metadata.producer_ids import ProducerIdAllocator
+from raylog.coordination.store.port import MetadataStore
 from raylog.protocol.ids import BrokerEpoch, BrokerId
 from raylog.protocol.settings import Settings
 

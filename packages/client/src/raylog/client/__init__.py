@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import raylog.protocol  # noqa: F401  (it must be the first to import kio)
 
 if TYPE_CHECKING:
-    from raylog.client.actor_group import ActorGroup, GroupStatus, group
     from raylog.client.admin import Admin, NewTopic
+    from raylog.client.arguments.interceptors import (
+        ConsumerInterceptor,
+        ProducerBatch,
+        ProducerInterceptor,
+        ProducerRecord,
+    )
     from raylog.client.cluster import BrokerHandle, Cluster, connect
     from raylog.client.consumer import Consumer
     from raylog.client.delivery import BatchDelivery, Delivery, Landed
-    from raylog.client.group_consumer import RebalanceListener
-    from raylog.client.interceptors import ConsumerInterceptor, ProducerBatch, ProducerInterceptor, ProducerRecord
+    from raylog.client.groups.group_consumer import RebalanceListener
+    from raylog.client.handlers.actor_group import ActorGroup, GroupStatus, group
     from raylog.client.producer import Producer
     from raylog.client.read_errors import (
         CorruptBatch,
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         TopicDescription,
     )
-    from raylog.coordination.group_model import CommittedOffset
+    from raylog.coordination.metadata.group_model import CommittedOffset
 
 __all__ = [
     "ActorGroup",
@@ -86,7 +91,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "ActorGroup": "actor_group",
+    "ActorGroup": "handlers.actor_group",
     "Admin": "admin",
     "BatchDelivery": "delivery",
     "BrokerDescription": "results",
@@ -97,12 +102,12 @@ _HOME = {
     "ConfigEntry": "results",
     "Consumer": "consumer",
     "ConsumerRecord": "results",
-    "ConsumerInterceptor": "interceptors",
+    "ConsumerInterceptor": "arguments.interceptors",
     "CorruptBatch": "read_errors",
     "Delivery": "delivery",
     "GroupDescription": "results",
     "GroupListing": "results",
-    "GroupStatus": "actor_group",
+    "GroupStatus": "handlers.actor_group",
     "Landed": "delivery",
     "LogDirDescription": "results",
     "LogTruncated": "read_errors",
@@ -113,17 +118,17 @@ _HOME = {
     "PartitionReassignment": "results",
     "PositionLost": "read_errors",
     "Producer": "producer",
-    "ProducerBatch": "interceptors",
+    "ProducerBatch": "arguments.interceptors",
     "ProducerDescription": "results",
-    "ProducerInterceptor": "interceptors",
-    "ProducerRecord": "interceptors",
-    "RebalanceListener": "group_consumer",
+    "ProducerInterceptor": "arguments.interceptors",
+    "ProducerRecord": "arguments.interceptors",
+    "RebalanceListener": "groups.group_consumer",
     "RecordDeserializationError": "read_errors",
     "RecordMetadata": "results",
     "TopicDescription": "results",
     "WakeupError": "read_errors",
     "connect": "cluster",
-    "group": "actor_group",
+    "group": "handlers.actor_group",
 }
 
 

@@ -10,14 +10,15 @@ from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.static.protocol import RequestPayload
 
-from raylog.client import admin_elections, admin_reassignments
-from raylog.client import admin_groups as groups
-from raylog.client import admin_requests as ask
-from raylog.client import arguments as given
-from raylog.client.admin_calls import Calls, Where
-from raylog.client.admin_requests import BROKER, TOPIC, NewTopic
-from raylog.client.arguments import to_partitions
-from raylog.client.offset_queries import list_offsets_request, read_list_offsets
+from raylog.client.arguments import arguments as given
+from raylog.client.arguments.arguments import to_partitions
+from raylog.client.fetch.subscription import EARLIEST, LATEST
+from raylog.client.requests import admin_elections, admin_reassignments
+from raylog.client.requests import admin_groups as groups
+from raylog.client.requests import admin_requests as ask
+from raylog.client.requests.admin_requests import BROKER, TOPIC, NewTopic
+from raylog.client.requests.calls import Calls, Where
+from raylog.client.requests.offset_queries import list_offsets_request, read_list_offsets
 from raylog.client.results import (
     ClusterDescription,
     ConfigEntry,
@@ -29,12 +30,11 @@ from raylog.client.results import (
     ProducerDescription,
     TopicDescription,
 )
-from raylog.client.subscription import EARLIEST, LATEST
-from raylog.coordination.group_model import CommittedOffset
-from raylog.coordination.topic_names import check_topic_name
+from raylog.coordination.metadata.group_model import CommittedOffset
+from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.ids import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
-from raylog.protocol.messages import decode_response
+from raylog.protocol.wire.messages import decode_response
 
 __all__ = ["EARLIEST", "EARLIEST_LOCAL", "LATEST", "MAX_TIMESTAMP", "Admin", "NewTopic"]
 

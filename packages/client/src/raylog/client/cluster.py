@@ -17,17 +17,17 @@ import ray
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from raylog.client import arguments as given
 from raylog.client.admin import Admin
-from raylog.client.config import ACKS, server_text
-from raylog.client.config_compression import COMPRESSION_TYPE
+from raylog.client.arguments import arguments as given
+from raylog.client.config.client import ACKS, server_text
+from raylog.client.config.compression import COMPRESSION_TYPE
 from raylog.client.consumer import Consumer
+from raylog.client.network.registry import KnownCluster, cluster_in, only_running_cluster
 from raylog.client.producer import Producer
-from raylog.client.registry import KnownCluster, cluster_in, only_running_cluster
-from raylog.coordination.clocks import wall_ms
-from raylog.coordination.credentials import read_credentials
-from raylog.coordination.ray_token import ray_token
-from raylog.protocol.compression import Codec
+from raylog.coordination.host.clocks import wall_ms
+from raylog.coordination.host.ray_token import ray_token
+from raylog.coordination.zookeeper.credentials import read_credentials
+from raylog.protocol.batches.compression import Codec
 from raylog.protocol.errors import BrokerNotAvailable, InvalidRequest, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.records import Record, encode_batch
 from raylog.protocol.texts import host_port

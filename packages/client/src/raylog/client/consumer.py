@@ -16,22 +16,22 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from raylog import client
-from raylog.client import arguments as given
 from raylog.client.admin import Admin
-from raylog.client.columns import schema_of
-from raylog.client.consumer_config import isolation_level
+from raylog.client.arguments import arguments as given
+from raylog.client.arguments.interceptors import ConsumerInterceptor
+from raylog.client.arguments.serde import Deserializer
+from raylog.client.batches.decode import schema_of
 from raylog.client.consumer_core import offsets_of
-from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets, named
-from raylog.client.group_calls import made_here
-from raylog.client.group_consumer import RebalanceListener
-from raylog.client.group_consumer_join import subscribed
-from raylog.client.interceptors import ConsumerInterceptor
-from raylog.client.metrics_reporter import Statistics
+from raylog.client.fetch.consumer_config import isolation_level
+from raylog.client.fetch.subscription import EARLIEST, LATEST
+from raylog.client.groups.calls import made_here
+from raylog.client.groups.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets, named
+from raylog.client.groups.group_consumer import RebalanceListener
+from raylog.client.groups.group_consumer_join import subscribed
 from raylog.client.read_errors import WakeupError
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
-from raylog.client.serde import Deserializer
-from raylog.client.subscription import EARLIEST, LATEST
-from raylog.coordination.group_model import CommittedOffset
+from raylog.client.telemetry.metrics_reporter import Statistics
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
@@ -115,7 +115,7 @@ class Consumer(ConsumerInGroup):
     def unsubscribe(self) -> None:
         """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
         self._check()
-        with self._user:
+        with self._user.alone():
             if self._group is not None:
                 self._group.check_no_listener("unsubscribe")
             self._leave_group(commit=True)
@@ -125,7 +125,7 @@ class Consumer(ConsumerInGroup):
         """The partition numbers of ``topic``; UnknownTopicOrPartition when there is none of that name."""
         self._check()
         begun = time.monotonic()
-        with self._user:
+        with self._user.alone():
             while (found := self._find_partitions(topic, begun)) is None:
                 self._network.poll(100)
         return found
@@ -135,7 +135,7 @@ class Consumer(ConsumerInGroup):
         self._check()
         place = self._place(topic, partition)
         begun = time.monotonic()
-        with self._user:
+        with self._user.alone():
             while (found := place.position) is None and (found := self._find_position(place, begun)) is None:
                 self._fetcher.exchange(100)
         return found
@@ -160,27 +160,24 @@ class Consumer(ConsumerInGroup):
         """Records that are there, or that come within ``timeout_ms``; at most ``max_records``, by default
         ``max.poll.records``."""
         most = self._most(max_records)
-        with self._handing_out():
-            return self._wait_for(partial(self._take_up_to, most), timeout_ms)
+        return self._handed_out(partial(self._wait_for, partial(self._take_up_to, most), timeout_ms))
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, Batches]:
         """Whole batches, still encoded, one answer per partition; their checksums are right, unless check.crcs is off.
 
         Positions move behind them.
         """
-        with self._handing_out():
-            return self._wait_for(self._take_raw, timeout_ms)
+        return self._handed_out(partial(self._wait_for, self._take_raw, timeout_ms))
 
     def poll_columns(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """Records as an Arrow table, without a Python object for each: one answer per partition, in order there.
 
-        ``columns``: some of ``raylog.client.columns.SCHEMA`` (key, value, topic, partition, offset, timestamp,
+        ``columns``: some of ``raylog.client.batches.decode.SCHEMA`` (key, value, topic, partition, offset, timestamp,
         timestamp_type, headers), by default all. Keys and values are binary, no deserializer is applied. Positions
         move behind what is returned; no rows when none come within ``timeout_ms``. Raises as the class says.
         """
         schema = schema_of(columns)
-        with self._handing_out():
-            return self._wait_for(partial(self._take_columns, schema), timeout_ms)
+        return self._handed_out(partial(self._wait_for, partial(self._take_columns, schema), timeout_ms))
 
     def iterate(self, *, timeout_ms: float | None = None, until_end: bool = False) -> Iterator[ConsumerRecord]:
         """Records one by one, in order per partition.
@@ -195,7 +192,7 @@ class Consumer(ConsumerInGroup):
         ends = self.end_offsets(self.assignment()) if until_end else None
         wait_ms = 1_000 if timeout_ms is None else timeout_ms
         while ends is None or not self._reached(ends):
-            with self._user:
+            with self._user.alone():
                 self._ends = ends
                 try:
                     found = self._wait_for(partial(self._peek, _WHOLE_BATCH), wait_ms)
@@ -262,7 +259,7 @@ class Consumer(ConsumerInGroup):
     def _end(self, *, commit: bool) -> None:
         if self._fork.forked:
             return
-        with self._user:
+        with self._user.alone():
             if self._group is not None:
                 self._group.check_no_listener("close")
             try:

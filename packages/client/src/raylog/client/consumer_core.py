@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from raylog.client.admin import Admin
-from raylog.client.arguments import interceptors_with, to_partitions
-from raylog.client.arguments import offset as checked_offset
-from raylog.client.config import (
+from raylog.client.arguments.arguments import interceptors_with, to_partitions
+from raylog.client.arguments.arguments import offset as checked_offset
+from raylog.client.arguments.interceptors import ConsumerChain, ConsumerInterceptor
+from raylog.client.arguments.serde import Deserializer, deserializer
+from raylog.client.config.client import (
     BOOTSTRAP_SERVERS,
     CLIENT_ID,
     DEFAULT_API_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
 )
-from raylog.client.consumer_config import ALLOW_AUTO_CREATE_TOPICS, MAX_POLL_RECORDS, consumer_settings, offset_reset
-from raylog.client.fetch_state import Gap, PartitionBuffer
-from raylog.client.fetcher import Fetcher, log
-from raylog.client.guards import ForkGuard, OneUser
-from raylog.client.interceptors import ConsumerChain, ConsumerInterceptor
-from raylog.client.metrics import CONSUMER_METRICS
-from raylog.client.metrics_reporter import MetricsReporter, Statistics
-from raylog.client.network import Network
+from raylog.client.fetch.consumer_config import (
+    ALLOW_AUTO_CREATE_TOPICS,
+    MAX_POLL_RECORDS,
+    consumer_settings,
+    offset_reset,
+)
+from raylog.client.fetch.fetch_state import Gap, PartitionBuffer
+from raylog.client.fetch.fetcher import Fetcher, log
+from raylog.client.fetch.subscription import EARLIEST, LATEST, Place, Subscription
+from raylog.client.network.guards import ForkGuard, OneUser
+from raylog.client.network.network import Network
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
-from raylog.client.serde import Deserializer, deserializer
-from raylog.client.subscription import EARLIEST, LATEST, Place, Subscription
-from raylog.coordination.clocks import wall_ms
-from raylog.coordination.topic_names import check_topic_name
+from raylog.client.telemetry.metrics import CONSUMER_METRICS
+from raylog.client.telemetry.metrics_reporter import MetricsReporter, Statistics
+from raylog.coordination.host.clocks import wall_ms
+from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut, is_retriable
 from raylog.protocol.ids import NO_TOPIC_ID, PartitionIndex, TopicId, TopicName, TopicPartition
 from raylog.protocol.records import Batches
@@ -114,7 +118,7 @@ class ConsumerCore:
         return self._place(topic, partition).lag
 
     def metrics(self) -> dict[str, float]:
-        """What this consumer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""
+        """What this consumer counted, by the names of Java's metrics: see :mod:`raylog.client.telemetry.metrics`."""
         return self._fetcher.metrics()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -228,14 +232,13 @@ class ConsumerCore:
             raise RequestTimedOut(f"{place.tp}: no position within {self._timeout_s} s; does it have a leader?")
         return place.position
 
-    @contextmanager
-    def _handing_out(self) -> Iterator[None]:
-        """Around a call that hands out what it takes: positions go back where something, such as an interrupt, keeps
-        it from the user."""
-        with self._user:
+    def _handed_out(self, take: Callable[[], T]) -> T:
+        """What ``take`` takes, for the user: positions go back where something, such as an interrupt, keeps it from
+        him."""
+        with self._user.alone():
             self._moved.clear()
             try:
-                yield
+                return take()
             except BaseException:
                 for buffer, (position, epoch) in self._moved.items():
                     if not buffer.is_void:

@@ -14,16 +14,13 @@ from ray.data import Dataset, read_datasource
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog import client
-from raylog.client import arguments as given
 from raylog.client.admin import Admin
-from raylog.client.columns import schema_of
-from raylog.client.consumer_config import isolation_level_of
-from raylog.client.data_plan import OffsetPlace, Places, by_node, places, tasks_at_once
-from raylog.client.data_sink import TopicDatasink
-from raylog.client.data_source import TopicDatasource
-from raylog.client.data_stream import TableStream, stream
-from raylog.client.host_addresses import HostAddresses
-from raylog.client.offset_ranges import (
+from raylog.client.arguments import arguments as given
+from raylog.client.batches.decode import schema_of
+from raylog.client.fetch.consumer_config import isolation_level_of
+from raylog.client.producer import Producer
+from raylog.client.ranges.host_addresses import HostAddresses
+from raylog.client.ranges.offset_ranges import (
     EARLIEST,
     LATEST,
     AtTime,
@@ -34,10 +31,13 @@ from raylog.client.offset_ranges import (
     resolve,
     split,
 )
-from raylog.client.producer import Producer
-from raylog.client.range_planner import leader_hosts, log_bounds, offsets_at, select
-from raylog.client.range_reader import LOSS_HINT, RangeReading
-from raylog.coordination.topic_names import check_topic_name
+from raylog.client.ranges.range_planner import leader_hosts, log_bounds, offsets_at, select
+from raylog.client.ranges.range_reader import LOSS_HINT, RangeReading
+from raylog.client.ray_data.plan import OffsetPlace, Places, by_node, places, tasks_at_once
+from raylog.client.ray_data.sink import TopicDatasink
+from raylog.client.ray_data.source import TopicDatasource
+from raylog.client.ray_data.stream import TableStream, stream
+from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest
 from raylog.protocol.ids import Offset, TopicPartition
 from raylog.protocol.logs import Logger
@@ -68,11 +68,11 @@ def read(
 ) -> Dataset:
     """The records of ``topic``, or of several, as a dataset of Arrow blocks.
 
-    Its columns are those of ``raylog.client.columns.SCHEMA``: key, value, topic, partition, offset, timestamp,
+    Its columns are those of ``raylog.client.batches.decode.SCHEMA``: key, value, topic, partition, offset, timestamp,
     timestamp_type and headers, a list of (key, value) that keeps its order and may repeat a key. ``columns`` names
     those to read, and so does ``select_columns`` right behind; fewer cost less.
 
-    ``start_offset`` and ``end_offset`` (exclusive): see :mod:`~raylog.client.data_plan`. They are resolved now, so
+    ``start_offset`` and ``end_offset`` (exclusive): see :mod:`~raylog.client.ray_data.plan`. They are resolved now, so
     that the dataset has the same records whenever it is executed. Without ``bootstrap_servers``,
     :func:`raylog.client.connect` finds the cluster, and the dataset is on its Ray. Each task reads on the node of its
     partition's leader, elsewhere only when that is gone; a ``label_selector``, also an empty one, replaces this.

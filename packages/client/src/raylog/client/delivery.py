@@ -10,9 +10,10 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from threading import Event, Lock, local
+from threading import Lock, local
 from typing import NamedTuple
 
+from raylog.client.latch import Latch
 from raylog.client.results import RecordMetadata
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.logs import Logger
@@ -46,7 +47,7 @@ class BatchOutcome:
     __slots__ = (
         "_callbacks",
         "_done",
-        "_event",
+        "_known",
         "_lock",
         "_parts",
         "_whole",
@@ -64,7 +65,7 @@ class BatchOutcome:
         self.append_time = -1
         self.error: RaylogError | None = None
         self._done = False
-        self._event: Event | None = None
+        self._known: Latch | None = None
         self._lock = Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._parts: Sequence[tuple[int, BatchOutcome]] = ()
@@ -129,9 +130,9 @@ class BatchOutcome:
             self.error = error
             self._done = True
             callbacks, self._callbacks = self._callbacks, []
-            event = self._event
-        if event is not None:
-            event.set()
+            known = self._known
+        if known is not None:
+            known.set()
         for callback in callbacks:
             self._call(callback)
 
@@ -151,10 +152,10 @@ class BatchOutcome:
         with self._lock:
             if self.done:
                 return
-            if self._event is None:
-                self._event = Event()
-            event = self._event
-        if not event.wait(timeout_s):
+            if self._known is None:
+                self._known = Latch()
+            known = self._known
+        if not known.wait(timeout_s):
             raise TimeoutError(f"no answer for a batch to {self.topic}-{self.partition} within {timeout_s} s")
 
     def on_done(self, callback: Callable[[], None]) -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from math import inf
+from threading import Condition
 from types import TracebackType
 from typing import Any, Self
 
-from raylog.client.arguments import wait, wait_or_none
+from raylog.client.arguments.arguments import wait, wait_or_none
+from raylog.client.arguments.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
+from raylog.client.arguments.record_values import Headers
+from raylog.client.arguments.serde import Serializer
 from raylog.client.delivery import BatchDelivery, Delivery, delivers_here, is_delivering, refuse_to_wait
-from raylog.client.exit_flush import KEPT, STOP_S, forget, remember
-from raylog.client.interceptors import ProducerBatch, ProducerChain, ProducerInterceptor, ProducerRecord
-from raylog.client.metrics_reporter import Statistics
-from raylog.client.network import CONNECT_POLL_MS
+from raylog.client.network.network import CONNECT_POLL_MS
+from raylog.client.produce.exit_flush import KEPT, STOP_S, forget, remember
+from raylog.client.produce.producer_state import Continuation
 from raylog.client.producer_core import Partitioner, ProducerCore
-from raylog.client.producer_state import Continuation
-from raylog.client.record_values import Headers
-from raylog.client.serde import Serializer
-from raylog.coordination.clocks import wall_ms
-from raylog.coordination.loops import Loops
+from raylog.client.telemetry.metrics_reporter import Statistics
+from raylog.coordination.host.clocks import wall_ms
+from raylog.coordination.host.loops import Loops
 from raylog.protocol.errors import RaylogError, RequestTimedOut
 from raylog.protocol.logs import Logger
 
@@ -59,6 +60,7 @@ class Producer(ProducerCore):
         )
         if self._interceptors is not None:
             self.send = self._intercepted  # type: ignore[method-assign]
+        self._news = Condition(self._lock)
         self._write_until_s = inf
         """Once closed: until when records without acks may leave, monotonic."""
         self._thread = Loops().loop(
@@ -72,6 +74,7 @@ class Producer(ProducerCore):
             try:
                 self._thread.start()
             except BaseException:
+                self._thread.stop()  # an interrupt may have come once it ran
                 self._reporter.stop()
                 raise
         remember(self)
@@ -238,10 +241,10 @@ class Producer(ProducerCore):
                 refuse_to_wait(f"waiting ({what})")
                 left = deadline - time.monotonic()
                 self._network.pool.wakeup()
-                if left <= 0 or not self._lock.wait(left):
+                if left <= 0 or not self._news.wait(left):
                     raise self._blocked(what)
         finally:
             self._accumulator.in_a_hurry -= 1
 
     def _tell_news(self) -> None:
-        self._lock.notify_all()
+        self._news.notify_all()

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Condition
+from threading import RLock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raylog.client.accumulator import RECORD_OVERHEAD, Accumulator, Batch, EncodedRecords
-from raylog.client.arguments import interceptors_with
-from raylog.client.column_batches import check_partitions, check_rows, encode_rows
-from raylog.client.column_schema import Integers, Rows
-from raylog.client.column_values import ColumnValues
-from raylog.client.config import (
+from raylog.client.arguments.arguments import interceptors_with
+from raylog.client.arguments.column_values import ColumnValues
+from raylog.client.arguments.interceptors import ProducerChain, ProducerInterceptor
+from raylog.client.arguments.record_values import Headers, checked_headers, partition_index, serialized, timestamp_ms
+from raylog.client.arguments.serde import Serializer, serializer
+from raylog.client.batches.accumulator import RECORD_OVERHEAD, Accumulator, Batch, EncodedRecords
+from raylog.client.batches.column_schema import Integers, Rows
+from raylog.client.batches.encode import check_partitions, check_rows, encode_rows
+from raylog.client.batches.partitioner import KEY_HASHES, KeyPartitioner, StickyPartitioner, Turns
+from raylog.client.batches.row_partitions import hashed_keys, partitions_by_key
+from raylog.client.config.client import (
     BATCH_SIZE,
     BUFFER_MEMORY,
     DELIVERY_TIMEOUT_MS,
@@ -32,22 +37,17 @@ from raylog.client.config import (
     client_settings,
     producer_guarantees,
 )
-from raylog.client.connection_config import METADATA_MAX_IDLE_MS
+from raylog.client.config.connection import METADATA_MAX_IDLE_MS
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery
-from raylog.client.guards import ForkGuard
-from raylog.client.interceptors import ProducerChain, ProducerInterceptor
-from raylog.client.metadata import ClusterView
-from raylog.client.metrics import PRODUCER_METRICS
-from raylog.client.metrics_reporter import MetricsReporter, Statistics
-from raylog.client.network import Network
-from raylog.client.partitioner import KEY_HASHES, KeyPartitioner, StickyPartitioner
-from raylog.client.producer_state import Continuation
-from raylog.client.record_values import Headers, checked_headers, partition_index, serialized, timestamp_ms
-from raylog.client.row_partitions import hashed_keys, partitions_by_key
-from raylog.client.sender import Sender
-from raylog.client.serde import Serializer, serializer
-from raylog.coordination.clocks import monotonic_ms, wall_ms
-from raylog.coordination.topic_names import check_topic_name
+from raylog.client.network.guards import ForkGuard
+from raylog.client.network.metadata import ClusterView
+from raylog.client.network.network import Network
+from raylog.client.produce.producer_state import Continuation
+from raylog.client.produce.sender import Sender
+from raylog.client.telemetry.metrics import PRODUCER_METRICS
+from raylog.client.telemetry.metrics_reporter import MetricsReporter, Statistics
+from raylog.coordination.host.clocks import monotonic_ms, wall_ms
+from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -68,14 +68,14 @@ Partitioner = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
 class _Route:
     """Where one topic's records go: what of the metadata is needed per record."""
 
-    __slots__ = ("count", "led", "next", "sticky", "tps", "version")
+    __slots__ = ("count", "led", "sticky", "tps", "turns", "version")
 
-    def __init__(self, topic: str, count: int, led: tuple[int, ...], sticky: StickyPartitioner, version: int) -> None:
+    def __init__(self, topic: str, count: int, led: tuple[int, ...], batch_size: int, version: int) -> None:
         self.tps = [TopicPartition(TopicName(topic), PartitionIndex(index)) for index in range(count)]
         self.count = count
         self.led = led
-        self.sticky = sticky
-        self.next = 0
+        self.sticky = StickyPartitioner(random.randrange, batch_size)
+        self.turns = Turns()
         self.version = version
 
 
@@ -127,7 +127,7 @@ class ProducerCore:
             packs_value_bytes=self._packs_value_bytes,
         )
         self._routes: dict[str, _Route] = {}
-        self._lock = Condition()
+        self._lock = RLock()  # the interpreter's own, no Condition: no interrupt can leave it held
         self._accumulator: Accumulator[BatchOutcome] = Accumulator(
             batch_size=self._batch_size,
             linger_ms=settings[LINGER_MS],
@@ -146,12 +146,12 @@ class ProducerCore:
             self._reporter.start()
 
     def metrics(self) -> dict[str, float]:
-        """What this producer counted, by the names of Java's metrics: see :mod:`raylog.client.metrics`."""
+        """What this producer counted, by the names of Java's metrics: see :mod:`raylog.client.telemetry.metrics`."""
         accumulator = self._accumulator
         counted = self._sender.counts.read(accumulator.buffer_memory, accumulator.free_memory, monotonic_ms())
         return {**self._network.pool.metrics(), **counted}
 
-    def _send(
+    def _send(  # noqa: C901 (the checks of a record, in their order)
         self,
         topic: str,
         value: Any = None,
@@ -199,7 +199,6 @@ class ProducerCore:
             if partition >= route.count:
                 route = self._route(topic, partition)
         record = Record(value, key, headers, timestamp)
-        wake = False
         with self._lock:
             if partition is None:
                 hashed = key or (self._null_key if key is None else self._empty_key)
@@ -210,13 +209,11 @@ class ProducerCore:
             tp = route.tps[partition]
             batch = self._accumulator.open.get(tp)
             if batch is None or batch.size + size > batch.limit:
-                batch, wake = self._open_batch(tp, size)
-            records = batch.records
-            index = len(records)
-            records.append(record)
-            batch.size += size
-        if wake:
-            self._network.pool.wakeup()
+                batch = self._open_batch(tp, size, record)
+            else:
+                batch.size += size
+                batch.records.append(record)
+            index = len(batch.records) - 1
         return self._delivery(batch.outcome, index, timestamp)
 
     def _encoded(self, topic: str, rows: Rows, partitions: Integers | None) -> Iterator[EncodedRecords]:
@@ -252,9 +249,7 @@ class ProducerCore:
         if self._at_random:
             return self._chance.choice(route.led or route.count, len(sizes))
         if self._keys is None:
-            first = route.next + 1
-            route.next = (route.next + len(sizes)) % route.count
-            return np.arange(first, first + len(sizes)) % route.count
+            return np.array(route.turns.partitions(len(sizes), route.led, route.count), np.int64)
         keys = hashed_keys(rows.keys, self._null_key, self._empty_key)
         if keys.null_count == len(sizes):
             return None
@@ -266,15 +261,16 @@ class ProducerCore:
         """Queue one batch behind what its partition has, waiting for memory if need be."""
         tp = self._current_route(topic, encoded.partition).tps[encoded.partition]
         with self._lock:
-            now_ms = monotonic_ms()
-            self._network.metadata.used(topic, now_ms)
-            batch = None if self._over else self._accumulator.add_encoded(tp, encoded, now_ms)
+            self._network.metadata.used(topic, monotonic_ms())
+            batch = None if self._over else self._try_add(tp, encoded)
             if batch is None:
-                batch = self._wait(
-                    lambda: self._accumulator.add_encoded(tp, encoded, monotonic_ms()), _NO_MEMORY.format(tp)
-                )
+                batch = self._wait(lambda: self._try_add(tp, encoded), _NO_MEMORY.format(tp))
             delivery.add(batch.outcome, batch.count)
+
+    def _try_add(self, tp: TopicPartition, encoded: EncodedRecords) -> Any:
+        """None when memory is used up. The sender is woken before, as when a batch is opened."""
         self._network.pool.wakeup()
+        return self._accumulator.add_encoded(tp, encoded, monotonic_ms())
 
     def hurry(self) -> list[Batch[BatchOutcome]]:
         """Let everything be sent now; the batches that are not settled."""
@@ -299,29 +295,31 @@ class ProducerCore:
             return chosen
         if self._at_random:
             return random.choice(route.led or range(route.count))
-        route.next = (route.next + 1) % route.count
-        return route.next
+        return route.turns.partition(route.led, route.count)
 
-    def _open_batch(self, tp: TopicPartition, size: int) -> tuple[Any, bool]:
-        """A batch with room for ``size`` bytes, waiting for memory if need be; and whether to wake the
-        sender."""
+    def _open_batch(self, tp: TopicPartition, size: int, record: Record) -> Any:
+        """A batch that has got ``record``, waiting for memory if need be. The sender is woken before, and waits for the
+        lock: an interrupt behind it would leave a batch to which others add, and of which the sender does not know."""
         accumulator = self._accumulator
-        was_open = tp in accumulator.open
         now_ms = monotonic_ms()
         self._network.metadata.used(tp.topic, now_ms)
-        batch = None if self._over else accumulator.open_batch(tp, size, now_ms)
+        if tp in accumulator.open or accumulator.linger_ms + now_ms < self._sender.wakes_at_ms:
+            self._network.pool.wakeup()
+        batch = None if self._over else accumulator.open_batch(tp, size, now_ms, record)
         if batch is None:
-            batch = self._wait(lambda: self._try_open(tp, size), _NO_MEMORY.format(tp))
-            return batch, True
-        return batch, was_open or accumulator.linger_ms + now_ms < self._sender.wakes_at_ms
+            batch = self._wait(lambda: self._try_open(tp, size, record), _NO_MEMORY.format(tp))
+        return batch
 
-    def _try_open(self, tp: TopicPartition, size: int) -> Any:
+    def _try_open(self, tp: TopicPartition, size: int, record: Record) -> Any:
         """Another thread may have opened a batch in the meantime: that has room, or the memory is used up
         again."""
         batch = self._accumulator.open.get(tp)
-        if batch is not None and batch.size + size <= batch.limit:
-            return batch
-        return self._accumulator.open_batch(tp, size, monotonic_ms())
+        if batch is None or batch.size + size > batch.limit:
+            self._network.pool.wakeup()
+            return self._accumulator.open_batch(tp, size, monotonic_ms(), record)
+        batch.size += size
+        batch.records.append(record)
+        return batch
 
     def _current_route(self, topic: str, partition: int = 0) -> _Route:
         route = self._routes.get(topic) if isinstance(topic, str) else None
@@ -336,8 +334,10 @@ class ProducerCore:
         with self._lock:
             view = self._wait(lambda: self._view_with(topic, partition), self._unknown(topic, partition))
             before = self._routes.get(topic)
-            sticky = before.sticky if before else StickyPartitioner(random.randrange, self._batch_size)
-            route = _Route(topic, len(view.topics[topic].partitions), view.led[topic], sticky, view.version)
+            count, led = len(view.topics[topic].partitions), view.led[topic]
+            route = _Route(topic, count, led, self._batch_size, view.version)
+            if before is not None:
+                route.sticky, route.turns = before.sticky, before.turns
             self._routes[topic] = route
             if len(self._routes) > 2 * len(view.topics):
                 for name in self._routes.keys() - view.topics.keys():  # they were forgotten since

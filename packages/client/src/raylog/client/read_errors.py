@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.client.results import ConsumerRecord
-from raylog.protocol.batch_header import BatchHeader, check_crc, read_header, whole_batch
-from raylog.protocol.compression import Buffer
+from raylog.protocol.batches.compression import Buffer
+from raylog.protocol.batches.header import BatchHeader, check_crc, read_header, whole_batch
 from raylog.protocol.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange, RaylogError
 from raylog.protocol.ids import PartitionIndex, TopicName, TopicPartition
 from raylog.protocol.texts import told

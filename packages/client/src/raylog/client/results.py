@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from raylog.protocol.batches.rows import Headers, NewRow
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     BrokerId,
@@ -19,7 +20,6 @@ from raylog.protocol.ids import (
     TopicName,
     TopicPartition,
 )
-from raylog.protocol.rows import Headers, NewRow
 
 
 class RecordMetadata(NamedTuple):

@@ -1,4 +1,9 @@
-"""Kafka's record batches, messages, errors and settings, without any I/O."""
+"""Kafka's record batches, messages, errors and settings, without any I/O.
+
+``batches`` and ``records``: record batches, as bytes and as rows. ``wire``: requests and responses. Files beside them:
+``errors`` (every error and its Kafka code), ``ids``, ``settings``, ``texts`` and ``logs`` (what may be told),
+``tables``. Every other package may call this one; it calls none. Begin with ``records``.
+"""
 
 import sys
 from importlib import import_module

@@ -1,6 +1,6 @@
 """Record batches (format 2, KIP-98) to and from rows: one format on the wire, on disk and between replicas.
 
-Headers are in :mod:`raylog.protocol.batch_header`, the loops over records in :mod:`raylog.protocol.rows`; the
+Headers are in :mod:`raylog.protocol.batches.header`, the loops over records in :mod:`raylog.protocol.batches.rows`; the
 names of both can be had from here. Encoding and decoding are for clients; a broker never looks into a batch.
 """
 
@@ -13,7 +13,15 @@ from itertools import islice
 
 from crc32c import crc32c
 
-from raylog.protocol.batch_header import (
+from raylog.protocol.batches.compression import (
+    DEFAULT_MAX_BYTES,
+    Buffer,
+    Codec,
+    compress,
+    decompress,
+    decompress_pieces,
+)
+from raylog.protocol.batches.header import (
     CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -30,10 +38,9 @@ from raylog.protocol.batch_header import (
     validate_batch,
     whole_batch,
 )
-from raylog.protocol.compression import DEFAULT_MAX_BYTES, Buffer, Codec, compress, decompress, decompress_pieces
+from raylog.protocol.batches.rows import Headers, NewRow, R, Record, decode_records, encode_records, scan_times
+from raylog.protocol.batches.transactions import AbortedTransaction, visible_batches
 from raylog.protocol.errors import CorruptMessage, InvalidRecord
-from raylog.protocol.rows import Headers, NewRow, R, Record, decode_records, encode_records, scan_times
-from raylog.protocol.transactions import AbortedTransaction, visible_batches
 
 __all__ = [
     "HEADER_SIZE",

@@ -1,7 +1,9 @@
 """Topics as Spark DataFrames, through RayDP on the cluster of the brokers.
 
-What is named here is imported when it is used first: executors import modules of this package, and need neither
-pyspark nor Ray. So no module here has the name of a function: imported, it would take the function's place.
+``sessions`` starts Spark, ``reading`` has ``read`` and ``stream``, ``writing`` has ``write`` and ``sink``, ``exports``
+loads offline. What is named here is imported when it is used first: executors import modules of this package, and need
+neither pyspark nor Ray. So no room or module here has the name of a function: imported, it would take the function's
+place.
 """
 
 from __future__ import annotations
@@ -10,24 +12,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raylog.spark.exports import export
-    from raylog.spark.session_plan import SparkNotStarted
-    from raylog.spark.sessions import session
-    from raylog.spark.sinks import sink
-    from raylog.spark.source import read
-    from raylog.spark.stream_source import stream
-    from raylog.spark.writes import write
+    from raylog.spark.exports.exports import export
+    from raylog.spark.reading.source import read
+    from raylog.spark.reading.stream_source import stream
+    from raylog.spark.sessions.plan import SparkNotStarted
+    from raylog.spark.sessions.sessions import session
+    from raylog.spark.writing.sinks import sink
+    from raylog.spark.writing.writes import write
 
 __all__ = ["SparkNotStarted", "export", "read", "session", "sink", "stream", "write"]
 
 _HOME = {
-    "SparkNotStarted": "session_plan",
-    "export": "exports",
-    "read": "source",
-    "session": "sessions",
-    "sink": "sinks",
-    "stream": "stream_source",
-    "write": "writes",
+    "SparkNotStarted": "sessions.plan",
+    "export": "exports.exports",
+    "read": "reading.source",
+    "session": "sessions.sessions",
+    "sink": "writing.sinks",
+    "stream": "reading.stream_source",
+    "write": "writing.writes",
 }
 
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from raylog.broker.groups.classic import GroupState
-from raylog.broker.groups.classic_messages import Leaver
-from raylog.broker.groups.described import DescribedGroup, DescribedMember
-from raylog.coordination import group_paths
-from raylog.coordination.group_deletion import is_registration
-from raylog.coordination.group_events import Shares
-from raylog.coordination.group_instances import removal
-from raylog.coordination.group_model import Registered
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import BadVersion, MetadataStore, NoNode, WriteTooLarge
-from raylog.coordination.topic_patterns import matching_topics
-from raylog.coordination.unreadable import readable, skipping
-from raylog.protocol import consumer_protocol
+from raylog.broker.groups.classic.described import DescribedGroup, DescribedMember
+from raylog.broker.groups.classic.group import GroupState
+from raylog.broker.groups.classic.messages import Leaver
+from raylog.coordination.groups.deletion import is_registration
+from raylog.coordination.groups.instances import removal
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.group_events import Shares
+from raylog.coordination.metadata.group_model import Registered
+from raylog.coordination.metadata.topic_patterns import matching_topics
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.port import BadVersion, MetadataStore, NoNode, WriteTooLarge
+from raylog.coordination.store.unreadable import readable, skipping
 from raylog.protocol.errors import CoordinatorNotAvailable, InvalidConfig, RaylogError, UnknownMemberId
 from raylog.protocol.ids import NO_GENERATION, GroupId, InstanceId, MemberId, TopicName, TopicPartition
 from raylog.protocol.logs import Logger
+from raylog.protocol.wire import consumer_protocol
 
 __all__ = ["describe_actors", "describe_old", "list_actors", "registered_names", "remove_actors"]
 

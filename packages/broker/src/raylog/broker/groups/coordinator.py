@@ -16,29 +16,28 @@ from contextlib import suppress
 
 from raylog.broker.config import OFFSETS_COMMIT_LINGER_MS
 from raylog.broker.groups.actors import describe_actors, describe_old, remove_actors
-from raylog.broker.groups.classic import ClassicGroup, GroupState
-from raylog.broker.groups.classic_claims import Claim, coordinator_of
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
-from raylog.broker.groups.classic_stored import GroupRules, StoredGroup
-from raylog.broker.groups.committer import Commit, OffsetCommitter, Results
-from raylog.broker.groups.described import DescribedGroup, ListedGroup, describe_machine, subscribed_topics
-from raylog.broker.groups.empty import empty_since, forget_note, generation_of, newest_write, noted_groups
-from raylog.broker.groups.held import Claimant, read_claim, read_group
-from raylog.broker.groups.holding import GroupHolder, store_answers
-from raylog.broker.groups.keeper import GroupKeeper
+from raylog.broker.groups.classic.claims import Claim, coordinator_of
+from raylog.broker.groups.classic.described import DescribedGroup, ListedGroup, describe_machine, subscribed_topics
+from raylog.broker.groups.classic.group import ClassicGroup, GroupState
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.broker.groups.classic.stored import GroupRules, StoredGroup
+from raylog.broker.groups.holding.held import Claimant, read_claim, read_group
+from raylog.broker.groups.holding.holding import GroupHolder, store_answers
+from raylog.broker.groups.holding.keeper import GroupKeeper
+from raylog.broker.groups.holding.table import Entry, GroupBusy
 from raylog.broker.groups.listing import GroupListing
-from raylog.broker.groups.table import Entry, GroupBusy
-from raylog.coordination import group_nodes
-from raylog.coordination.clocks import monotonic_ms
-from raylog.coordination.group_deletion import finish_deletion
-from raylog.coordination.group_kinds import GroupKind, SettledKind, check_group_id, read_kind, vacancy
-from raylog.coordination.loops import Loops
-from raylog.coordination.model import BrokerInfo, ClusterState
-from raylog.coordination.offset_store import BY_NAME, Topics
-from raylog.coordination.offsets import CommittedOffset, RegistryOffsetStore
-from raylog.coordination.store import BadVersion, MetadataStore, NoNode, Op
-from raylog.coordination.unreadable import skipping
-from raylog.protocol import consumer_protocol
+from raylog.broker.groups.offsets.committer import Commit, OffsetCommitter, Results
+from raylog.broker.groups.offsets.empty import empty_since, forget_note, generation_of, newest_write, noted_groups
+from raylog.coordination.groups import nodes as group_nodes
+from raylog.coordination.groups.deletion import finish_deletion
+from raylog.coordination.groups.kinds import GroupKind, SettledKind, check_group_id, read_kind, vacancy
+from raylog.coordination.groups.offset_store import BY_NAME, Topics
+from raylog.coordination.groups.offsets import CommittedOffset, RegistryOffsetStore
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.coordination.host.loops import Loops
+from raylog.coordination.metadata.model import BrokerInfo, ClusterState
+from raylog.coordination.store.port import BadVersion, MetadataStore, NoNode, Op
+from raylog.coordination.store.unreadable import skipping
 from raylog.protocol.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -46,8 +45,10 @@ from raylog.protocol.errors import (
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
+    UnknownMemberId,
 )
 from raylog.protocol.ids import (
+    NO_MEMBER,
     BrokerEpoch,
     BrokerId,
     GroupId,
@@ -59,6 +60,7 @@ from raylog.protocol.ids import (
     TopicPartition,
 )
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire import consumer_protocol
 
 __all__ = ["GroupCoordinator"]
 
@@ -67,7 +69,7 @@ _ATTEMPTS = 3
 
 def _new_member_id(join: Join) -> MemberId:
     """Unique, and tells whose it is, as Kafka's do."""
-    return MemberId(f"{join.instance_id or join.client_id}-{uuid.uuid4()}")
+    return MemberId(f"{join.client_id if join.instance_id is None else join.instance_id}-{uuid.uuid4()}")
 
 
 class GroupCoordinator:
@@ -155,12 +157,18 @@ class GroupCoordinator:
         answer: Future[Joined | MemberIdIs] = Future()
         with self._holder.enter(group) as entry:
             if self._holder.hold(entry, group, make=False) is None:  # a join that is refused makes no group
-                ClassicGroup(group, self._rules, StoredGroup(), self._now_ms()).check_join(join)
+                self._check_first_join(group, join)
             held = self._holder.hold(entry, group, make=True)
             assert held is not None
             outcome = held.machine.join(join, answer, self._new_member_id(join), self._now_ms())
             self._holder.settle(entry, outcome)
         return answer
+
+    def _check_first_join(self, group: GroupId, join: Join) -> None:
+        self._rules.check_session_timeout(join.session_timeout_ms)
+        if join.member_id != NO_MEMBER:
+            raise UnknownMemberId(f"group {group} has no members: join it without a member id")
+        ClassicGroup(group, self._rules, StoredGroup(), self._now_ms()).check_join(join)
 
     def sync(self, group: GroupId, sync: Sync) -> Future[Synced]:
         answer: Future[Synced] = Future()
@@ -199,7 +207,10 @@ class GroupCoordinator:
 
         fence()
         answer: Future[Results] = Future()
-        self._committer.submit(Commit(group, offsets, topics, fence, answer))
+        if offsets:
+            self._committer.submit(Commit(group, offsets, topics, fence, answer))
+        else:
+            answer.set_result({})
         return answer
 
     def fetch_offsets(

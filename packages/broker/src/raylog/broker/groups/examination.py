@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raylog.broker.groups.classic_claims import Claim, decode_claim, decode_group
-from raylog.coordination import group_paths, snapshot
-from raylog.coordination.group_nodes import group_ids
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.offset_nodes import decode_all, read_nodes
-from raylog.coordination.store import MetadataStore
-from raylog.coordination.unreadable import readable, skipping
+from raylog.broker.groups.classic.claims import Claim, decode_claim, decode_group
+from raylog.coordination.groups.nodes import group_ids
+from raylog.coordination.groups.offset_nodes import decode_all, read_nodes
+from raylog.coordination.metadata import group_paths, snapshot
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.port import MetadataStore
+from raylog.coordination.store.unreadable import readable, skipping
 from raylog.protocol.ids import GroupId, TopicPartition
 
 __all__ = ["examine_groups"]

@@ -13,21 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from raylog.broker.groups.actors import list_actors, registered_names
-from raylog.broker.groups.classic import GroupState
-from raylog.broker.groups.classic_claims import UNCLAIMED, Claim, claim_of, coordinator_of, decode_group, is_in_force
-from raylog.broker.groups.described import ListedGroup
-from raylog.broker.groups.held import Basis
-from raylog.broker.groups.holding import GroupHolder
-from raylog.broker.groups.keeper import GroupKeeper
-from raylog.coordination import group_paths
-from raylog.coordination.group_kinds import GroupKind, decode_settled
-from raylog.coordination.group_nodes import group_ids
-from raylog.coordination.model import ClusterState
-from raylog.coordination.node_json import CorruptMetadata
-from raylog.coordination.store import MetadataStore, StoreUnauthorized, Versioned
-from raylog.coordination.unreadable import readable, tell
-from raylog.protocol import consumer_protocol
+from raylog.broker.groups.classic.claims import UNCLAIMED, Claim, claim_of, coordinator_of, decode_group, is_in_force
+from raylog.broker.groups.classic.described import ListedGroup
+from raylog.broker.groups.classic.group import GroupState
+from raylog.broker.groups.holding.held import Basis
+from raylog.broker.groups.holding.holding import GroupHolder
+from raylog.broker.groups.holding.keeper import GroupKeeper
+from raylog.coordination.groups.kinds import GroupKind, decode_settled
+from raylog.coordination.groups.nodes import group_ids
+from raylog.coordination.metadata import group_paths
+from raylog.coordination.metadata.model import ClusterState
+from raylog.coordination.store.node_json import CorruptMetadata
+from raylog.coordination.store.port import MetadataStore, StoreUnauthorized, Versioned
+from raylog.coordination.store.unreadable import readable, tell
 from raylog.protocol.ids import BrokerId, GroupId
+from raylog.protocol.wire import consumer_protocol
 
 __all__ = ["GroupListing", "list_stored"]
 

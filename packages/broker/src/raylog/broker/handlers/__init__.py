@@ -9,41 +9,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from raylog.broker.handlers import (
-    alter_configs,
+from raylog.broker.handlers.cluster import (
     alter_partition_reassignments,
     api_versions,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
     describe_cluster,
-    describe_configs,
-    describe_groups,
     describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
     elect_leaders,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
     list_partition_reassignments,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    sync_group,
 )
-from raylog.broker.handlers.api_versions import Offer
+from raylog.broker.handlers.cluster.api_versions import Offer
+from raylog.broker.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
 from raylog.broker.handlers.context import (
     CloseConnection,
     Connection,
@@ -54,7 +29,36 @@ from raylog.broker.handlers.context import (
     Resource,
 )
 from raylog.broker.handlers.entities import handler
-from raylog.protocol.messages import parse_request_header
+from raylog.broker.handlers.groups import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from raylog.broker.handlers.records import (
+    delete_records,
+    describe_producers,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+)
+from raylog.broker.handlers.topics import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_topic_partitions,
+    metadata,
+)
+from raylog.protocol.wire.messages import parse_request_header
 
 __all__ = ["TABLE", "ApiRow", "answer", "offers"]
 

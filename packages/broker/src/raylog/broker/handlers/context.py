@@ -16,15 +16,15 @@ from typing import Protocol, TypeAlias
 from raylog.broker.counters import Counters
 from raylog.broker.handlers.fetch_sessions import FetchSessions
 from raylog.broker.handlers.group_port import Groups
-from raylog.broker.partition import Partition
+from raylog.broker.partition.partition import Partition
 from raylog.broker.replication.delayed import DelayedFetches
 from raylog.broker.replication.delayed_operations import DelayedOperations
 from raylog.broker.replication.quota import ReplicationQuota
-from raylog.broker.storage.files import FileSlice
-from raylog.broker.storage.log_dirs import LogDirs
-from raylog.coordination.configs import Change
-from raylog.coordination.controller_events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
-from raylog.coordination.model import ClusterState
+from raylog.broker.storage.directories.log_dirs import LogDirs
+from raylog.broker.storage.disk.files import FileSlice
+from raylog.coordination.controller.events import CreatedTopic, NewPartitions, NewReplicas, NewTopic
+from raylog.coordination.metadata.configs import Change
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import (
     BrokerId,

@@ -20,7 +20,7 @@ from kio.static.constants import EntityType
 from raylog.broker.events import EventLog
 from raylog.broker.handlers.context import DelayedReply, Ports, Reply, RequestContext
 from raylog.protocol.errors import ErrorCode, RaylogError, code_of
-from raylog.protocol.messages import decode_request, encode_response
+from raylog.protocol.wire.messages import decode_request, encode_response
 
 log = EventLog(__name__)
 

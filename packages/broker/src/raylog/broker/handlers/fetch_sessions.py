@@ -30,8 +30,8 @@ from uuid import UUID
 
 from raylog.broker.replication.delayed import DelayedFetches, FetchWatch, Interest, Level
 from raylog.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from raylog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from raylog.protocol.ids import TopicPartition
+from raylog.protocol.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1

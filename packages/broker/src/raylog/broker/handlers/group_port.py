@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from raylog.broker.groups.classic_messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
-from raylog.broker.groups.described import DescribedGroup, ListedGroup
-from raylog.coordination.model import BrokerInfo
-from raylog.coordination.offset_store import BY_NAME, Topics
-from raylog.coordination.offsets import CommittedOffset
+from raylog.broker.groups.classic.described import DescribedGroup, ListedGroup
+from raylog.broker.groups.classic.messages import Identity, Join, Joined, Leaver, MemberIdIs, Sync, Synced
+from raylog.coordination.groups.offset_store import BY_NAME, Topics
+from raylog.coordination.groups.offsets import CommittedOffset
+from raylog.coordination.metadata.model import BrokerInfo
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.ids import GroupId, TopicId, TopicName, TopicPartition
 

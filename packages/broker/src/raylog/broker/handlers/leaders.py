@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raylog.broker.handlers.context import Ports, RequestContext
-from raylog.coordination.model import ClusterState
+from raylog.coordination.metadata.model import ClusterState
 from raylog.protocol.errors import ErrorCode, NotLeaderOrFollower
 from raylog.protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, LeaderEpoch, TopicId, TopicPartition
-from raylog.protocol.wire import NodeEndpoint
+from raylog.protocol.wire.primitives import NodeEndpoint
 
 WRONG_LEADER = frozenset((ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch))
 

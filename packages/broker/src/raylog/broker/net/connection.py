@@ -25,11 +25,11 @@ from raylog.broker.handlers.context import CloseConnection, Connection, DelayedR
 from raylog.broker.net.acceptor import Address, end_orderly
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.transmit import limit_sends, timeval, transmit
-from raylog.broker.storage.files import FileSlice
+from raylog.broker.storage.disk.files import FileSlice
 from raylog.protocol.errors import InvalidRequest, UnsupportedVersion
-from raylog.protocol.frames import FrameBuffer
 from raylog.protocol.settings import Settings
 from raylog.protocol.texts import host_port
+from raylog.protocol.wire.frames import FrameBuffer
 
 __all__ = ["ClientConnection", "address_text", "framed"]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from raylog.broker.config import QUEUED_MAX_REQUEST_BYTES
 from raylog.broker.handlers.context import CloseConnection
-from raylog.protocol.frames import GREEDY_BYTES
 from raylog.protocol.settings import Settings
+from raylog.protocol.wire.frames import GREEDY_BYTES
 
 __all__ = ["STALL_S", "RequestMemory", "Share"]
 

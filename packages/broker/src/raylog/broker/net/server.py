@@ -25,7 +25,7 @@ from raylog.broker.net.admission import Admission, Refusals
 from raylog.broker.net.connection import ClientConnection, address_text
 from raylog.broker.net.request_memory import RequestMemory
 from raylog.broker.net.threads import Threads
-from raylog.coordination.loops import Loop, Loops
+from raylog.coordination.host.loops import Loop, Loops
 from raylog.protocol.settings import Settings
 from raylog.protocol.texts import host_port
 

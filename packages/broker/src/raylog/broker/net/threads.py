@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from raylog.coordination.loops import Loops
+from raylog.coordination.host.loops import Loops
 
 __all__ = ["Threads"]
 

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from raylog.broker.storage.files import FileSlice
+from raylog.broker.storage.disk.files import FileSlice
 
 COPY_BYTES = 16 * 1024
 """Replies with less file data than this are copied and leave by one system call, which is cheaper than three."""

@@ -18,20 +18,20 @@ import pyarrow as pa
 
 from raylog.client.admin import Admin
 from raylog.client.aio.group_task import AsyncRebalanceListener, GroupTask, seen
-from raylog.client.arguments import check_listener, offsets, several, to_partitions, wait
-from raylog.client.arguments import group_id as checked_group_id
-from raylog.client.columns import schema_of
-from raylog.client.consumer_config import isolation_level
+from raylog.client.arguments.arguments import check_listener, offsets, several, to_partitions, wait
+from raylog.client.arguments.arguments import group_id as checked_group_id
+from raylog.client.arguments.interceptors import ConsumerInterceptor
+from raylog.client.arguments.serde import Deserializer
+from raylog.client.batches.decode import schema_of
 from raylog.client.consumer_core import offsets_of
-from raylog.client.consumer_in_group import named
-from raylog.client.group_consumer import RebalanceListener
-from raylog.client.group_consumer_join import subscribed
-from raylog.client.interceptors import ConsumerInterceptor
-from raylog.client.metrics_reporter import Statistics
+from raylog.client.fetch.consumer_config import isolation_level
+from raylog.client.fetch.subscription import EARLIEST, LATEST
+from raylog.client.groups.consumer_in_group import named
+from raylog.client.groups.group_consumer import RebalanceListener
+from raylog.client.groups.group_consumer_join import subscribed
 from raylog.client.results import ConsumerRecord, OffsetAndTimestamp
-from raylog.client.serde import Deserializer
-from raylog.client.subscription import EARLIEST, LATEST
-from raylog.coordination.topic_names import check_topic_name
+from raylog.client.telemetry.metrics_reporter import Statistics
+from raylog.coordination.metadata.topic_names import check_topic_name
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
 from raylog.protocol.records import Batches
@@ -105,7 +105,7 @@ class AsyncConsumer(GroupTask):
         """Read nothing any more: leave the group, committing as :meth:`close` does, until subscribing again."""
         self._check()
         self._refuse_in_listener("unsubscribe")
-        with self._user:
+        with self._user.alone():
             await self._leave_group(commit=True)
         self._names, self._topics = [], None
         self._read_nothing()
@@ -115,7 +115,7 @@ class AsyncConsumer(GroupTask):
         self._here.check()
         self._check()
         begun = time.monotonic()
-        with self._user:
+        with self._user.alone():
             while (found := self._find_partitions(topic, begun)) is None:
                 self._network.poll(0)
                 await self._readable(self._network.wait_ms(100))
@@ -127,7 +127,7 @@ class AsyncConsumer(GroupTask):
         await self._begin()
         place = self._place(topic, partition)
         begun = time.monotonic()
-        with self._user:
+        with self._user.alone():
             while (found := place.position) is None and (found := self._find_position(place, begun)) is None:
                 await self._readable(min(100, self._fetcher.exchange(0)))
         return found
@@ -230,7 +230,7 @@ class AsyncConsumer(GroupTask):
         """All is closed also where the loop ends, which cancels this."""
         try:
             await self._until_free()
-            with self._user:
+            with self._user.alone():
                 await self._leave_group(commit=commit)
             if self._asking is not None:
                 await asyncio.wait((self._asking,))  # a thread is at it; it can't be stopped, but it ends
@@ -255,19 +255,21 @@ class AsyncConsumer(GroupTask):
                 self._names = []
                 self._follow(found)
         if self._topics is not None and self._group is None:
-            with self._user:
+            with self._user.alone():
                 await self._join()
             self._check()
 
     async def _find(self, take: Callable[[], T], timeout_ms: float) -> T:
         """What ``take`` finds: nothing when nothing comes in time."""
         await self._wait_for_data(timeout_ms)
-        with self._handing_out():
+        return self._handed_out(partial(self._taken, take))
+
+    def _taken(self, take: Callable[[], T]) -> T:
+        self._raise_error()
+        found = take()
+        if not found:
             self._raise_error()
-            found = take()
-            if not found:
-                self._raise_error()
-            return found
+        return found
 
     async def _wait_for_data(self, timeout_ms: float) -> None:
         """Talk to brokers, and wait at most so long until there is something to hand out or to tell."""
@@ -275,7 +277,7 @@ class AsyncConsumer(GroupTask):
         await self._begin()
         if self._has_group_id and self._group is None:
             raise InvalidRequest("this consumer reads nothing: subscribe to topics first")
-        with self._user:
+        with self._user.alone():
             self._look_for_partitions()
             again_ms = await self._attend()
             if not self._busy() and self._has_data():

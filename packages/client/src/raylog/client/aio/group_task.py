@@ -11,12 +11,12 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from raylog.client.aio.loop_guard import LoopGuard
-from raylog.client.arguments import to_partitions
-from raylog.client.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets
-from raylog.client.group_calls import Call, Calls, Steps
-from raylog.client.group_consumer import AnyListener, GroupReader
-from raylog.client.group_consumer_join import Topics
-from raylog.coordination.group_model import CommittedOffset
+from raylog.client.arguments.arguments import to_partitions
+from raylog.client.groups.calls import Call, Calls, Steps
+from raylog.client.groups.consumer_in_group import LEAVE_S, ConsumerInGroup, NoListener, committed_offsets
+from raylog.client.groups.group_consumer import AnyListener, GroupReader
+from raylog.client.groups.group_consumer_join import Topics
+from raylog.coordination.metadata.group_model import CommittedOffset
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
 
@@ -114,11 +114,13 @@ class GroupTask(ConsumerInGroup):
             await asyncio.sleep(_PAUSE_S)
 
     async def _made(self, calls: Calls[T]) -> T:
-        """Make the calls of a group's sequence; see ``group_calls``."""
+        """Make the calls of a group's sequence; see ``groups.calls``."""
         steps = Steps(calls)
         while (call := steps.next()) is not None:
-            with steps.making():
+            try:
                 await self._make(call)
+            except BaseException as error:  # noqa: BLE001 (the sequence gets it)
+                steps.raised(error)
         return steps.answer
 
     async def _make(self, call: Call) -> None:

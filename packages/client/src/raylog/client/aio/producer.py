@@ -10,20 +10,20 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from raylog.client.accumulator import Batch, EncodedRecords
 from raylog.client.aio.loop_guard import LoopGuard
-from raylog.client.arguments import wait, wait_or_none
+from raylog.client.arguments.arguments import wait, wait_or_none
+from raylog.client.arguments.interceptors import ProducerBatch, ProducerInterceptor, ProducerRecord
+from raylog.client.arguments.record_values import Headers
+from raylog.client.arguments.serde import Serializer
+from raylog.client.batches.accumulator import Batch, EncodedRecords
 from raylog.client.delivery import BatchDelivery, BatchOutcome, Delivery, Landed
-from raylog.client.exit_flush import KEPT, STOP_S, forget, remember
-from raylog.client.interceptors import ProducerBatch, ProducerInterceptor, ProducerRecord
-from raylog.client.metrics_reporter import Statistics
-from raylog.client.network import CONNECT_POLL_MS
+from raylog.client.network.network import CONNECT_POLL_MS
+from raylog.client.produce.exit_flush import KEPT, STOP_S, forget, remember
 from raylog.client.producer_core import Partitioner, ProducerCore
-from raylog.client.record_values import Headers
 from raylog.client.results import RecordMetadata
-from raylog.client.serde import Serializer
-from raylog.coordination.clocks import wall_ms
-from raylog.coordination.loops import Loops
+from raylog.client.telemetry.metrics_reporter import Statistics
+from raylog.coordination.host.clocks import wall_ms
+from raylog.coordination.host.loops import Loops
 from raylog.protocol.errors import InvalidRequest, RaylogError, RequestTimedOut
 from raylog.protocol.logs import Logger
 
@@ -294,10 +294,14 @@ class AsyncProducer(ProducerCore):
             nonlocal wait_ms
             wait_ms = self._sender.step(wait_ms=0)
 
-        if not self._loops.guarded("raylog-producer", step):
-            self._loops.guarded("raylog-producer", self._sender.mend)
-        if not self._closed:  # a delivery callback may have closed it
-            self._timer = self._loop.call_later(wait_ms / 1_000, self._step)
+        done = False
+        try:
+            done = self._loops.guarded("raylog-producer", step)
+        finally:  # also behind Ctrl-C, which comes here in a loop that asyncio.run did not begin
+            if not done:
+                self._loops.guarded("raylog-producer", self._sender.mend)
+            if not self._closed:  # a delivery callback may have closed it
+                self._timer = self._loop.call_later(wait_ms / 1_000, self._step)
 
     def _stop(self, error: RaylogError) -> None:
         if self._closed:

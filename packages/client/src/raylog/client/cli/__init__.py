@@ -23,10 +23,11 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from raylog.client.cli import brokers, configs, consume, groups, measure, produce, topics
-from raylog.client.cli.endings import Ended
+from raylog.client.cli import brokers, configs, consume, groups, measure, produce
 from raylog.client.cli.plugins import plugins
-from raylog.protocol.compiled import RECORD_CODEC
+from raylog.client.cli.terminal.endings import Ended
+from raylog.client.cli.topics import topics
+from raylog.protocol.batches.compiled import RECORD_CODEC
 from raylog.protocol.errors import RaylogError
 from raylog.protocol.texts import safe_text, told
 
@@ -110,7 +111,7 @@ def root(
 
 def _is_shown(record: logging.LogRecord) -> bool:
     """A command's error says where nobody answers."""
-    return record.name != "raylog.client.client_log" or record.levelno >= logging.ERROR
+    return record.name != "raylog.client.telemetry.client_log" or record.levelno >= logging.ERROR
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from raylog import client
-from raylog.client.cli.common import (
+from raylog.client.cli.plugins import plugins
+from raylog.client.cli.terminal.common import (
     Bootstrap,
     DataDir,
     Output,
@@ -19,7 +20,6 @@ from raylog.client.cli.common import (
     show_json,
     show_table,
 )
-from raylog.client.cli.plugins import plugins
 from raylog.protocol.errors import BrokerNotAvailable
 from raylog.protocol.ids import BrokerId
 

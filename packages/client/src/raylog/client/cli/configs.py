@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from raylog import client
-from raylog.client.cli.common import (
+from raylog.client.cli.terminal.common import (
     Bootstrap,
     Config,
     DataDir,

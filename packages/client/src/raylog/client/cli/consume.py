@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from raylog import client
-from raylog.client.cli.common import (
+from raylog.client.cli.terminal.common import (
     TIMEOUT_MS,
     Bootstrap,
     Config,
@@ -22,8 +22,8 @@ from raylog.client.cli.common import (
     servers_of,
     tell,
 )
-from raylog.client.cli.endings import ended_by_signals
-from raylog.client.cli.records import formatter
+from raylog.client.cli.terminal.endings import ended_by_signals
+from raylog.client.cli.terminal.records import formatter
 from raylog.client.read_errors import PositionLost
 from raylog.protocol.errors import (
     IllegalGeneration,

@@ -9,7 +9,8 @@ import typer
 
 from raylog import client
 from raylog.client.cli import groups_plan as plan
-from raylog.client.cli.common import (
+from raylog.client.cli.groups_reset import logs_of, reset_offsets
+from raylog.client.cli.terminal.common import (
     Bootstrap,
     DataDir,
     Group,
@@ -23,7 +24,6 @@ from raylog.client.cli.common import (
     show_table,
     tell,
 )
-from raylog.client.cli.groups_reset import logs_of, reset_offsets
 from raylog.protocol.errors import InvalidRequest, RaylogError
 from raylog.protocol.ids import TopicPartition
 

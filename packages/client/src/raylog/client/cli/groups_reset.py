@@ -9,7 +9,8 @@ import typer
 
 from raylog import client
 from raylog.client.cli import groups_plan as plan
-from raylog.client.cli.common import (
+from raylog.client.cli.groups_plan import Goal, Kind, Log, Reset
+from raylog.client.cli.terminal.common import (
     Bootstrap,
     DataDir,
     Group,
@@ -23,9 +24,8 @@ from raylog.client.cli.common import (
     show_table,
     tell,
 )
-from raylog.client.cli.groups_plan import Goal, Kind, Log, Reset
-from raylog.client.config_texts import INT64_MAX
-from raylog.client.subscription import EARLIEST, LATEST
+from raylog.client.config.texts import INT64_MAX
+from raylog.client.fetch.subscription import EARLIEST, LATEST
 from raylog.protocol.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, RaylogError
 from raylog.protocol.ids import TopicPartition
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.client.cli.common import (
+from raylog.client.cli.terminal.common import (
     Bootstrap,
     Config,
     DataDir,
@@ -23,10 +23,10 @@ from raylog.client.cli.common import (
     show_json,
     show_table,
 )
-from raylog.client.cli.progress import Progress
+from raylog.client.cli.terminal.progress import Progress
 
 if TYPE_CHECKING:
-    from raylog.client import perf as measuring
+    from raylog.client.cli import perf as measuring
 
 app = typer.Typer(no_args_is_help=True, help="Measure a cluster: records/s, MB/s, latencies, the brokers' CPU seconds.")
 
@@ -101,7 +101,7 @@ def e2e(
 
 def _measuring() -> Any:
     """The module that measures; it loads the clients, which help and completion need not."""
-    return import_module("raylog.client.perf")
+    return import_module("raylog.client.cli.perf")
 
 
 @contextmanager

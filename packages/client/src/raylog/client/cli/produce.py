@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from raylog import client
-from raylog.client.cli.common import (
+from raylog.client.cli.terminal.common import (
     TIMEOUT_MS,
     Bootstrap,
     Config,
@@ -23,9 +23,9 @@ from raylog.client.cli.common import (
     servers_of,
     tell,
 )
-from raylog.client.cli.endings import ended_by_signals
-from raylog.client.cli.progress import Progress
-from raylog.client.cli.records import NewRecord, json_reader, line_reader, parsed_headers
+from raylog.client.cli.terminal.endings import ended_by_signals
+from raylog.client.cli.terminal.progress import Progress
+from raylog.client.cli.terminal.records import NewRecord, json_reader, line_reader, parsed_headers
 from raylog.protocol.errors import (
     InvalidPartitions,
     InvalidRecord,

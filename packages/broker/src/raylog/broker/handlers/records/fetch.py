@@ -1,0 +1,233 @@
+"""Fetch (API 1): read record batches, waiting for them if asked to.
+
+v4      isolation level, record format 2
+v5      the log's start offset
+v7      fetch sessions (KIP-227): requests and responses name what changed, see handlers/fetch_sessions.py
+v9      the leader epoch that the client knows, for fencing (KIP-320)
+v11     rack and preferred read replica (KIP-392): with replica.selector.class, a leader sends a consumer that names its
+        rack to an in-sync replica there, and followers serve such consumers
+v12     flexible; last fetched epoch and diverging epoch, for followers
+v13     topics by id (KIP-516)
+v15-18  replica state, node endpoints (KIP-951), directory ids, high watermarks: endpoints are for clients, the rest
+        for followers
+
+A follower (replica id and incarnation) reads up to the log's end, and what it asks for tells the leader how far it has
+come: its fetch may move the high watermark. Where its log differs from the leader's, it is told where (KIP-595) and
+gets no records. A consumer that calls itself replica -2 is a tool that compares replicas: followers serve it, too.
+
+The response holds what lies at the asked offsets up to the high watermark: at most max_bytes in all and per
+partition, but always the whole first batch, however large (KIP-74). It is sent at once when there are
+min_bytes, when there is an error to tell or when the client does not want to wait; else when enough has
+arrived, or after max_wait with what is there.
+
+As in Kafka, a partition that is named twice is fetched once, as it is asked for last, and a topic without partitions is
+left out; another isolation level than 0 and 1 fails with UNKNOWN_SERVER_ERROR, and so does a negative max_bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import cast
+from uuid import UUID
+
+from raylog.broker.handlers.context import (
+    Ports,
+    Reply,
+    RequestContext,
+)
+from raylog.broker.handlers.fetch_sessions import INITIAL_EPOCH, NO_SESSION, IncrementalFetch, SessionPartition
+from raylog.broker.handlers.leaders import lease_held, node_endpoints
+from raylog.broker.handlers.records.fetch_read import Found, Wanted, read, resolve
+from raylog.broker.replication.delayed import FetchWatch, Interest, Level
+from raylog.broker.storage.disk.files import FileSlice
+from raylog.coordination.host.clocks import monotonic_ms
+from raylog.protocol.errors import (
+    ErrorCode,
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
+    code_of,
+)
+from raylog.protocol.wire.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    encode_fetch_response,
+    parse_fetch_request,
+)
+from raylog.protocol.wire.primitives import FIRST_TOPIC_ID
+
+PEER_CHECK_S = 1.0
+"""How often a waiting fetch looks whether its client is still there."""
+
+Wake = Callable[[], None]
+
+
+def handle(ctx: RequestContext, body: memoryview, ports: Ports) -> Reply:
+    """Read, wait if there is too little and read again. Every partition's failure is its own error code."""
+    request = parse_fetch_request(ctx.version, body)
+    by_id = ctx.version >= FIRST_TOPIC_ID
+    if request.isolation_level not in (0, 1):
+        return _refused(ctx, request, ErrorCode.unknown_server_error)
+    try:
+        incremental = ports.fetch_sessions.begin(request, by_id=by_id, now_ms=monotonic_ms())
+        if incremental is not None:
+            return _fetch_changes(ctx, ports, request, incremental)
+    except (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch) as error:
+        response = FetchResponse[FileSlice]((), ctx.throttle_ms, code_of(error).value)
+        return encode_fetch_response(ctx.version, ctx.correlation_id, response)
+    return _fetch_all(ctx, ports, request._replace(topics=_once(request.topics)), by_id)
+
+
+def _refused(ctx: RequestContext, request: FetchRequest, code: ErrorCode) -> Reply:
+    """One error for all: of the request, and up to version 12 of each partition, too."""
+    topics = [
+        FetchedTopic[FileSlice](
+            name, topic_id, [FetchedPartition(part.partition, code.value, aborted=()) for part in parts]
+        )
+        for name, topic_id, parts in (() if ctx.version >= FIRST_TOPIC_ID else request.topics)
+    ]
+    return encode_fetch_response(ctx.version, ctx.correlation_id, FetchResponse(topics, ctx.throttle_ms, code.value))
+
+
+def _once(topics: Sequence[FetchTopic]) -> Sequence[FetchTopic]:
+    """Each partition once, as it is asked for last, and no topic without any."""
+    distinct = len(topics) == 1 or len({name or topic_id.int for name, topic_id, _ in topics}) == len(topics)
+    if distinct and all(
+        len(parts) == 1 or (parts and len({part.partition for part in parts}) == len(parts)) for _, _, parts in topics
+    ):
+        return topics  # as nearly always, and in a fraction of the time
+    asked = {(name, topic_id, part.partition): part for name, topic_id, parts in topics for part in parts}
+    by_topic = groupby(asked.items(), key=lambda item: item[0][:2])
+    return [FetchTopic(name, topic_id, [part for _, part in parts]) for (name, topic_id), parts in by_topic]
+
+
+def _fetch_all(ctx: RequestContext, ports: Ports, request: FetchRequest, by_id: bool) -> Reply:
+    """A full fetch: everything is in the request and in the response. It may begin a session."""
+    wanted = [
+        resolve(ctx, ports, request, topic.name, topic.topic_id, part)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    found = read(ctx, ports, request, wanted, first=True)
+    if wanted and request.max_wait_ms > 0 and not _enough(request, found):
+        found.release()
+        watch = FetchWatch(Level.LOG_END if request.replica_id >= 0 else Level.HIGH_WATERMARK)
+
+        def look(wake: Wake) -> list[Wanted]:
+            ports.delayed.arm(watch, request.min_bytes, wake)
+            ports.delayed.watch((Interest(watch), tp) for tp in {each.tp for each in wanted})
+            return wanted
+
+        try:
+            _, found = _read_in_time(ctx, ports, request, watch, look, first=False)
+        finally:
+            ports.delayed.remove(watch)
+    session_id = NO_SESSION
+    if request.session_epoch == INITIAL_EPOCH:
+        session_id = ports.fetch_sessions.create(request, found.partitions, by_id=by_id, now_ms=monotonic_ms())
+    topics, at = [], 0
+    for name, topic_id, parts in request.topics:
+        topics.append(FetchedTopic(name, topic_id, found.partitions[at : at + len(parts)]))
+        at += len(parts)
+    _count(ctx, request, zip(wanted, found.partitions, strict=True))
+    return _encode(ctx, ports, session_id, topics, found.at_once)
+
+
+def _fetch_changes(ctx: RequestContext, ports: Ports, request: FetchRequest, incremental: IncrementalFetch) -> Reply:
+    """A fetch in a session: what has no news is neither read nor answered. Raises InvalidFetchSessionEpoch."""
+    looked_at: Sequence[SessionPartition] = ()
+
+    def look(wake: Wake) -> list[Wanted]:
+        nonlocal looked_at
+        at_all = not lease_held(ports)  # every partition must tell so, whether it changed or not
+        looked_at = incremental.look(request.min_bytes, wake, at_all=at_all)
+        wanted = [
+            resolve(ctx, ports, request, name, topic_id, known.wanted)
+            for known in looked_at
+            for name, topic_id, _ in (known.key,)
+        ]
+        state = ports.cluster.state()
+        places = [None if state.partition(each.tp) is None else each.tp for each in wanted]
+        incremental.watch_also(zip(looked_at, places, strict=True))
+        return wanted
+
+    wanted, found = _read_in_time(ctx, ports, request, incremental.watch, look, first=True)
+    try:
+        told = incremental.report(list(zip(looked_at, found.partitions, found.more, strict=True)))
+    except InvalidFetchSessionEpoch:
+        found.release()
+        raise
+    topics: dict[tuple[str, UUID], FetchedTopic[FileSlice]] = {}
+    for number in told:
+        name, topic_id, _ = looked_at[number].key
+        topic = topics.setdefault((name, topic_id), FetchedTopic(name, topic_id, []))
+        cast("list[FetchedPartition[FileSlice]]", topic.partitions).append(found.partitions[number])
+    _count(ctx, request, ((wanted[number], found.partitions[number]) for number in told))
+    return _encode(ctx, ports, incremental.session_id, list(topics.values()), found.at_once)
+
+
+def _enough(request: FetchRequest, found: Found) -> bool:
+    return found.size >= request.min_bytes or found.at_once
+
+
+def _read_in_time(
+    ctx: RequestContext,
+    ports: Ports,
+    request: FetchRequest,
+    watch: FetchWatch,
+    look: Callable[[Wake], list[Wanted]],
+    *,
+    first: bool,
+) -> tuple[list[Wanted], Found]:
+    """Read what ``look`` names, again and again, until it is enough, the time is over or the client has gone."""
+    deadline = time.monotonic() + request.max_wait_ms / 1000
+    in_time = request.max_wait_ms > 0
+    while True:
+        gate = threading.Lock()
+        gate.acquire()
+        wanted = look(gate.release)
+        found = read(ctx, ports, request, wanted, first=first)
+        first = False
+        if not in_time or _enough(request, found):
+            return wanted, found
+        found.release()
+        ports.delayed.credit(watch, found.size)
+        in_time = _sleep(ctx, gate, deadline)
+
+
+def _sleep(ctx: RequestContext, gate: threading.Lock, deadline: float) -> bool:
+    """Sleep until min_bytes may be there (True), or until the time is over or the client has gone (False)."""
+    while (left := deadline - time.monotonic()) > 0:
+        if gate.acquire(timeout=min(left, PEER_CHECK_S)):
+            return not ctx.connection.peer.gone()
+        if ctx.connection.peer.gone():
+            return False
+    return False
+
+
+def _count(
+    ctx: RequestContext, request: FetchRequest, sent: Iterable[tuple[Wanted, FetchedPartition[FileSlice]]]
+) -> None:
+    all_counters = ctx.connection.counters
+    counters = all_counters.replication_bytes_out if request.replica_id >= 0 else all_counters.bytes_out
+    for wanted, partition in sent:
+        if partition.records is not None:
+            topic = wanted.tp.topic
+            counters[topic] = counters.get(topic, 0) + partition.records.length
+
+
+def _encode(
+    ctx: RequestContext, ports: Ports, session_id: int, topics: Sequence[FetchedTopic[FileSlice]], at_once: bool
+) -> Reply:
+    leaders: list[int] = []
+    if at_once:
+        leaders = [part.leader_id for topic in topics for part in topic.partitions if part.leader_id >= 0]
+    endpoints = node_endpoints(ctx, ports, leaders) if leaders else ()
+    response = FetchResponse(topics, ctx.throttle_ms, session_id=session_id, node_endpoints=endpoints)
+    return encode_fetch_response(ctx.version, ctx.correlation_id, response)

@@ -1,0 +1,298 @@
+"""A partition: its log and this broker's role in it. The socket server and actor calls both end here.
+
+Threads: any thread may call anything. Appends run one at a time under the log's lock; reads take no lock, they
+work on one consistent snapshot of the offsets and segments. Waiting for a flush happens outside the lock, so
+that appends of other connections go on meanwhile (and share the next fdatasync).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.broker.config import FOREVER
+from raylog.broker.partition.replica import Replica
+from raylog.broker.partition.types import ACKS_ALL, ACKS_LEADER, AppendInfo, Isolation, Origin, ReadInfo
+from raylog.broker.replication.leader import Leadership
+from raylog.broker.storage.disk.checkpoint import encode_topic_id
+from raylog.broker.storage.log.cleaning import delete_records
+from raylog.broker.storage.log.decompression import RequestDecompression
+from raylog.broker.storage.log.timestamps import TimestampedOffset, max_timestamp_offset, offset_for_timestamp
+from raylog.broker.storage.log.validation import check_client, check_policy, checked_headers
+from raylog.broker.storage.state.offsets import LogOffsets, Mark
+from raylog.broker.storage.state.producers import ProducedBatch, ProducerFacts
+from raylog.protocol.batches.header import CODEC_MASK
+from raylog.protocol.errors import (
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+)
+from raylog.protocol.ids import (
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+)
+
+__all__ = ["AppendInfo", "Isolation", "Origin", "Partition", "ReadInfo"]
+
+
+class Partition(Replica):
+    """See the module. All but plain facts raises NotLeaderOrFollower where this broker does not lead; a follower serves
+    consumers' reads, too.
+    """
+
+    # --- appending -------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batches: memoryview,
+        *,
+        origin: Origin = Origin.CLIENT,
+        acks: int = ACKS_LEADER,
+        leader_epoch: LeaderEpoch | None = None,
+        decompression: RequestDecompression | None = None,
+        now_ms: TimestampMs,
+    ) -> AppendInfo:
+        """Validate, deduplicate, stamp in place and write ``batches``; durable as flush.messages says.
+
+        ``batches``: writable, whole batches. ``decompression``: refuses a client's batch that cannot be
+        decompressed; None trusts it. ``leader_epoch``: the epoch that the caller believes in; None skips that check.
+        ``acks``: ACKS_ALL refuses with too few in-sync replicas; then see :meth:`check_committed`.
+        Raises NotLeaderOrFollower, FencedLeaderEpoch, NotEnoughReplicas, CorruptMessage, InvalidRecord,
+        InvalidTimestamp, MessageTooLarge, RecordListTooLarge, UnsupportedCompressionType, OutOfOrderSequence,
+        InvalidProducerEpoch, TransactionalIdAuthorizationFailed, StorageError. Nothing was appended when it raises,
+        except after StorageError, where it is unknown.
+        """
+        headers = checked_headers(batches, self.tp)
+        config = self.log.config
+        check_policy(headers, len(batches), config, self.tp, now_ms)
+        if origin is Origin.CLIENT:
+            check_client(headers, self.tp)
+            if decompression is not None and headers[0].attributes & CODEC_MASK:
+                with self.log.lock:
+                    self._appending(acks, leader_epoch)  # a refusal should not cost a decompression
+                decompression.check(headers[0], batches, self.tp)
+        log = self.log
+        with log.lock:
+            leadership = self._appending(acks, leader_epoch)
+            known = log.producers.check(headers[0]) if headers[0].producer_id >= 0 else None
+            before = log.recovery_point
+            flushes = config.flush_messages != FOREVER
+            is_alone = leadership.is_alone
+            if known is None:
+                base = log.append(
+                    batches,
+                    headers,
+                    leader_epoch=leadership.leader_epoch,
+                    now_ms=now_ms,
+                    visible=is_alone and not flushes,
+                )
+            offsets = log.offsets
+            if known is None and not is_alone:
+                self._marks.note(offsets.end)
+        if known is not None:
+            return self._duplicate(known, leadership)
+        if flushes and offsets.end.offset - before >= config.flush_messages:
+            log.flush()
+        if flushes or not is_alone:
+            self._durable(leadership, offsets.end, len(batches))
+        elif self.on_advance is not None:
+            self.on_advance(self.tp, len(batches), offsets.end.offset)
+        return AppendInfo(
+            base,
+            Offset(offsets.end.offset - 1),
+            now_ms if config.log_append_time else NO_TIMESTAMP,
+            offsets.start,
+            False,
+            leadership.leader_epoch,
+        )
+
+    def _appending(self, acks: int, leader_epoch: LeaderEpoch | None) -> Leadership:
+        """The role of a leader that may append now. The caller holds the log's lock."""
+        leadership = self._leading(NO_EPOCH if leader_epoch is None else leader_epoch)
+        if acks == ACKS_ALL:
+            leadership.check_enough()
+        return leadership
+
+    def _durable(self, leadership: Leadership, end: Mark, size: int) -> None:
+        """Our own log is durable up to ``end``, as far as that was asked for: count it, and tell who waits for it."""
+        readable = 0
+        with self.log.lock:
+            if leadership is not self._leadership:
+                return  # the log may have been truncated meanwhile
+            if not leadership.is_alone:
+                is_alone, moved = False, leadership.appended(end.offset)
+                readable = self._follow_leadership() if moved else 0
+            else:
+                is_alone, moved = True, self.high_watermark < end.offset
+                if moved:
+                    self.log.publish(high_watermark=end)
+                    readable = size
+        if not is_alone and self.on_append is not None:
+            self.on_append(self.tp, size)
+        if moved:
+            self._tell_advance(readable)
+
+    def _duplicate(self, known: ProducedBatch, leadership: Leadership) -> AppendInfo:
+        """The answer to a retry: durable first, as the first time's answer may never have been given.
+
+        With acks=all the caller waits as for the first time: it may not be committed yet (:meth:`check_committed`).
+        """
+        if self.log.config.flush_messages != FOREVER:
+            self.log.flush()
+        start, epoch = self.log.offsets.start, leadership.leader_epoch
+        return AppendInfo(
+            known.base_offset, known.last_offset, known.timestamp, start, duplicate=True, leader_epoch=epoch
+        )
+
+    # --- deleting --------------------------------------------------------------------------------------------
+
+    def delete_records(self, offset: Offset) -> Offset:
+        """Make ``offset`` the first one that is kept, unless a later one is already; answers the first one.
+
+        Durable once :meth:`save_start` returns. Raises OffsetOutOfRange beyond the high watermark,
+        NotLeaderOrFollower, StorageError.
+        """
+        self.check_leader_epoch()
+        return delete_records(self.log, offset)
+
+    def save_start(self) -> None:
+        """Make the log starts durable of this partition and of all others in its log directory."""
+        self.log.save_start()
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _bound(self, isolation: Isolation, offsets: LogOffsets) -> Mark:
+        match isolation:
+            case Isolation.HIGH_WATERMARK:
+                return offsets.high_watermark
+            case Isolation.COMMITTED:
+                return offsets.stable
+            case Isolation.LOG_END:
+                return offsets.end
+
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        current_leader_epoch: LeaderEpoch = NO_EPOCH,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
+        min_one_batch: bool = True,
+    ) -> ReadInfo:
+        """Find what lies at ``offset``; copies nothing. ``data`` is None when nothing is readable there yet.
+
+        At most ``max_bytes``, but with ``min_one_batch`` always the whole first batch. ``last_fetched_epoch``: that of
+        the reader's last record; where its log differs from ours, it gets ``diverging`` and no data. A follower serves
+        consumers (KIP-392), below its own high watermark. Raises OffsetOutOfRange, also where a consumer's epoch is yet
+        to come, NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch (KIP-320), OffsetNotAvailable when a
+        follower has not come that far, StorageError, and CorruptMessage when the disk holds no batch there.
+        """
+        if self._following is None or isolation is Isolation.LOG_END:
+            self.check_leader_epoch(current_leader_epoch)
+        else:
+            self._check_follower_has(offset, current_leader_epoch)
+        diverging = self._divergence(offset, last_fetched_epoch, isolation) if last_fetched_epoch >= 0 else None
+        offsets = self.log.offsets
+        bound = self._bound(isolation, offsets)
+        if diverging is not None:
+            hw, stable = offsets.high_watermark.offset, offsets.stable.offset
+            return ReadInfo(None, hw, stable, offsets.start, bound.offset, (), diverging)
+        data = self.log.read(offset, max_bytes, bound, min_one_batch=min_one_batch)
+        return ReadInfo(data, offsets.high_watermark.offset, offsets.stable.offset, offsets.start, bound.offset)
+
+    def _check_follower_has(self, offset: Offset, known: LeaderEpoch) -> None:
+        if known not in (NO_EPOCH, self._leader_epoch):
+            self._refuse_epoch(known)
+        if offset > self.log_end_offset:
+            raise OffsetNotAvailable(
+                f"{self.tp}: this follower ends at {self.log_end_offset} and has not come to offset {offset} yet: "
+                "try again, or ask the leader"
+            )
+
+    def _divergence(
+        self, offset: Offset, epoch: LeaderEpoch, isolation: Isolation
+    ) -> tuple[LeaderEpoch, Offset] | None:
+        """Where a log that ends at ``offset`` with a record of ``epoch`` differs from ours; None when it does not."""
+        log = self.log
+        with log.lock:
+            latest = log.epochs.latest
+            known, end = log.epochs.end_offset(min(epoch, latest), log.offsets.end.offset)
+        if epoch > latest and isolation is not Isolation.LOG_END:  # a follower truncates, a consumer has no log
+            raise OffsetOutOfRange(f"{self.tp}: nothing of epoch {epoch} is here yet, the newest epoch is {latest}")
+        return (known, end) if known < epoch or end < offset else None
+
+    def offset_for_timestamp(
+        self,
+        timestamp: TimestampMs,
+        *,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        current_leader_epoch: LeaderEpoch = NO_EPOCH,
+    ) -> TimestampedOffset | None:
+        """The first record at or after ``timestamp``, exact inside its batch; None when there is none.
+
+        Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch, StorageError.
+        """
+        self.check_leader_epoch(current_leader_epoch)
+        return offset_for_timestamp(self.log, timestamp, self._bound(isolation, self.log.offsets).offset)
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
+        """The record with the highest timestamp below the high watermark (KIP-734); None if there is none."""
+        self.check_leader_epoch()
+        return max_timestamp_offset(self.log, self.high_watermark)
+
+    def earliest(self) -> tuple[Offset, LeaderEpoch]:
+        """The log's start, and the epoch in which the record there was written (KIP-320); -1 when that is not known."""
+        log = self.log
+        with log.lock:
+            start = log.offsets.start
+            return start, log.epochs.epoch_at(start)
+
+    def end_offset_for_epoch(self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch ≤ ``epoch`` in the log and its end (KIP-101, 279); (-1, -1) when unknown.
+
+        Raises NotLeaderOrFollower, FencedLeaderEpoch, UnknownLeaderEpoch.
+        """
+        self.check_leader_epoch(current_leader_epoch)
+        with self.log.lock:
+            return self.log.epochs.end_offset(epoch, self.log.offsets.end.offset)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make all that was appended durable."""
+        self.log.flush()
+
+    def close(self) -> None:
+        """Resign, flush and close the log; LogDirs.close does the same for all and marks the stop as clean."""
+        self.resign()
+        self.log.close()
+
+    def active_producers(self) -> list[ProducerFacts]:
+        """The idempotent producers that are remembered. Raises NotLeaderOrFollower."""
+        self.check_leader_epoch()
+        with self.log.lock:
+            return self.log.producers.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """Plain facts for `describe` calls and tests: offsets, epoch, size, segments, directory."""
+        offsets = self.log.offsets
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "topic_id": encode_topic_id(self.topic_id),
+            "leader": self.is_leader,
+            "follower": self.is_follower,
+            "leader_epoch": self._leader_epoch,
+            "log_start_offset": offsets.start,
+            "last_stable_offset": offsets.stable.offset,
+            "high_watermark": offsets.high_watermark.offset,
+            "log_end_offset": offsets.end.offset,
+            "recovery_point": self.log.recovery_point,
+            "size_bytes": self.log.size,
+            "segments": len(self.log.segments),
+            "directory": str(self.log.directory),
+            "damage": None if self.log.damage is None else str(self.log.damage),
+            "replication": None if self._leadership is None else self._leadership.describe(),
+        }

@@ -1,0 +1,52 @@
+"""Which tests run in one process where several run at once (``pytest -n``): those of a file, and those of all files
+that bring up Ray, which takes some fifteen seconds of processor time each. What takes longest begins first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+ROOT = Path(__file__).parents[2]
+RAY = re.compile(r"\b(RunningCluster|three_brokers|ray_with_java|ray_nodes|local_ray|ray\.init)\b")
+"""What files name that bring up Ray."""
+SECONDS = Path("tests/seconds.txt")
+
+
+class FilesTogether(LoadScopeScheduling):
+    """Hands out groups of tests, in their order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    """The tests with which one runs in the same process."""
+    return _group_of_file(nodeid.partition("::")[0])
+
+
+@cache
+def _group_of_file(file: str) -> str:
+    path = ROOT / file
+    return "ray" if path.is_file() and RAY.search(path.read_text()) else file
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Put the groups that take longest first; the order within them stays."""
+    known = seconds_of_files()
+    took: dict[str, float] = {}
+    for file, seconds in known.items():
+        group = group_of(file)
+        took[group] = took.get(group, 0.0) + seconds
+    items.sort(key=lambda item: -took.get(group_of(item.nodeid), 0.0))
+
+
+def seconds_of_files() -> Mapping[str, float]:
+    """How long the tests of a file took when that was written down last."""
+    lines = [line.split() for line in (ROOT / SECONDS).read_text().splitlines() if not line.startswith("#")]
+    return {file: float(seconds) for seconds, file in lines}
