@@ -30,5 +30,5 @@ def wait_until(
             return answer
         if time.monotonic() >= deadline:
             found = "" if instead is None else f"; {instead()}"
-            raise AssertionError(f"{what}: not within {timeout_s} s{found}")
+            raise AssertionError(f"{what}: not within {timeout_s:g} s{found}")
         time.sleep(interval_s)
